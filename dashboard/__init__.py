@@ -1,0 +1,1 @@
+"""The dashboard: collects what probes ship, stores it, and shows it. Never imports torch."""

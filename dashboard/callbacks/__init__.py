@@ -1,0 +1,1 @@
+"""Dash callbacks: the control plane of the page."""

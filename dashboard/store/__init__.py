@@ -1,0 +1,1 @@
+"""Where runs are kept: the `Store` protocol and its DuckDB implementation."""

@@ -1,0 +1,176 @@
+"""The seam between what writes and reads a run's data and how it is kept.
+
+`DuckStore` is the implementation; a store for runs that outgrow one machine takes its place here. All
+returned arrays are read-only. A store is thread-safe: one writer thread inside, reader cursors outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from probe.wire import Event, Layout, RunStart, StreamKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """Delivery account of one stream: `next_seq == stored + gaps + dropped`, always."""
+
+    key: StreamKey
+    next_seq: int
+    stored: int
+    gaps: int
+    """Sequence numbers that the journal had evicted before they could be shipped."""
+    dropped: int
+    """Records that arrived but do not decode or break a limit: counted, shown, never fatal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """Latest state of one rank of a run (its newest incarnation)."""
+
+    rank: int
+    incarnation: int
+    state: str
+    """running, finished, exception, killed or silent."""
+    first_step: int | None
+    last_step: int | None
+    last_time: float | None
+    """UNIX seconds of the newest frame."""
+    lost_before_write: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One line of the run selector."""
+
+    run: str
+    name: str
+    start: RunStart
+    started: float
+    ranks: tuple[RankSummary, ...]
+    event_counts: dict[str, int]
+    """Severity -> events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRange:
+    """Half-open range of steps; None is open-ended."""
+
+    first: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heatmap:
+    """A (rows x columns) picture of one statistic. Each cell pools `steps_per_column` steps by maximum."""
+
+    rows: tuple[str, ...]
+    """Layer names in model order, or the parameter names of the unfolded layers between them."""
+    row_kinds: tuple[str, ...]
+    """`layer` or `parameter` for each row."""
+    steps: npt.NDArray[np.int64]
+    """(columns,) first step of each column."""
+    steps_per_column: int
+    values: npt.NDArray[np.float32]
+    """(rows, columns) largest finite value; NaN where nothing finite was measured."""
+    flags: npt.NDArray[np.uint8]
+    """(rows, columns) bit 0: measured, bit 1: some step was NaN, bit 2: some step was Inf."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRange:
+    """Steps between which data is known to be missing: drawn as a grey band."""
+
+    rank: int
+    first_step: int | None
+    last_step: int | None
+    count: int
+    reason: str
+
+
+class Store(Protocol):
+    """Durable home of every run. `append` and `skip` are idempotent by sequence number."""
+
+    def position(self, key: StreamKey) -> StreamPosition:
+        """Where this stream continues; zeros for one never seen."""
+        ...
+
+    def positions(self, run: str) -> list[StreamPosition]:
+        """The delivery account of every stream of a run."""
+        ...
+
+    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+        """Queue encoded records for the next commit and return the stream's next expected sequence number.
+
+        Records below the expected number are ignored (a resend); a batch that starts above it is ignored
+        whole (go-back-N). What does not decode is counted as dropped. Durable only after `commit`.
+        """
+        ...
+
+    def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
+        """Count `[first_seq, end_seq)` as a gap under the same rules as `append`."""
+        ...
+
+    def commit(self) -> dict[StreamKey, int]:
+        """Write everything queued in one transaction; return the durable next sequence numbers that moved."""
+        ...
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, newest first."""
+        ...
+
+    def run_start(self, run: str, rank: int = 0) -> RunStart | None:
+        """The newest incarnation's description; None for an unknown run."""
+        ...
+
+    def layout(self, run: str, rank: int = 0) -> Layout | None:
+        """The newest layout of the newest incarnation."""
+        ...
+
+    def scalar_names(self, run: str, rank: int = 0) -> list[str]:
+        """Names of all scalar series of the rank, sorted."""
+        ...
+
+    def scalars(
+        self, run: str, rank: int, names: list[str], steps: StepRange = StepRange(), max_points: int = 1000
+    ) -> pd.DataFrame:
+        """Series as a frame with columns `name, step, time, min, mean, max, nan, inf, pooled`.
+
+        One row per point: `pooled` is the number of steps in it (1 = raw), `step` its first step; `min`,
+        `mean`, `max` are over finite values (NaN when there are none), `nan`/`inf` count the others.
+        At most `max_points` rows per name; includes what is not yet committed (the live edge).
+        """
+        ...
+
+    def heatmap(
+        self,
+        run: str,
+        rank: int,
+        statistic: str = "grad_norm",
+        steps: StepRange = StepRange(),
+        max_columns: int = 1000,
+        unfolded: tuple[str, ...] = (),
+    ) -> Heatmap | None:
+        """Pool a statistic to at most `max_columns` columns; None before the first layout."""
+        ...
+
+    def events(self, run: str, rank: int | None = None) -> list[Event]:
+        """Events in their latest state, by step; includes uncommitted ones."""
+        ...
+
+    def event(self, run: str, event_id: str) -> Event | None:
+        """One event; None if there is none."""
+        ...
+
+    def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
+        """Known holes of the metrics streams."""
+        ...
+
+    def close(self) -> None:
+        """Commit what is queued and release the files. Idempotent."""
+        ...

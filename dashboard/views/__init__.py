@@ -1,0 +1,1 @@
+"""Views: pure functions from data to figures and components."""

@@ -1,0 +1,29 @@
+"""The probe: records a PyTorch training run from inside, into a local journal. See `watch`.
+
+Attributes load lazily, so that `import probe.wire` needs neither torch nor its import time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import ProbeConfig
+    from .errors import AnomalyError
+    from .session import Probe, watch
+
+__all__ = ["AnomalyError", "Probe", "ProbeConfig", "watch"]
+__version__ = "0.1.0"
+
+_HOME = {"AnomalyError": "errors", "Probe": "session", "ProbeConfig": "config", "watch": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""Detectors: one family of failures per file. Numbers in, findings out; numpy only."""

@@ -1,0 +1,83 @@
+"""What a detector is given and what it returns. Numbers in, findings out: numpy only, no I/O, no torch.
+
+One file per family of failures stands beside this one; `episodes.py` turns the findings of successive
+steps into events. Detectors run on the training thread, so an `observe` is a few vectorised operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..wire import Severity
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One step as numbers. Arrays are (parameters,) float64 in layout order; None was not measured."""
+
+    step: int
+    loss: float | None
+    total_grad_norm: float | None
+    """Global L2 norm; None when no parameter had a gradient."""
+    grad_norm: Floats | None
+    grad_max_abs: Floats | None
+    grad_nan_count: Floats | None
+    grad_inf_count: Floats | None
+    missing: npt.NDArray[np.bool_] | None
+    """True where the parameter has no gradient at this step; its other values are to be ignored."""
+    parameter_norm: Floats | None
+    """Only at every 10th step."""
+    parameter_names: tuple[str, ...]
+    layer_names: tuple[str, ...]
+    layer_of: npt.NDArray[np.intp]
+    """(parameters,) index into `layer_names`; grouped: layers are contiguous and ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One detector's verdict on one step. At most one finding of a kind per step and model."""
+
+    kind: str
+    severity: Severity
+    subject: str
+    """Layer or parameter name, or the series ("loss"): the first or the worst one."""
+    message: str
+    value: float | None
+    threshold: float | None
+    baseline: dict[str, float] | None = None
+    neighbours: tuple[tuple[int, float], ...] = ()
+    affected: tuple[str, ...] = ()
+    """All affected parameters or layers, in model order."""
+
+
+class Detector(Protocol):
+    """Watches for one family of failures; keeps its own bounded history."""
+
+    def observe(self, observation: Observation) -> list[Finding]:
+        """Return what is wrong at this step; empty when nothing is. Never raises on NaN or Inf."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorThresholds:
+    """Options of the detectors; every one is a factor over the run's own robust history."""
+
+    warmup_steps: int = field(default=30)
+    """Relative detectors stay quiet until they have seen this many healthy steps."""
+    explosion_mads: float = field(default=12.0)
+    """Gradient explosion: log norm above median + this many MADs ..."""
+    explosion_factor: float = field(default=20.0)
+    """... and norm above this many times the median."""
+    vanishing_factor: float = field(default=1e-3)
+    """Gradient vanishing: layer norm below this share of its own median, for `vanishing_steps` steps."""
+    vanishing_steps: int = field(default=5)
+    loss_spike_mads: float = field(default=12.0)
+    """Loss spike: loss above median + this many MADs of the recent window ..."""
+    loss_spike_factor: float = field(default=1.5)
+    """... and above this many times the median."""

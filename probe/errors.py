@@ -1,0 +1,25 @@
+"""The probe's exception tree. A class exists because someone catches it.
+
+ProbeError
+|-- AnomalyError        mode="raise": the only exception that detection sends into a training loop
+|-- WireError           bytes that are not a valid message or record
+`-- JournalError        a spool, run folder or segment that cannot be used as one
+"""
+
+from __future__ import annotations
+
+
+class ProbeError(Exception):
+    """Root of every error that the probe raises on its own account."""
+
+
+class AnomalyError(ProbeError):
+    """Raised into the training loop at a critical event when `mode="raise"`."""
+
+
+class WireError(ProbeError):
+    """A message or record that does not decode, is too large or breaks a limit."""
+
+
+class JournalError(ProbeError):
+    """A path that is not a spool, or a segment whose header cannot be read."""

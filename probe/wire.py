@@ -1,0 +1,453 @@
+"""The only description of what is written to a journal and of what travels over ZeroMQ.
+
+Everything is msgpack through msgspec, version 1. A *record* is one journal entry (a frame, an event, a
+layout, ...); a *message* is one ZeroMQ frame between the helper and the collector. Nothing here does I/O,
+and nothing here imports torch: the dashboard reads these types too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .errors import WireError
+
+VERSION: Final = 1
+MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
+BATCH_BYTES: Final = 256 * 1024
+"""A batch is closed at the first record that takes it past this size."""
+
+StreamName: TypeAlias = Literal["events", "metrics", "host"]
+Severity: TypeAlias = Literal["critical", "warning", "info"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+KINDS: Final = frozenset(
+    """nonfinite_loss nonfinite_gradient nonfinite_activation nonfinite_parameter nonfinite_input
+    gradient_explosion gradient_vanishing dead_units saturated_activation loss_spike loss_divergence
+    loss_plateau parameter_not_updated poor_initialization update_ratio_high update_ratio_low zero_gradient
+    accumulated_gradient memory_leak hang exception out_of_memory overfitting amp_overflow rank_divergence
+    input_out_of_range output_degenerate high_resource_use performance_degradation high_anomaly_rate
+    data_gap level_changed throttled replayed recovery snapshot profile custom""".split()
+)
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+SourceText = Annotated[str, msgspec.Meta(max_length=65536)]
+RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+WriterId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+
+
+class _Struct(msgspec.Struct, frozen=True):
+    """Frozen base. Unknown fields are ignored, so that a newer probe can talk to an older page."""
+
+
+# --------------------------------------------------------------------------------------------- records
+
+
+class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=True):
+    """First record of every incarnation's `events` stream; `run.json` holds the same fields."""
+
+    run: RunId
+    rank: Count
+    incarnation: Count
+    """Start time in nanoseconds since the epoch."""
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
+    name: Text = ""
+    """What people call the run: `watch(name=...)`, else the script's file name."""
+    host: Text = ""
+    pid: Count = 0
+    time: float = 0.0
+    """UNIX seconds."""
+    argv: Annotated[list[Text], msgspec.Meta(max_length=1000)] = []
+    working_directory: Text = ""
+    versions: dict[str, Text] = {}
+    """Distribution -> version (python, torch, nanscope, numpy)."""
+    git_commit: Text | None = None
+    level: Text = "basic"
+    devices: Annotated[list[Text], msgspec.Meta(max_length=1024)] = []
+
+
+class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One parameter, in the order of the model's `named_parameters()`."""
+
+    name: Text
+    shape: Annotated[list[Count], msgspec.Meta(max_length=64)]
+    dtype: Text
+    layer: Count
+    """Index into `Layout.layers`."""
+
+
+class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One layer: a module that directly owns trainable parameters. The root's name is ``""``."""
+
+    name: Text
+    type: Text
+
+
+class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
+    """Names the rows of every `Frame` that carries the same number. Lives in the `events` stream."""
+
+    layout: Count
+    """Number within the incarnation; a re-created model gets the next one."""
+    model: Text
+    """Variable or class name of the naming root."""
+    parameters: Annotated[list[ParameterInfo], msgspec.Meta(max_length=1_000_000)]
+    layers: Annotated[list[LayerInfo], msgspec.Meta(max_length=1_000_000)]
+    """In model order."""
+
+
+class Column(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One statistic of all parameters of a layout: little-endian float32, or float64 where float32 cannot
+    hold a finite value. A column that is absent from a frame was not measured at that step."""
+
+    name: Text
+    dtype: Literal["f4", "f8"]
+    data: bytes
+
+
+class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True):
+    """All statistics of one measured step. Lives in the `metrics` stream.
+
+    Columns (see `COLUMNS`) have one value per parameter of `layout`, in its order. NaN and Inf are values:
+    training produced them. A parameter without a gradient is marked in `missing`.
+    """
+
+    step: Count
+    time: float
+    layout: Count = 0
+    stage: Text = "local"
+    """Which gradient this is: micro, local, reduced, scaled, unscaled or clipped."""
+    scalars: dict[str, float] = {}
+    """See `SCALARS`; what the user logged stands under ``log/<name>``."""
+    columns: Annotated[list[Column], msgspec.Meta(max_length=64)] = []
+    missing: bytes = b""
+    """`numpy.packbits` of "has no gradient at this step"; empty when every parameter has one."""
+
+
+COLUMNS: Final[dict[str, str]] = {
+    "grad_norm": "L2 norm of the gradient",
+    "grad_max_abs": "largest absolute element of the gradient",
+    "grad_mean": "mean of the gradient's elements",
+    "grad_std": "population standard deviation of the gradient's elements",
+    "grad_nan_count": "NaN elements; the column is left out when all are zero",
+    "grad_inf_count": "infinite elements; the column is left out when all are zero",
+    "parameter_norm": "L2 norm of the parameter; every 10th step",
+}
+SCALARS: Final[dict[str, str]] = {
+    "loss": "loss of the step, summed over its micro-steps, scale and accumulation undone",
+    "loss_raw": "the scalar that backward was called on, as it was, summed over the micro-steps",
+    "grad_norm": "global L2 norm over all parameters",
+    "step_time_s": "wall-clock seconds since the previous frame",
+    "samples": "first dimension of the first input, summed over the micro-steps",
+    "probe_fraction": "the probe's own time on the training thread as a fraction (0-1) of the step",
+    "process_rss_bytes": "resident memory of the training process, read at most once a second",
+    "system_used_bytes": "memory in use on the machine, read at most once a second",
+    "system_total_bytes": "memory of the machine",
+    "cuda_allocated_bytes": "torch.cuda.memory_allocated",
+    "cuda_reserved_bytes": "torch.cuda.memory_reserved",
+}
+
+
+class StackFrame(_Struct, frozen=True, kw_only=True):
+    """One line of a stack, with the source around it as the training process saw it."""
+
+    file: Text
+    line: Count
+    function: Text
+    code: SourceText = ""
+    """About seven source lines either side, or empty when the source cannot be read."""
+    code_first_line: Count = 0
+    """Line number of the first line of `code`."""
+
+
+Frames: TypeAlias = Annotated[list[StackFrame], msgspec.Meta(max_length=256)]
+
+
+class Stacks(_Struct, frozen=True, kw_only=True):
+    """Stacks of an event, outermost frame first; empty where unknown."""
+
+    forward: Frames = []
+    backward: Frames = []
+    training_loop: Frames = []
+
+
+class Origin(_Struct, frozen=True, kw_only=True):
+    """Where a fault began."""
+
+    phase: Literal["forward", "backward", "loss", "input"]
+    op: Text
+    module: Text | None
+    """Qualified name; the root is ``""``; None for code outside any module."""
+    stage: Text | None = None
+    """Which gradient was tripped on."""
+
+
+class Evidence(_Struct, frozen=True, kw_only=True):
+    """The number that tripped, what it was judged by, and its surroundings."""
+
+    value: float | None = None
+    threshold: float | None = None
+    baseline: dict[str, float] | None = None
+    """For instance ``{"median": ..., "mad": ..., "steps": ...}`` of the run's own history."""
+    neighbours: Annotated[list[tuple[Count, float]], msgspec.Meta(max_length=256)] = []
+    """(step, value) of the steps before."""
+
+
+class Event(_Struct, tag="event", tag_field="t", frozen=True, kw_only=True):
+    """One episode, in its latest state; a later record with the same id replaces an earlier one."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+    run: RunId
+    rank: Count
+    incarnation: Count
+    model: Text = ""
+    step: Count
+    micro_step: Count | None = None
+    time: float
+    kind: Text
+    severity: Severity
+    subject: Text = ""
+    """The layer, parameter, series or exception that it is about."""
+    message: Text
+    """First line answers everything: what, when, where."""
+    evidence: Evidence = Evidence()
+    origin: Origin | None = None
+    propagated_to: Annotated[list[Text], msgspec.Meta(max_length=10_000)] = []
+    stacks: Stacks = Stacks()
+    advice: Annotated[list[Text], msgspec.Meta(max_length=64)] = []
+    count: Count = 1
+    last_step: Count | None = None
+    ended: bool = False
+
+
+class Gap(_Struct, tag="gap", tag_field="t", frozen=True, kw_only=True):
+    """Metrics that the journal evicted, or could not write, before anyone is sure to have read them.
+
+    Lives in the `events` stream (which is never evicted). `[first_seq, end_seq)` of `stream`.
+    """
+
+    stream: StreamName
+    first_seq: Count
+    end_seq: Count
+    reason: Text
+    time: float
+
+
+class RunEnd(_Struct, tag="run_end", tag_field="t", frozen=True, kw_only=True):
+    """Last record of an incarnation's `events` stream, when it ends in an orderly way."""
+
+    time: float
+    step: Count | None
+    outcome: Literal["finished", "exception"]
+    lost_before_write: Count = 0
+    """Frames dropped from the in-memory ring because they could not be written (a full disk, say)."""
+
+
+class HostSample(_Struct, tag="host_sample", tag_field="t", frozen=True, kw_only=True):
+    """What the helper sees of one rank's process from outside, about once a second (`host` stream)."""
+
+    time: float
+    rank: Count
+    incarnation: Count
+    state: Literal["running", "ended", "killed"]
+    """`killed`: the process is gone and its journal has no `RunEnd`."""
+    rss_bytes: Count | None = None
+    system_used_bytes: Count | None = None
+    system_total_bytes: Count | None = None
+
+
+Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample
+
+
+# -------------------------------------------------------------------------------------------- messages
+
+
+class StreamKey(_Struct, array_like=True, frozen=True, kw_only=True):
+    """Names one stream: one writer, contiguous sequence numbers from 0."""
+
+    run: RunId
+    writer: WriterId
+    """The spool's folder name: ``<rank>-<incarnation>`` or ``host-<name>``."""
+    stream: StreamName
+
+
+class Hello(_Struct, tag="hello", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector, first message of a connection."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Challenge(_Struct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: proves that the collector knows the ingest secret and asks for the same."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    proof: bytes
+
+
+class Proof(_Struct, tag="proof", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: the helper knows the secret too."""
+
+    proof: bytes
+
+
+class Position(_Struct, tag="position", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: "where shall I start with this stream?" Answered by an `Ack`."""
+
+    key: StreamKey
+
+
+class Batch(_Struct, tag="batch", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: encoded records `first_seq, first_seq + 1, ...` of one stream."""
+
+    key: StreamKey
+    first_seq: Count
+    records: Annotated[list[bytes], msgspec.Meta(max_length=100_000)]
+
+
+class Skip(_Struct, tag="skip", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: `[first_seq, end_seq)` no longer exists in the journal; count it as a gap."""
+
+    key: StreamKey
+    first_seq: Count
+    end_seq: Count
+    reason: Text
+
+
+class Ack(_Struct, tag="ack", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper, after the store's commit: everything below `next_seq` is durable."""
+
+    key: StreamKey
+    next_seq: Count
+
+
+class Refused(_Struct, tag="refused", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: why it will not talk (wrong version, wrong secret, malformed message)."""
+
+    reason: Text
+
+
+Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_record_decoder = msgspec.msgpack.Decoder(Record)
+_message_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(value: Record | Message) -> bytes:
+    """Encode one record or message as msgpack."""
+    return _encoder.encode(value)
+
+
+def decode_record(data: bytes) -> Record:
+    """Decode and validate one journal record.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_RECORD_BYTES:
+        raise WireError(f"record of {len(data)} bytes; at most {MAX_RECORD_BYTES} are allowed")
+    try:
+        record: Record = _record_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"record does not decode: {error}") from error
+    return record
+
+
+def decode_message(data: bytes) -> Message:
+    """Decode and validate one ZeroMQ message.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        message: Message = _message_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"message does not decode: {error}") from error
+    return message
+
+
+def pack_column(name: str, values: npt.NDArray[np.float64]) -> Column:
+    """Pack a (parameters,) float64 array; float32 unless that would turn a finite value into Inf or zero."""
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = values.astype("<f4")
+    lossless_range = np.isfinite(values) == np.isfinite(narrow)
+    if bool(np.all(lossless_range & ((values == 0) == (narrow == 0)))):
+        return Column(name=name, dtype="f4", data=narrow.tobytes())
+    return Column(name=name, dtype="f8", data=values.astype("<f8").tobytes())
+
+
+def unpack_column(column: Column) -> npt.NDArray[np.float64]:
+    """Return the (parameters,) float64 values of a column.
+
+    Raises:
+        WireError: the byte length is no whole number of elements.
+    """
+    width = 4 if column.dtype == "f4" else 8
+    if len(column.data) % width:
+        raise WireError(f"column {column.name!r} holds {len(column.data)} bytes, no multiple of {width}")
+    return np.frombuffer(column.data, dtype=f"<{column.dtype}").astype(np.float64)
+
+
+def unpack_missing(frame: Frame, parameter_count: int) -> npt.NDArray[np.bool_]:
+    """Return a (parameters,) mask that is True where the parameter had no gradient at this step.
+
+    Raises:
+        WireError: the mask is shorter than the layout.
+    """
+    if not frame.missing:
+        return np.zeros(parameter_count, dtype=np.bool_)
+    bits = np.unpackbits(np.frombuffer(frame.missing, dtype=np.uint8))
+    if len(bits) < parameter_count:
+        raise WireError(f"missing mask covers {len(bits)} of {parameter_count} parameters")
+    return bits[:parameter_count].astype(np.bool_)
+
+
+def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:
+    """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it."""
+    identity = "\x1f".join((run, str(rank), str(incarnation), model, kind, subject, str(step)))
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
+    """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
+    return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()
+
+
+def jsonable(value: Any) -> Any:
+    """Turn a record or builtin into what any JSON encoder can write: non-finite floats become strings.
+
+    ``NaN`` -> ``"NaN"``, ``inf`` -> ``"Infinity"``, ``-inf`` -> ``"-Infinity"`` (INTERFACES: plain encoders
+    turn them into null or into invalid JSON). Bytes are not expected here.
+    """
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, msgspec.Struct):
+        return {name: jsonable(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """Return the event as the JSON object that INTERFACES.md fixes (``v`` is 1)."""
+    fields = jsonable(event)
+    fields["evidence"]["neighbours"] = [
+        {"step": step, "value": jsonable(value)} for step, value in event.evidence.neighbours
+    ]
+    return {"v": VERSION, **fields}
