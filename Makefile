@@ -1,0 +1,45 @@
+# make demo   train a small model with a NaN in it, and watch it live
+# make test   everything the repository checks: lint, types, tests, the browser included
+VENV ?= .venv
+PYTHON ?= python3.11
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := torch==2.13.0
+BROWSER_PACKAGES := chromium fonts-dejavu-core
+
+.PHONY: demo test lint browser clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo
+	$(BIN)/dashboard demo
+
+test: $(VENV)/.dev browser lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# torch comes first and exactly: anything looser pulls several gigabytes of CUDA libraries.
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	touch $@ $(VENV)/.demo
+
+browser:
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER_PACKAGES) >/dev/null; \
+	else echo "chromium is missing: the browser tests skip. To run them: sudo apt-get install $(BROWSER_PACKAGES)"; fi
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

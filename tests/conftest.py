@@ -1,0 +1,96 @@
+"""What every test shares: private folders, a browser, and the proof that nothing of ours is left behind."""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "integration"))
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(autouse=True)
+def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own spool, state or environment."""
+    for name in [name for name in os.environ if name.startswith("NANSCOPE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("NANSCOPE_CONNECT", "")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """After every test: no session, hook, thread or child process that was not there before."""
+    threads, children = set(threading.enumerate()), _children()
+    yield
+    _assert_no_torch_hooks()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and (new_threads(threads) or _children() - children):
+        time.sleep(0.02)
+    assert not new_threads(threads)
+    assert not _children() - children
+
+
+def new_threads(before: set[threading.Thread]) -> list[str]:
+    """Names of our threads that appeared since; Playwright and pools of libraries keep their own."""
+    return [t.name for t in threading.enumerate() if t not in before and t.name.startswith("nanscope")]
+
+
+def _children() -> set[int]:
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and not _is_playwright(child)
+    }
+
+
+def _is_playwright(process: psutil.Process) -> bool:
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return True
+    return "playwright" in command or "chromium" in command
+
+
+def _assert_no_torch_hooks() -> None:
+    if "probe.session" not in sys.modules:
+        return
+    import torch
+
+    from probe import hooks, session
+
+    for running in list(session._sessions.values()):
+        running.close()
+        pytest.fail("the test left a session running")
+    assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
+    assert not hooks._roots._classes
+    assert sys.excepthook is sys.__excepthook__ or "probe" not in getattr(sys.excepthook, "__module__", "")
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """Debian's Chromium; without one the browser tests skip, in CI they fail."""
+    path = shutil.which("chromium")
+    if path is None:
+        problem = "Chromium is missing: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    return path
