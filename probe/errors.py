@@ -2,6 +2,7 @@
 
 ProbeError
 |-- AnomalyError        mode="raise": the only exception that detection sends into a training loop
+|-- ReplayError         a replay that cannot go on; becomes the reason in its result
 |-- WireError           bytes that are not a valid message or record
 `-- JournalError        a spool, run folder or segment that cannot be used as one
 """
@@ -15,6 +16,10 @@ class ProbeError(Exception):
 
 class AnomalyError(ProbeError):
     """Raised into the training loop at a critical event when `mode="raise"`."""
+
+
+class ReplayError(ProbeError):
+    """A replay must stop: a limit, a write to training state, a state that is not the step's own."""
 
 
 class WireError(ProbeError):

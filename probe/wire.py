@@ -148,6 +148,7 @@ SCALARS: Final[dict[str, str]] = {
     "step_time_s": "wall-clock seconds since the previous frame",
     "samples": "first dimension of the first input, summed over the micro-steps",
     "probe_fraction": "the probe's own time on the training thread as a fraction (0-1) of the step",
+    "probe_failures": "failures of the probe's own code, which switched a part of it off",
     "process_rss_bytes": "resident memory of the training process, read at most once a second",
     "system_used_bytes": "memory in use on the machine, read at most once a second",
     "system_total_bytes": "memory of the machine",

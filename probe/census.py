@@ -1,0 +1,151 @@
+"""Watches a run's trainers from outside: which are alive, how much memory they take, which were killed.
+
+Called by the helper about once a second; writes `HostSample` records into the helper's own `host` stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from pathlib import Path
+
+import psutil
+
+from .errors import JournalError, WireError
+from .helper import host_folder
+from .journal import JournalWriter
+from .journal_reader import Chunk, StreamFollower, list_writers, read_stream
+from .wire import HostSample, RunEnd, RunStart, decode_record, encode
+
+_CLOCK_TOLERANCE_S = 2.0
+"""A process that began this much after its `RunStart` is another one that got the same process id."""
+
+
+class Trainer:
+    """One rank's incarnation, as its journal and the process table show it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.start: RunStart | None = None
+        self.over_at: float | None = None
+        """UNIX seconds at which it ended or was found dead; None while it lives."""
+        self._events = StreamFollower(folder, "events")
+        self._process: psutil.Process | None = None
+
+    def observe(self) -> HostSample | None:
+        """Look once; None while its journal does not yet say who it is."""
+        alive = self._is_alive()
+        # The journal is read after the process table: an orderly end is written before the process goes.
+        end = self._read_events()
+        if self.start is None:
+            return None
+        if self._process is None:
+            alive = self._is_alive()
+        now = time.time()
+        if end is not None or not alive:
+            self.over_at = min(end.time, now) if end is not None else now
+        memory = psutil.virtual_memory()
+        return HostSample(
+            time=now,
+            rank=self.start.rank,
+            incarnation=self.start.incarnation,
+            state="ended" if end is not None else "running" if alive else "killed",
+            rss_bytes=self._rss_bytes() if alive else None,
+            system_used_bytes=memory.total - memory.available,
+            system_total_bytes=memory.total,
+        )
+
+    def _read_events(self) -> RunEnd | None:
+        end = None
+        while (found := self._events.poll()) is not None:
+            for data in found.records if isinstance(found, Chunk) else ():
+                with contextlib.suppress(WireError):
+                    record = decode_record(data)
+                    if isinstance(record, RunStart):
+                        self.start = record
+                    elif isinstance(record, RunEnd):
+                        end = record
+        return end
+
+    def _is_alive(self) -> bool:
+        try:
+            if self._process is None:
+                if self.start is None or self.start.pid == 0:
+                    return False
+                process = psutil.Process(self.start.pid)
+                if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
+                    return False
+                self._process = process
+            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def _rss_bytes(self) -> int | None:
+        try:
+            return int(self._process.memory_info().rss) if self._process else None
+        except psutil.Error:
+            return None
+
+
+class Census:
+    """All trainers of one run on this host."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+        self._own_folder = host_folder(run_folder)
+        self._journal = JournalWriter(self._own_folder, run=run_folder.name, writer=self._own_folder.name)
+        self._trainers: dict[str, Trainer] = {}
+        self._known_over = self._read_over()
+        self._began = time.time()
+
+    @property
+    def writers(self) -> list[Path]:
+        """Folders to ship: those of this host's trainers, and the helper's own."""
+        return [trainer.folder for trainer in self._trainers.values() if self._is_local(trainer)] + [
+            self._own_folder
+        ]
+
+    @property
+    def over_since(self) -> float | None:
+        """UNIX seconds at which the last trainer ended; None while one lives."""
+        local = [trainer for trainer in self._trainers.values() if self._is_local(trainer)]
+        if any(trainer.over_at is None for trainer in local):
+            return None
+        return max((trainer.over_at or 0.0 for trainer in local), default=self._began)
+
+    def take(self) -> None:
+        """Look at every trainer that is not over and write what was seen."""
+        for folder in list_writers(self._run_folder):
+            if folder.name not in self._trainers and not folder.name.startswith("host-"):
+                self._trainers[folder.name] = Trainer(folder)
+        samples = []
+        for trainer in self._trainers.values():
+            if trainer.over_at is None and (sample := trainer.observe()) and self._is_local(trainer):
+                known = self._known_over.get((sample.rank, sample.incarnation))
+                if known is None:
+                    samples.append(encode(sample))
+                elif trainer.over_at is not None:
+                    trainer.over_at = known
+        if samples:
+            # A full disk: the next second's sample says the same.
+            with contextlib.suppress(JournalError):
+                self._journal.append_many("host", samples)
+
+    def close(self) -> None:
+        """Close the helper's own journal."""
+        self._journal.close()
+
+    def _is_local(self, trainer: Trainer) -> bool:
+        """A spool on shared storage has trainers of other hosts: their own helper ships those."""
+        return trainer.start is not None and trainer.start.host in ("", socket.gethostname())
+
+    def _read_over(self) -> dict[tuple[int, int], float]:
+        """What an earlier helper has already reported as over, and when."""
+        over: dict[tuple[int, int], float] = {}
+        for _, data in read_stream(self._own_folder, "host"):
+            with contextlib.suppress(WireError):
+                record = decode_record(data)
+                if isinstance(record, HostSample) and record.state != "running":
+                    over[(record.rank, record.incarnation)] = record.time
+        return over

@@ -1,0 +1,46 @@
+"""Names a run: what the user chose, else what the ranks of one launcher have in common, else random."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import psutil
+
+_VALID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
+_JOB_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+
+
+def derive_run_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the run id: `NANSCOPE_RUN`, else the same for all ranks of one launcher, else random.
+
+    A launcher is recognised by `MASTER_ADDR` and `MASTER_PORT` (torchrun and Slurm scripts set them); the
+    id then also depends on the parent process, so that a second launch on the same port is another run.
+    Draws nothing from the `random` module, whose state belongs to the training script.
+
+    Raises:
+        ValueError: `NANSCOPE_RUN` is not 1-64 of `[A-Za-z0-9._-]`.
+    """
+    if chosen := environment.get("NANSCOPE_RUN"):
+        if _VALID.fullmatch(chosen) is None:
+            raise ValueError(f"NANSCOPE_RUN is {chosen!r}; allowed are 1 to 64 of A-Z a-z 0-9 . _ -")
+        return chosen
+    if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
+        job = next((environment[name] for name in _JOB_IDS if environment.get(name)), "")
+        parts = (job, environment["MASTER_ADDR"], environment["MASTER_PORT"], *_parent_identity())
+        digest = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+        return f"job-{digest[:16]}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+
+
+def _parent_identity() -> tuple[str, str]:
+    """Process id and start time of the parent: process ids come around again."""
+    parent = os.getppid()
+    try:
+        return str(parent), str(psutil.Process(parent).create_time())
+    except psutil.Error:
+        return str(parent), ""

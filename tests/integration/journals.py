@@ -1,0 +1,39 @@
+"""Reads what a run left in its spool, for tests."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from probe import wire
+from probe.journal_reader import read_stream
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Decoded records of the (single) rank of a run."""
+
+    start: wire.RunStart
+    layouts: list[wire.Layout]
+    events: list[wire.Event]
+    end: wire.RunEnd | None
+    frames: list[wire.Frame]
+
+    @property
+    def latest_events(self) -> list[wire.Event]:
+        """Each event once, in its last state, in the order of their beginnings."""
+        return list({event.id: event for event in self.events}.values())
+
+
+def read_journal(run_folder: Path, rank: int = 0) -> Journal:
+    """Read the newest incarnation of one rank."""
+    writer = max(run_folder.glob(f"{rank}-*"), key=lambda path: path.name)
+    events = [wire.decode_record(payload) for _, payload in read_stream(writer, "events")]
+    frames = [wire.decode_record(payload) for _, payload in read_stream(writer, "metrics")]
+    start = events[0]
+    assert isinstance(start, wire.RunStart)
+    return Journal(
+        start=start,
+        layouts=[record for record in events if isinstance(record, wire.Layout)],
+        events=[record for record in events if isinstance(record, wire.Event)],
+        end=next((record for record in events if isinstance(record, wire.RunEnd)), None),
+        frames=[record for record in frames if isinstance(record, wire.Frame)],
+    )
