@@ -7,7 +7,7 @@ steps into events. Detectors run on the training thread, so an `observe` is a fe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -81,3 +81,28 @@ class DetectorThresholds:
     """Loss spike: loss above median + this many MADs of the recent window ..."""
     loss_spike_factor: float = field(default=1.5)
     """... and above this many times the median."""
+    zero_steps: int = field(default=10)
+    """Zero gradient: exactly 0 for this many steps in a row (more for a layer that is often zero)."""
+
+    def __post_init__(self) -> None:
+        """Check every range.
+
+        Raises:
+            ValueError: an option is out of range; names the option, the value and what is allowed.
+        """
+        for name, (low, high) in _ALLOWED.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}")
+
+
+_ALLOWED: Final[dict[str, tuple[float, float]]] = {
+    "warmup_steps": (5, 100_000),
+    "explosion_mads": (1.0, 1e6),
+    "explosion_factor": (1.1, 1e12),
+    "vanishing_factor": (1e-30, 0.5),
+    "vanishing_steps": (1, 10_000),
+    "loss_spike_mads": (1.0, 1e6),
+    "loss_spike_factor": (1.01, 1e12),
+    "zero_steps": (2, 100_000),
+}

@@ -1,0 +1,164 @@
+"""Non-finite loss, gradients and parameters: always critical, judged by exact counts, needs no history.
+
+Called on the training thread once per step. Says how far NaN and Inf have spread, never where they began:
+which parameters have NaN gradients depends on where the backward pass went, not on the op that failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Finding, Floats, Observation
+
+NEIGHBOURS = 20
+"""How many earlier (step, value) pairs a finding carries."""
+
+
+class NonFiniteDetector:
+    """Emits `nonfinite_loss`, `nonfinite_gradient` and `nonfinite_parameter`, from the first step on."""
+
+    def __init__(self) -> None:
+        self._losses: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+        self._norms: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+
+    def observe(self, observation: Observation) -> list[Finding]:
+        """Return up to one finding of each of the three kinds."""
+        findings = (self._loss(observation), self._gradient(observation), _parameter(observation))
+        if observation.loss is not None:
+            self._losses.append((observation.step, observation.loss))
+        if observation.total_grad_norm is not None:
+            self._norms.append((observation.step, observation.total_grad_norm))
+        return [finding for finding in findings if finding is not None]
+
+    def _loss(self, observation: Observation) -> Finding | None:
+        loss = observation.loss
+        if loss is None or math.isfinite(loss):
+            return None
+        before = next((item for item in reversed(self._losses) if math.isfinite(item[1])), None)
+        last = "" if before is None else f"; it was {before[1]:.4g} at step {before[0]}"
+        return Finding(
+            kind="nonfinite_loss",
+            severity="critical",
+            subject="loss",
+            message=f"Loss is {spell(loss)} at step {observation.step}{last}",
+            value=loss,
+            threshold=None,
+            baseline=None if before is None else {"last_finite": before[1]},
+            neighbours=tuple(self._losses),
+        )
+
+    def _gradient(self, observation: Observation) -> Finding | None:
+        nan, inf = nonfinite_elements(observation)
+        if not (nan.any() or inf.any()):
+            return self._total(observation)
+        bad = np.flatnonzero(nan + inf > 0)
+        names = observation.parameter_names
+        nan_total, inf_total = int(nan.sum()), int(inf.sum())
+        elements = (
+            "" if observation.grad_nan_count is None else f" ({nan_total:,} NaN, {inf_total:,} Inf elements)"
+        )
+        message = (
+            f"Gradients of {len(bad)} of {len(names)} parameters are not finite at step {observation.step}"
+            f"{elements}, among them {names[bad[0]]}"
+        )
+        return self._gradient_finding(
+            message,
+            subject=names[bad[0]],
+            value=math.nan if nan_total else math.inf,
+            affected=tuple(names[i] for i in bad),
+        )
+
+    def _total(self, observation: Observation) -> Finding | None:
+        """The global norm alone: NaN always counts, Inf only where nothing shows that it is mere overflow."""
+        total = observation.total_grad_norm
+        if total is None or math.isfinite(total) or (math.isinf(total) and has_elements(observation)):
+            return None
+        message = f"Global gradient norm is {spell(total)} at step {observation.step}"
+        return self._gradient_finding(message, subject="gradient norm", value=total, affected=())
+
+    def _gradient_finding(
+        self, message: str, *, subject: str, value: float, affected: tuple[str, ...]
+    ) -> Finding:
+        return Finding(
+            kind="nonfinite_gradient",
+            severity="critical",
+            subject=subject,
+            message=message,
+            value=value,
+            threshold=None,
+            neighbours=tuple(self._norms),
+            affected=affected,
+        )
+
+
+def _parameter(observation: Observation) -> Finding | None:
+    norms = observation.parameter_norm
+    if norms is None or np.isfinite(norms).all():
+        return None
+    bad = np.flatnonzero(~np.isfinite(norms))
+    names = observation.parameter_names
+    first = float(norms[bad[0]])
+    return Finding(
+        kind="nonfinite_parameter",
+        severity="critical",
+        subject=names[bad[0]],
+        message=f"Norms of {len(bad)} of {len(names)} parameters are not finite at step {observation.step}, "
+        f"among them {names[bad[0]]} ({spell(first)})",
+        value=first,
+        threshold=None,
+        affected=tuple(names[i] for i in bad),
+    )
+
+
+def nonfinite_elements(observation: Observation) -> tuple[Floats, Floats]:
+    """Return NaN and Inf counts, each (parameters,); zero where the parameter has no gradient.
+
+    Where counts were not measured, a non-finite `grad_max_abs` (or, failing that, a NaN `grad_norm`; an
+    infinite one may be overflow) counts as one element.
+    """
+    shape = len(observation.parameter_names)
+    if observation.grad_nan_count is not None or observation.grad_inf_count is not None:
+        nan, inf = _counts(observation.grad_nan_count, shape), _counts(observation.grad_inf_count, shape)
+    elif (values := observation.grad_max_abs) is not None:
+        nan, inf = np.isnan(values).astype(np.float64), np.isinf(values).astype(np.float64)
+    elif (values := observation.grad_norm) is not None:
+        nan, inf = np.isnan(values).astype(np.float64), np.zeros(shape)
+    else:
+        return np.zeros(shape), np.zeros(shape)
+    if observation.missing is not None:
+        nan, inf = np.where(observation.missing, 0.0, nan), np.where(observation.missing, 0.0, inf)
+    return nan, inf
+
+
+def has_elements(observation: Observation) -> bool:
+    """Whether the step says anything about single elements, so that an infinite norm can be told apart."""
+    return any(
+        column is not None
+        for column in (observation.grad_nan_count, observation.grad_inf_count, observation.grad_max_abs)
+    )
+
+
+def has_nonfinite_gradient(observation: Observation) -> bool:
+    """Whether this step's gradients must not enter any baseline. A finite global norm proves they may."""
+    total = observation.total_grad_norm
+    if total is not None and not math.isinf(total):
+        return math.isnan(total)
+    nan, inf = nonfinite_elements(observation)
+    return bool(nan.any() or inf.any())
+
+
+def spell(value: float) -> str:
+    """Name a non-finite number the way PyTorch users do; a finite one with four digits."""
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.4g}" if math.isfinite(value) else ("Inf" if value > 0 else "-Inf")
+
+
+def _counts(column: npt.NDArray[np.float64] | None, length: int) -> Floats:
+    if column is None or not column.any():
+        return np.zeros(length)
+    return np.clip(np.nan_to_num(column, nan=0.0, posinf=0.0, neginf=0.0), 0.0, 1e15)

@@ -1,0 +1,114 @@
+"""Zero gradient: a layer takes part in backward, yet its gradient is exactly 0 step after step.
+
+A dead ReLU, a detached branch, a saturated clamp, an underflow in half precision. Called on the training
+thread once per step.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import DetectorThresholds, Finding, Floats, Observation
+from .layers import LayerIndex, and_more, in_words
+from .nonfinite import has_nonfinite_gradient
+
+Flags = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
+RUN_FACTOR: Final = 3
+"""A layer that has been zero before must stay zero this many times longer than ever."""
+NEVER_FACTOR: Final = 3
+LOG_CHANCE: Final = 20.7
+"""A layer that has a gradient in a share p of its steps only (an expert in a mixture) is zero n times in a
+row with probability (1 - p)^n; the finding waits until that is below exp(-20.7), one in 1e9."""
+
+
+class ZeroGradientDetector:
+    """Emits `zero_gradient`, a warning. Judged per layer: single parameters are zero for good reasons.
+
+    A bias in front of a normalisation or of a softmax, a scale behind a zero-initialised gate and a frozen
+    tensor have no gradient to speak of while their layer learns. A layer that was never anything but zero
+    is reported after three times `warmup_steps` only: zero-initialised branches (LoRA, ReZero) begin with
+    exact zeros and leave them at the first update that a warming-up learning rate allows.
+    """
+
+    def __init__(self, thresholds: DetectorThresholds) -> None:
+        self._thresholds = thresholds
+        self._index = LayerIndex()
+        self._step = -1
+        self._run: Counts = np.zeros(0, dtype=np.int64)
+        self._longest: Counts = np.zeros(0, dtype=np.int64)
+        self._alive: Counts = np.zeros(0, dtype=np.int64)
+        self._zero: Counts = np.zeros(0, dtype=np.int64)
+        self._observed = 0
+
+    def observe(self, observation: Observation) -> list[Finding]:
+        """Return at most one finding: all layers that have been zero for too long."""
+        if observation.grad_norm is None:
+            return []
+        if self._index.update(observation) or observation.step < self._step:
+            self._reset()
+        self._step = observation.step
+        if has_nonfinite_gradient(observation):
+            return []  # clipping by an infinite norm turns all the other gradients into exact zeros
+        zero, alive = self._zero_and_alive(observation)
+        if observation.loss == 0.0 and not alive.any():
+            return []  # a margin loss that is satisfied has nothing left to say
+        np.maximum(self._longest, self._run, out=self._longest, where=alive)
+        self._run += zero
+        self._run[alive] = 0
+        self._alive += alive
+        self._zero += zero
+        self._observed += 1
+        if self._observed < self._thresholds.warmup_steps or not zero.any():
+            return []
+        late = np.flatnonzero(zero & (self._run >= self._patience()))
+        return [self._finding(observation, late)] if len(late) else []
+
+    def _reset(self) -> None:
+        rows = len(self._index.layers)
+        self._run = np.zeros(rows, dtype=np.int64)
+        self._longest = np.zeros(rows, dtype=np.int64)
+        self._alive = np.zeros(rows, dtype=np.int64)
+        self._zero = np.zeros(rows, dtype=np.int64)
+        self._observed = 0
+
+    def _zero_and_alive(self, observation: Observation) -> tuple[Flags, Flags]:
+        """Split the layers that have a gradient; the largest element decides, for tiny norms underflow."""
+        size = observation.grad_max_abs if observation.grad_max_abs is not None else observation.grad_norm
+        assert size is not None
+        if observation.missing is None or not observation.missing.any():
+            alive = self._index.any(size != 0.0)
+            return ~alive, alive
+        present = ~observation.missing
+        alive = self._index.any(present & (size != 0.0))
+        return self._index.any(present) & ~alive, alive
+
+    def _patience(self) -> Floats:
+        """Zero steps in a row that each layer is allowed."""
+        options = self._thresholds
+        share = self._alive / (self._alive + self._zero - self._run + 1.0)
+        with np.errstate(divide="ignore"):
+            by_chance = np.ceil(LOG_CHANCE / -np.log1p(-share))
+        allowed = np.maximum(options.zero_steps + RUN_FACTOR * self._longest, by_chance)
+        return np.where(
+            self._alive > 0, allowed, max(options.zero_steps, NEVER_FACTOR * options.warmup_steps)
+        )
+
+    def _finding(self, observation: Observation, late: npt.NDArray[np.intp]) -> Finding:
+        names = tuple(self._index.name(observation, int(row)) for row in late)
+        first, run = names[0], int(self._run[late[0]])
+        since = "it was not before" if self._alive[late[0]] else "it has never been anything else"
+        return Finding(
+            kind="zero_gradient",
+            severity="warning",
+            subject=first,
+            message=f"Gradient of {in_words(first)}{and_more(len(late) - 1)} is exactly 0 "
+            f"at step {observation.step}, for {run} steps in a row; {since}",
+            value=0.0,
+            threshold=0.0,
+            baseline={"steps": float(run)},
+            affected=names,
+        )

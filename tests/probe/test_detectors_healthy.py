@@ -1,0 +1,168 @@
+"""Healthy runs give no finding: small models really trained, and synthetic series easy to get wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from detector_series import TRAININGS, describe, lognormal, observe_norms, run_detectors
+
+from probe.detectors import Observation
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("name", sorted(TRAININGS))
+def test_detectors_real_training_is_quiet(name: str, seed: int) -> None:
+    findings = run_detectors(TRAININGS[name](seed))
+    assert not findings, describe(findings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_detectors_heavy_tailed_losses_and_norms_are_quiet(seed: int) -> None:
+    losses = np.random.default_rng(seed).lognormal(0.0, 1.0, 1500)
+    steps = (
+        observe_norms(i, n, loss=losses[i]) for i, n in enumerate(lognormal(seed, steps=1500, sigma=1.0))
+    )
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_loss_falling_to_noise_is_quiet() -> None:
+    random = np.random.default_rng(0)
+    losses = 2.3 * np.exp(-np.arange(2000) / 150) * random.lognormal(0, 0.5, 2000) + 1e-4 * random.random(
+        2000
+    )
+    findings = run_detectors(observe_norms(i, [1.0, 2.0], loss=x) for i, x in enumerate(losses))
+    assert not findings, describe(findings)
+
+
+def test_detectors_negative_and_zero_crossing_losses_are_quiet() -> None:
+    random = np.random.default_rng(0)
+    losses = np.linspace(3.0, -40.0, 1500) + random.standard_normal(1500)
+    findings = run_detectors(observe_norms(i, [1.0], loss=x) for i, x in enumerate(losses))
+    assert not findings, describe(findings)
+
+
+def test_detectors_margin_loss_that_is_mostly_zero_is_quiet() -> None:
+    random = np.random.default_rng(0)
+    losses = random.exponential(1.0, 1500) * (random.random(1500) < np.linspace(0.9, 0.1, 1500))
+    findings = run_detectors(
+        observe_norms(i, np.array([1.0, 3.0]) * (x > 0), loss=float(x)) for i, x in enumerate(losses)
+    )
+    assert not findings, describe(findings)
+
+
+def schedule(step: int) -> float:
+    """Learning-rate schedules move gradient norms by such factors."""
+    warm_up = min(1.0, 0.05 + step / 500)
+    cosine = 0.5 * (1 + math.cos(math.pi * step / 5000)) + 1e-3
+    return cosine / warm_up
+
+
+@pytest.mark.parametrize(
+    ("label", "level"),
+    [
+        ("warm-up and cosine", schedule),
+        ("steps", lambda step: 10.0 ** -(step // 1000)),
+        ("falling by 1e-3", lambda step: 1e-3 ** (step / 5000)),
+        ("growing by 1e3", lambda step: 1e3 ** (step / 5000)),
+    ],
+)
+def test_detectors_levels_that_follow_a_schedule_are_quiet(label: str, level: object) -> None:
+    assert callable(level)
+    norms = lognormal(3, steps=5000, sigma=0.3)
+    findings = run_detectors(observe_norms(i, level(i) * n, loss=level(i)) for i, n in enumerate(norms))
+    assert not findings, f"{label}: {describe(findings)}"
+
+
+def test_detectors_constant_series_is_quiet() -> None:
+    findings = run_detectors(observe_norms(i, [1.0, 0.5], loss=2.0) for i in range(400))
+    assert not findings, describe(findings)
+
+
+def test_detectors_series_constant_up_to_rounding_is_quiet() -> None:
+    random = np.random.default_rng(0)
+    steps = (
+        observe_norms(i, 1.0 + 1e-7 * random.random(4), loss=2.0 + 1e-7 * random.random()) for i in range(400)
+    )
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_layers_that_take_turns_are_quiet() -> None:
+    """One of five steps trains the second half, at a level 1e4 higher."""
+
+    def steps() -> Iterator[Observation]:
+        for i, norms in enumerate(lognormal(0, steps=1000, layers=8)):
+            first = np.arange(8) < 4
+            yield observe_norms(i, np.where(first, norms, 1e4 * norms), missing=first == (i % 5 == 4))
+
+    findings = run_detectors(steps())
+    assert not findings, describe(findings)
+
+
+def test_detectors_all_parameters_missing_is_quiet() -> None:
+    missing = np.ones(3, dtype=np.bool_)
+    findings = run_detectors(observe_norms(i, [0.0] * 3, missing=missing) for i in range(200))
+    assert not findings, describe(findings)
+
+
+def test_detectors_frozen_layer_is_quiet() -> None:
+    frozen = np.array([True, False, False])
+    findings = run_detectors(observe_norms(i, [0.0, 1.0, 2.0], missing=frozen) for i in range(200))
+    assert not findings, describe(findings)
+
+
+def test_detectors_zero_bias_in_a_learning_layer_is_quiet() -> None:
+    steps = (observe_norms(i, [1.0, 0.0, 2.0, 0.0], per_layer=2) for i in range(200))
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_layer_of_rounding_noise_is_quiet() -> None:
+    """A bias of its own in front of a softmax: analytically zero, 1e-9 with wild scatter in practice."""
+    random = np.random.default_rng(0)
+    steps = (observe_norms(i, [1.0, 1e-9 * random.lognormal(0, 4)]) for i in range(1500))
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_zero_initialised_branch_is_quiet() -> None:
+    """A LoRA pair: the gradient of A is exactly 0 until the warming-up learning rate has moved B."""
+    steps = (observe_norms(i, [0.0 if i < 8 else 1e-4 * i, 1.0]) for i in range(300))
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_restarted_run_is_quiet() -> None:
+    """A second fit in the same process begins again at step 0, with another level."""
+    steps = [observe_norms(i, 1e-3 * n, loss=0.01) for i, n in enumerate(lognormal(0, steps=200))]
+    steps += [observe_norms(i, 1e3 * n, loss=5.0) for i, n in enumerate(lognormal(1, steps=200))]
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_converging_whole_model_is_quiet() -> None:
+    """Every norm falls by a tenth each step: 1e-3 of the median within the window, yet gradual."""
+    steps = (observe_norms(i, 0.9**i * np.array([1.0, 4.0]), loss=0.5 + 0.81**i) for i in range(300))
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)
+
+
+def test_detectors_new_model_layout_starts_anew() -> None:
+    steps = [observe_norms(i, [1e-3] * 3) for i in range(100)]
+    steps += [observe_norms(i, [1e3] * 4) for i in range(100, 200)]
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)

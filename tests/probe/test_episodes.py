@@ -1,0 +1,180 @@
+"""Episodes: one event for one incident, written rarely, ended, and never thousands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from probe.detectors import Finding
+from probe.detectors.episodes import EpisodeTracker
+from probe.wire import Event, StackFrame, Stacks, event_id
+
+
+def finding(kind: str = "loss_spike", subject: str = "loss") -> Finding:
+    return Finding(
+        kind=kind, severity="warning", subject=subject, message=f"{subject}!", value=1.0, threshold=0.5
+    )
+
+
+def maker(step: int, model: str = "net") -> Callable[[Finding], Event]:
+    def make(item: Finding) -> Event:
+        line = StackFrame(file="train.py", line=step, function="main")
+        return Event(
+            id=event_id(
+                run="r", rank=0, incarnation=1, model=model, kind=item.kind, subject=item.subject, step=step
+            ),
+            run="r",
+            rank=0,
+            incarnation=1,
+            model=model,
+            step=step,
+            time=1000.0 + step,
+            kind=item.kind,
+            severity=item.severity,
+            subject=item.subject,
+            message=f"{item.message} at {step}",
+            stacks=Stacks(training_loop=[line]),
+        )
+
+    return make
+
+
+def feed(tracker: EpisodeTracker, steps: range, bad: set[int], *, model: str = "net") -> list[Event]:
+    return [
+        event
+        for step in steps
+        for event in tracker.update(
+            step,
+            1000.0 + step,
+            [finding()] if step in bad else [],
+            model=model,
+            make_event=maker(step, model),
+        )
+    ]
+
+
+def test_episode_starts_with_an_event_at_once() -> None:
+    [event] = feed(EpisodeTracker(), range(6), {5})
+    assert (event.step, event.count, event.last_step, event.ended) == (5, 1, 5, False)
+
+
+def test_episode_is_written_at_powers_of_two_and_at_its_end() -> None:
+    events = feed(EpisodeTracker(), range(100), set(range(5, 25)))
+    assert [(e.count, e.ended) for e in events] == [
+        (1, False),
+        (2, False),
+        (4, False),
+        (8, False),
+        (16, False),
+        (20, True),
+    ]
+    assert len({event.id for event in events}) == 1
+    assert events[-1].last_step == 24
+
+
+def test_episode_keeps_its_first_state() -> None:
+    events = feed(EpisodeTracker(), range(40), {5, 6, 9})
+    assert {(e.step, e.time, e.message, e.stacks.training_loop[0].line) for e in events} == {
+        (5, 1005.0, "loss! at 5", 5)
+    }
+
+
+def test_episode_builds_one_event_only() -> None:
+    calls = []
+
+    def make(item: Finding) -> Event:
+        calls.append(item)
+        return maker(0)(item)
+
+    tracker = EpisodeTracker()
+    for step in range(50):
+        tracker.update(step, 0.0, [finding()], model="net", make_event=make)
+    assert len(calls) == 1
+
+
+def test_episode_survives_a_gap_of_its_patience() -> None:
+    events = feed(EpisodeTracker(patience=10), range(60), {5, 16})
+    assert len({event.id for event in events}) == 1
+    assert (events[-1].count, events[-1].last_step, events[-1].ended) == (2, 16, True)
+
+
+def test_episode_ends_after_a_longer_gap_and_the_next_is_another() -> None:
+    events = feed(EpisodeTracker(patience=10), range(60), {5, 17})
+    assert [(e.step, e.ended) for e in events] == [(5, False), (5, True), (17, False), (17, True)]
+    assert len({event.id for event in events}) == 2
+
+
+def test_episode_end_is_written_when_the_patience_is_over() -> None:
+    tracker = EpisodeTracker(patience=10)
+    assert [e.ended for e in feed(tracker, range(16), {5})] == [False]
+    assert [e.ended for e in feed(tracker, range(16, 17), set())] == [True]
+
+
+def test_episode_of_another_kind_or_model_is_its_own() -> None:
+    tracker = EpisodeTracker()
+    both = [finding("loss_spike"), finding("gradient_explosion")]
+    events = tracker.update(1, 0.0, both, model="a", make_event=maker(1, "a"))
+    events += tracker.update(1, 0.0, both, model="b", make_event=maker(1, "b"))
+    assert len({event.id for event in events}) == 4
+
+
+def test_episode_of_a_silent_model_is_not_ended_by_another() -> None:
+    tracker = EpisodeTracker()
+    feed(tracker, range(1), {0}, model="a")
+    assert feed(tracker, range(50), set(), model="b") == []
+    assert [e.model for e in tracker.close(50, 0.0)] == ["a"]
+
+
+def test_close_ends_what_is_running_once() -> None:
+    tracker = EpisodeTracker()
+    feed(tracker, range(8), {5, 6, 7})
+    assert [(e.count, e.last_step, e.ended) for e in tracker.close(7, 0.0)] == [(3, 7, True)]
+    assert tracker.close(7, 0.0) == []
+
+
+def test_episode_two_findings_of_a_step_count_once() -> None:
+    tracker = EpisodeTracker()
+    for _ in range(3):
+        tracker.update(4, 0.0, [finding(), finding()], model="net", make_event=maker(4))
+    assert [e.count for e in tracker.close(4, 0.0)] == [1]
+
+
+def test_episode_ends_when_steps_go_back() -> None:
+    tracker = EpisodeTracker()
+    feed(tracker, range(101), {100})
+    events = feed(tracker, range(3), {0})
+    assert [(e.step, e.ended) for e in events] == [(100, True), (0, False)]
+
+
+def test_long_episode_is_written_again_after_ten_minutes() -> None:
+    tracker = EpisodeTracker()
+    times = [step * 100.0 for step in range(70)]
+    events = [
+        event
+        for step, time in enumerate(times)
+        for event in tracker.update(step, time, [finding()], model="net", make_event=maker(0))
+    ]
+    assert [e.count for e in events] == [1, 2, 4, 8, 14, 16, 22, 28, 32, 38, 44, 50, 56, 62, 64, 70]
+
+
+def test_pathological_run_writes_a_bounded_number_of_events() -> None:
+    tracker = EpisodeTracker(patience=1, max_events_per_kind=20)
+    events = feed(tracker, range(30_000), set(range(0, 30_000, 3)))
+    assert len({event.id for event in events}) == 20
+    assert len(events) < 120  # 19 with an end, one at 2, 4, 8, ... and every ten minutes
+    [last] = tracker.close(30_000, 0.0)
+    assert (last.count, last.ended) == (10_000 - 19, True)
+
+
+def test_pathological_number_of_models_is_bounded() -> None:
+    tracker = EpisodeTracker(max_events_per_kind=5)
+    for index in range(100):
+        feed(tracker, range(1), {0}, model=f"model{index}")
+    assert len(tracker.close(0, 0.0)) == 5
+
+
+@pytest.mark.parametrize("option", ["patience", "max_events_per_kind"])
+def test_tracker_options_below_one_are_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}=0"):
+        EpisodeTracker(**{option: 0})
