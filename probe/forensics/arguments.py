@@ -1,0 +1,149 @@
+"""Holds the arguments of one forward call so that it can be made again, and finds the tensors in its result.
+
+Called by the capture on the training thread at every step, so the common cases (tensors, numbers, strings)
+take a short path. Tensors are held as detached aliases: the graph behind them is free to go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch_private
+from ..errors import ReplayError
+
+_ATOMS: Final = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
+    | {torch.layout, torch.memory_format, range, slice, type(Ellipsis)}
+)
+_BY_REFERENCE: Final = (enum.Enum, type, nn.Module, nn.Parameter, types.FunctionType, types.MethodType)
+_MAX_DEPTH: Final = 6
+_MAX_OUTPUTS: Final = 256
+
+
+class HeldTensor:
+    """A tensor argument: an alias without its history, and what is needed to tell whether it changed."""
+
+    __slots__ = ("alias", "requires_grad", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        if torch_private.is_functorch_wrapped(tensor):
+            raise ReplayError("it ran inside a torch.func transform")
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            raise ReplayError(f"an argument is a {type(tensor).__name__}")
+        self.alias = tensor.detach()
+        self.requires_grad = tensor.requires_grad
+        self.version = torch_private.version_of(tensor)
+
+    def again(self) -> Tensor:
+        """Return a fresh leaf with the same memory.
+
+        Raises:
+            ReplayError: the memory was written since the call, or by it.
+        """
+        if torch_private.version_of(self.alias) != self.version:
+            raise ReplayError("an input was changed in place by the forward or after it")
+        return self.alias.detach().requires_grad_(self.requires_grad)
+
+
+class HeldArguments:
+    """The arguments of one call."""
+
+    __slots__ = ("_args", "_kwargs", "nbytes")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Hold `args` and `kwargs`.
+
+        Raises:
+            ReplayError: an argument is of a kind that cannot be held; the message says which.
+        """
+        self.nbytes = 0
+        self._args = [self._hold(value) for value in args]
+        self._kwargs = {name: self._hold(value) for name, value in kwargs.items()} if kwargs else {}
+
+    def again(self) -> tuple[list[Any], dict[str, Any], dict[str, Tensor]]:
+        """Return fresh (args, kwargs, tensors by name), for one replay.
+
+        Raises:
+            ReplayError: an input was changed since.
+        """
+        tensors: dict[str, Tensor] = {}
+        args = [_rebuild(held, f"args[{i}]", tensors) for i, held in enumerate(self._args)]
+        kwargs = {name: _rebuild(held, name, tensors) for name, held in self._kwargs.items()}
+        return args, kwargs, tensors
+
+    def _hold(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            held = HeldTensor(value)
+            self.nbytes += value.nbytes if value.layout == torch.strided else 0
+            return held
+        if type(value) in _ATOMS or isinstance(value, _BY_REFERENCE):
+            return value
+        return self._hold_container(value)
+
+    def _hold_container(self, value: Any) -> Any:
+        pytree = torch_private.pytree()
+        leaves, spec = pytree.tree_flatten(value) if pytree is not None else ([value], None)
+        if len(leaves) == 1 and leaves[0] is value:
+            raise ReplayError(f"an argument is a {type(value).__name__}, which cannot be captured")
+        return _HeldContainer([self._hold(leaf) for leaf in leaves], spec)
+
+
+class _HeldContainer:
+    """A container that torch's pytree knows: lists, dictionaries, named tuples, registered classes."""
+
+    __slots__ = ("leaves", "spec")
+
+    def __init__(self, leaves: list[Any], spec: Any) -> None:
+        self.leaves = leaves
+        self.spec = spec
+
+
+def _rebuild(held: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(held, HeldTensor):
+        tensors[name] = held.again()
+        return tensors[name]
+    if isinstance(held, _HeldContainer):
+        pytree = torch_private.pytree()
+        assert pytree is not None
+        leaves = [_rebuild(leaf, f"{name}[{i}]", tensors) for i, leaf in enumerate(held.leaves)]
+        return pytree.tree_unflatten(leaves, held.spec)
+    return held
+
+
+def find_outputs(output: Any) -> list[Tensor]:
+    """Return the differentiable tensors in what a forward returned, in a fixed order, each once.
+
+    Looks into tuples, lists, mappings, dataclasses and the attributes of any other object.
+    """
+    if isinstance(output, Tensor):
+        return [output] if output.requires_grad else []
+    found: dict[int, Tensor] = {}
+    _collect([output], found, _MAX_DEPTH)
+    return list(found.values())
+
+
+def _collect(values: Iterable[Any], found: dict[int, Tensor], depth: int) -> None:
+    for value in values:
+        if len(found) >= _MAX_OUTPUTS:
+            return
+        if isinstance(value, Tensor):
+            if value.requires_grad:
+                found.setdefault(id(value), value)
+        elif type(value) in _ATOMS or isinstance(value, _BY_REFERENCE) or depth == 0:
+            continue
+        elif isinstance(value, Mapping):
+            _collect(value.values(), found, depth - 1)
+        elif isinstance(value, list | tuple):
+            _collect(value, found, depth - 1)
+        elif dataclasses.is_dataclass(value):
+            names = (field.name for field in dataclasses.fields(value))
+            _collect((getattr(value, name, None) for name in names), found, depth - 1)
+        elif hasattr(value, "__dict__"):
+            _collect(list(vars(value).values()), found, depth - 1)

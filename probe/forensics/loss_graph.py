@@ -1,0 +1,117 @@
+"""The autograd nodes between the root's outputs and the loss: what can be said of a loss made in the script.
+
+Reads names and small saved numbers from the graph, never a large tensor, and keeps no node. Called by the
+session before a backward, or by the replay afterwards when the loss is still alive; training thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from torch import Tensor
+
+from .. import torch_private
+
+_MAX_NODES: Final = 256
+_SCALARS: Final = {
+    "Mul": ("_saved_other",),
+    "Div": ("_saved_other",),
+    "Add": ("_saved_alpha",),
+    "Sub": ("_saved_alpha",),
+    "Pow": ("_saved_exponent",),
+}
+"""Where autograd nodes keep a scalar operand."""
+_SINGULAR: Final = (
+    *("Log", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Norm", "LinalgVectorNorm", "Acos"),
+    *("Asin", "Atanh", "Acosh", "Erfinv", "Lgamma", "Digamma", "Tan", "Sinh", "Cosh", "Logit", "Xlogy"),
+    *("BinaryCrossEntropy", "KlDiv", "NllLoss", "NllLoss2D", "Std", "Var", "Cdist", "Prod", "Expm1"),
+    *("LogAddExp", "Logsumexp", "Atan2", "Fmod", "Angle", "Polygamma", "PoissonNll"),
+)
+"""Names of autograd nodes whose op or derivative can be non-finite at finite operands."""
+
+
+class Suspicion(IntEnum):
+    """How likely an op turns finite values into non-finite ones."""
+
+    NONE = 0
+    UNKNOWN = 1
+    """A division by something that is no longer known."""
+    SINGULAR = 2
+    """The op or its derivative is infinite or undefined somewhere."""
+    CONSTANT = 3
+    """Its other operand is a number that is NaN, infinite, or zero in a division."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossNode:
+    """One autograd node between outputs and loss."""
+
+    name: str
+    """Such as ``LogBackward0``."""
+    number: int
+    suspicion: Suspicion
+    """How likely it turns finite values into non-finite ones."""
+
+
+def read_loss_graph(losses: Iterable[Tensor], *, boundary: int | None) -> tuple[LossNode, ...]:
+    """Return the nodes made since `boundary` that lead to `losses`, oldest first. No synchronisation.
+
+    Args:
+        losses: what backward is called on.
+        boundary: `RootCapture.loss_boundary`; None gives nothing.
+    """
+    if boundary is None:
+        return ()
+    pending: list[Any] = [loss.grad_fn for loss in losses]
+    seen: set[Any] = set()
+    nodes: list[LossNode] = []
+    while pending and len(nodes) < _MAX_NODES:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        number = torch_private.node_sequence_number(node)
+        if number is None or number < boundary:
+            continue
+        nodes.append(LossNode(torch_private.node_name(node), number, _suspicion(node)))
+        pending.extend(child for child, _ in node.next_functions)
+    return tuple(sorted(nodes, key=lambda node: node.number))
+
+
+def likely_origin(nodes: Sequence[LossNode]) -> LossNode | None:
+    """Return the most suspicious node, the oldest of equals; None when none is suspicious."""
+    worst = max(nodes, key=lambda node: node.suspicion, default=None)
+    return worst if worst is not None and worst.suspicion else None
+
+
+def _suspicion(node: Any) -> Suspicion:
+    name = torch_private.node_name(node).rstrip("0123456789").removesuffix("Backward")
+    known = False
+    for attribute in _SCALARS.get(name, ()):
+        value = _number(node, attribute)
+        if value is not None:
+            known = True
+            if not math.isfinite(value) or (value == 0 and name == "Div"):
+                return Suspicion.CONSTANT
+            if name == "Pow" and (value < 1 or value != int(value)):
+                return Suspicion.SINGULAR
+    if name == "Div" and not known:
+        return Suspicion.UNKNOWN
+    return Suspicion.SINGULAR if name in _SINGULAR else Suspicion.NONE
+
+
+def _number(node: Any, attribute: str) -> float | None:
+    """A scalar operand in the node. Scalars on a device are not read: the host would have to wait."""
+    try:
+        value = getattr(node, attribute, None)
+    except RuntimeError:  # The backward has freed what it saved.
+        return None
+    if isinstance(value, Tensor):
+        if value.dim() or value.device.type != "cpu" or value.is_complex():
+            return None
+        value = value.item()
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,73 @@
+"""Which module is running during a replay, and what it is called. Nothing is put on any module.
+
+Used by the replay on the thread that replays; the stand-in for module calls sits on `nn.Module` itself for
+the time of one forward or backward.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from torch import nn
+
+from .. import torch_private
+
+_WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+def clean_name(name: str) -> str:
+    """Return a qualified name without the parts that DDP, FSDP, `torch.compile` and checkpointing add."""
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    while parts and parts[0] == "module":
+        del parts[0]
+    return ".".join(parts)
+
+
+class ModuleTracker:
+    """Knows the qualified name of the innermost module that is running on one thread."""
+
+    def __init__(self, roots: Sequence[nn.Module]) -> None:
+        """Name all modules under `roots`; where several contain one, the first root's name counts."""
+        self._names: dict[int, str] = {}
+        for root in roots:
+            for name, module in root.named_modules():
+                self._names.setdefault(id(module), clean_name(name))
+        self._stack: list[str | None] = []
+        self._thread = threading.get_ident()
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """Qualified name of a module; None for one that no root contains."""
+        return self._names.get(id(module))
+
+    @property
+    def current(self) -> str | None:
+        """Name of the innermost running module that has one; None outside of every module."""
+        return self._stack[-1] if self._stack else None
+
+    @contextmanager
+    def running(self, root: nn.Module | None = None) -> Iterator[None]:
+        """Track module calls inside the block; `root` counts as running from its start."""
+        before = self._stack
+        self._stack = [] if root is None else [self._names.get(id(root))]
+        try:
+            with torch_private.module_calls_wrapped(self._wrap):
+                yield
+        finally:
+            self._stack = before
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            # A data loader's thread may call modules of its own meanwhile.
+            if threading.get_ident() != self._thread:
+                return original(module, *args, **kwargs)
+            stack = self._stack
+            stack.append(self._names.get(id(module), self.current))
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        return call

@@ -1,0 +1,155 @@
+"""The rule that names an origin: a backward slice over what a replay recorded. Pure; knows nothing of torch.
+
+A replay records every op whose output was non-finite, with the kinds that went in and came out and the
+producer of each bad input. The origin is the first op, in the slice that leads to what is bad, that creates
+a kind its inputs lack. Infinities written on purpose (masks) come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Literal, TypeAlias
+
+
+class Kinds(IntFlag):
+    """Which non-finite values a tensor holds; empty for a finite one."""
+
+    NONE = 0
+    NAN = 1
+    POSITIVE_INFINITY = 2
+    NEGATIVE_INFINITY = 4
+
+    @property
+    def coarse(self) -> tuple[bool, bool]:
+        """(holds NaN, holds an infinity): what an op can create; the sign of an infinity may just flip."""
+        infinite = Kinds.POSITIVE_INFINITY | Kinds.NEGATIVE_INFINITY
+        return bool(self & Kinds.NAN), bool(self & infinite)
+
+    @property
+    def words(self) -> str:
+        """ "NaN", "Inf" or "NaN or Inf"."""
+        nan, infinite = self.coarse
+        return ("NaN or Inf" if nan else "Inf") if infinite else "NaN"
+
+
+Source: TypeAlias = Literal["argument", "parameter", "buffer", "gradient", "uninitialised", "outside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One non-finite tensor that something read."""
+
+    kinds: Kinds
+    producer: int | None
+    """Index of the record that wrote it last; None when no recorded op did."""
+    source: Source = "outside"
+    """Where it came from when no recorded op made it."""
+    name: str = ""
+    """Name of the argument, parameter or buffer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One op with a non-finite output."""
+
+    index: int
+    """Position among all ops of the replay: time."""
+    kinds: Kinds
+    inputs: tuple[Cause, ...]
+    constant: bool
+    """A non-finite constant stands among its arguments: a mask, or a value planted by the program."""
+
+    @property
+    def creates(self) -> bool:
+        """Whether its output holds a kind, NaN or infinity, that none of its inputs held."""
+        return bool(self._new_kinds)
+
+    @property
+    def created(self) -> str:
+        """What it creates in words; what it holds where it creates nothing."""
+        return (self._new_kinds or self.kinds).words
+
+    @property
+    def _new_kinds(self) -> Kinds:
+        before = Kinds.NONE
+        for cause in self.inputs:
+            before |= cause.kinds
+        new = Kinds.NONE
+        if not before.coarse[0]:
+            new |= self.kinds & Kinds.NAN
+        if not before.coarse[1]:
+            new |= self.kinds & (Kinds.POSITIVE_INFINITY | Kinds.NEGATIVE_INFINITY)
+        return new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Where the slice ends: an op (`record`), or something that was bad before any op ran (`entry`)."""
+
+    record: int | None = None
+    entry: Cause | None = None
+    weak: bool = False
+    """Infinities written on purpose, which a healthy output may show: only where nothing else is found."""
+
+
+def find_origin(records: Mapping[int, Record], ends: Iterable[Cause]) -> Verdict | None:
+    """Return what first made the values in `ends` bad; None when the records do not say.
+
+    Order of preference: parameters, arguments and incoming gradients that were bad from the start; the
+    first op that creates a kind; the first op that writes an infinite constant; what read bad memory.
+    """
+    ends = tuple(ends)
+    reached = slice_backwards(records, ends)
+    entries = [cause for cause in _causes(reached, ends) if cause.producer is None]
+    for source in ("parameter", "buffer", "argument", "gradient"):
+        for cause in entries:
+            if cause.source == source and not _is_mask(cause):
+                return Verdict(entry=cause)
+    creators = [record for record in reached if record.creates]
+    for mask in (False, True):
+        for record in creators:
+            if _is_mask_op(record) == mask:
+                return Verdict(record=record.index, weak=mask)
+    for mask in (False, True):
+        for record in reached:
+            if any(cause.producer is None and _is_mask(cause) == mask for cause in record.inputs):
+                return Verdict(record=record.index, weak=mask)
+    return Verdict(entry=entries[0], weak=_is_mask(entries[0])) if entries else None
+
+
+def slice_backwards(records: Mapping[int, Record], ends: Iterable[Cause]) -> list[Record]:
+    """Return the records that `ends` depend on through non-finite values, in time order."""
+    pending = [cause.producer for cause in ends]
+    reached: dict[int, Record] = {}
+    while pending:
+        index = pending.pop()
+        if index is None or index in reached or index not in records:
+            continue
+        reached[index] = records[index]
+        pending.extend(cause.producer for cause in records[index].inputs)
+    return [reached[index] for index in sorted(reached)]
+
+
+def descendants(records: Mapping[int, Record], origin: int) -> list[Record]:
+    """Return the records that the origin's values went into, in time order, the origin itself left out."""
+    tainted = {origin}
+    for index in sorted(records):
+        if any(cause.producer in tainted for cause in records[index].inputs):
+            tainted.add(index)
+    return [records[index] for index in sorted(tainted - {origin})]
+
+
+def _causes(reached: Iterable[Record], ends: tuple[Cause, ...]) -> list[Cause]:
+    return [*(cause for record in reached for cause in record.inputs), *ends]
+
+
+def _is_mask(cause: Cause) -> bool:
+    """-inf alone, in what came from outside, is an attention mask until nothing else is left."""
+    return cause.source != "gradient" and cause.kinds == Kinds.NEGATIVE_INFINITY
+
+
+def _is_mask_op(record: Record) -> bool:
+    """An infinite constant; a NaN constant that reaches the end was never a mask."""
+    return record.constant and not record.kinds & Kinds.NAN

@@ -1,0 +1,223 @@
+"""The dispatch mode of a replay's second pass: kinds, producers, modules, frames and operands of bad ops.
+
+Active on the replaying thread, and on autograd's device threads during a backward on CUDA.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from .. import torch_private
+from .dispatch import GuardedMode, OpInfo, tensors_in
+from .modules import ModuleTracker
+from .origin import Cause, Kinds, Record, Source
+from .stacks import RawFrame, raw_stack
+from .values import classify, has_nonfinite_constant, summarise
+
+_OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
+"""In-place ops that do not read what they replace."""
+_MAX_FRAMES: Final = 200
+_MAX_SUMMARIES: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an op ran."""
+
+    op: str
+    module: str | None
+    frames: tuple[RawFrame, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpNote:
+    """What is needed to present one recorded op."""
+
+    place: Place
+    """Of the op itself, or of the forward op whose derivative it belongs to."""
+    backward: bool
+    node: str | None
+    """Autograd node, such as ``SqrtBackward0``, of a backward op."""
+    frames: tuple[RawFrame, ...]
+    """Python frames of the op itself; of a backward op, those inside the backward."""
+    operands: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Who wrote which storage last, as far as it matters."""
+
+    writers: dict[int, int] = field(default_factory=dict)
+    uninitialised: set[int] = field(default_factory=set)
+    sources: dict[int, tuple[Source, str]] = field(default_factory=dict)
+
+
+class _Places:
+    """Which forward op made which autograd node, by the node's sequence number."""
+
+    def __init__(self) -> None:
+        self.outer_task: int | None = None
+        self._made: dict[int, Place] = {}
+        self._recomputed: dict[int, Place] = {}
+
+    def note(self, place: Place, *, recomputed: bool, makes_second: bool) -> None:
+        """Note an op that is about to run: its node has the newest number, first come first kept."""
+        number = torch_private.next_sequence_number()
+        if number is None:
+            return
+        known = self._recomputed if recomputed else self._made
+        known.setdefault(number - 1, place)
+        if makes_second:
+            known.setdefault(number, place)
+
+    def enter_backward(self) -> None:
+        """A backward op runs: the first one belongs to the outermost backward."""
+        if self.outer_task is None:
+            self.outer_task = torch_private.graph_task_id()
+
+    def of_node(self, node: Any) -> Place | None:
+        """Where the forward op ran that made an autograd node."""
+        number = torch_private.node_sequence_number(node)
+        if number is None:
+            return None
+        # Numbers count per thread, and on CUDA a checkpoint recomputes on autograd's thread. Only a
+        # reentrant one runs the nodes that it makes there, in a backward of its own.
+        nested = torch_private.graph_task_id() != self.outer_task
+        recomputed = self._recomputed.get(number) if nested else None
+        return recomputed or self._made.get(number)
+
+
+class DetailRecorder(GuardedMode):
+    """Second pass: kinds, producers, modules, frames and operand summaries of the ops found bad."""
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float,
+        writable: Iterable[Tensor],
+        bad: frozenset[int],
+        tracker: ModuleTracker,
+        outermost: frozenset[CodeType],
+    ) -> None:
+        """Take the verdict of the first pass, and the code objects of ours that end a stack."""
+        super().__init__(deadline_s=deadline_s, writable=writable)
+        self.records: dict[int, Record] = {}
+        self.notes: dict[int, OpNote] = {}
+        self._bad = bad
+        self._tracker = tracker
+        self._outermost = outermost
+        self._memory = _Memory()
+        self._places = _Places()
+
+    def begin_backward(self) -> None:
+        """Forget which backward was the outermost one."""
+        self._places.outer_task = None
+
+    def add_source(self, tensor: Tensor, source: Source, *, name: str) -> None:
+        """Tell where a tensor that no op of the replay makes comes from."""
+        if key := torch_private.storage_key(tensor):
+            self._memory.sources.setdefault(key, (source, name))
+
+    def cause_of(self, tensor: Tensor) -> Cause | None:
+        """Return why `tensor` is bad; None when it is finite. Synchronises."""
+        kinds = classify(tensor)
+        if not kinds:
+            return None
+        key = torch_private.storage_key(tensor)
+        producer = self._memory.writers.get(key)
+        source, name = self._memory.sources.get(key, ("outside", ""))
+        if key in self._memory.uninitialised:
+            source = "uninitialised"
+        return Cause(kinds=kinds, producer=producer, source=source, name=name)
+
+    def observe(self, index: int, info: OpInfo, call: Any, inputs: list[Tensor]) -> Any:
+        """Run the op; record it when the first pass found it bad."""
+        func, args, kwargs = call
+        node = torch_private.current_node()
+        backward = node is not None and not torch.is_grad_enabled()
+        if node is not None:
+            self._places.enter_backward()
+        own = None if backward else self._forward_place(info, node, inputs)
+        if index not in self._bad:
+            out = func(*args, **kwargs)
+            self._forget_rewritten(info, out, inputs)
+            return out
+        causes = tuple(cause for tensor in self._read(info, args, inputs) if (cause := self.cause_of(tensor)))
+        seen = Kinds.NONE
+        for cause in causes:
+            seen |= cause.kinds
+        # Before the op runs: an in-place one overwrites its operands.
+        passed_on = seen & Kinds.NAN and any(cause.producer is not None for cause in causes)
+        wanted = not passed_on and len(self.notes) < _MAX_SUMMARIES
+        operands = [f"input {i}: {summarise(tensor)}" for i, tensor in enumerate(inputs)] if wanted else []
+        out = func(*args, **kwargs)
+        self._forget_rewritten(info, out, inputs)
+        kinds = Kinds.NONE
+        for position, tensor in enumerate(tensors_in((out,))):
+            kinds |= classify(tensor)
+            if key := torch_private.storage_key(tensor):
+                self._memory.writers[key] = index
+            if wanted:
+                operands.append(f"output {position}: {summarise(tensor)}")
+        self.records[index] = Record(
+            index=index, kinds=kinds, inputs=causes, constant=has_nonfinite_constant(args, kwargs)
+        )
+        self.notes[index] = self._note(info, node if backward else None, own, operands)
+        return out
+
+    def _forward_place(self, info: OpInfo, node: Any, inputs: list[Tensor]) -> Place:
+        """Note where a forward op runs, for the autograd nodes that it makes."""
+        module = self._tracker.current
+        if module is None and node is not None:
+            # A checkpoint recomputes: the node that asked for it knows the module.
+            asking = self._places.of_node(node)
+            module = asking.module if asking else None
+        place = Place(op=info.name, module=module, frames=self._frames())
+        # An in-place op on a view makes a second node, CopySlices, after it has run.
+        second = bool(info.written) and bool(inputs) and torch_private.is_view(inputs[0])
+        makes_second = second and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        self._places.note(place, recomputed=node is not None, makes_second=makes_second)
+        return place
+
+    def _frames(self) -> tuple[RawFrame, ...]:
+        return tuple(raw_stack(sys._getframe(3), limit=_MAX_FRAMES, stop=self._outermost))
+
+    def _note(self, info: OpInfo, node: Any, own: Place | None, operands: list[str]) -> OpNote:
+        if own is not None:
+            return OpNote(place=own, backward=False, node=None, frames=own.frames, operands=tuple(operands))
+        return OpNote(
+            place=self._places.of_node(node) or Place(op=info.name, module=None, frames=()),
+            backward=True,
+            node=torch_private.node_name(node),
+            frames=self._frames(),
+            operands=tuple(operands),
+        )
+
+    def _read(self, info: OpInfo, args: Any, inputs: list[Tensor]) -> Iterator[Tensor]:
+        """Yield the inputs whose values the op reads: not what it only overwrites."""
+        for position, tensor in enumerate(inputs):
+            replaced = bool(info.written) and position == 0 and info.name in _OVERWRITES
+            garbage = bool(info.written) and torch_private.storage_key(tensor) in self._memory.uninitialised
+            if not replaced and not (garbage and tensor is args[0] if args else garbage):
+                yield tensor
+
+    def _forget_rewritten(self, info: OpInfo, out: Any, inputs: list[Tensor]) -> None:
+        """Update what is known of memory: fresh outputs reuse addresses, writes initialise them."""
+        if info.is_view:
+            return
+        known = {torch_private.storage_key(tensor) for tensor in inputs}
+        for tensor in tensors_in((out,)):
+            key = torch_private.storage_key(tensor)
+            if key not in known:
+                self._memory.writers.pop(key, None)
+            if info.is_uninitialised:
+                self._memory.uninitialised.add(key)
+            else:
+                self._memory.uninitialised.discard(key)

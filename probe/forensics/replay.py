@@ -1,0 +1,144 @@
+"""Replays the step that went wrong and names the op, the module and the line that made the first NaN or Inf.
+
+The session calls `locate_origin` on the training thread after a trip, before the update. Training state is
+the same afterwards; a replay that cannot be made, or is not the step's own, says so and claims no origin.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor, nn
+
+from .. import torch_private
+from ..errors import ReplayError
+from ..wire import Origin, StackFrame
+from .capture import RootCapture
+from .explain import Explanation, explain
+from .fidelity import Fidelity, compare_gradients
+from .passes import StepReplay
+from .values import classify
+
+DEFAULT_LIMIT_S: Final = 30.0
+_NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
+_MAX_NAMES: Final = 10_000
+_local = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a replay found. Always a value: a failure inside is a `fidelity` of "declined"."""
+
+    fidelity: Fidelity
+    origin: Origin | None = None
+    reason: str = ""
+    """Why there is no origin, or what is to be known about it; a sentence without a full stop."""
+    operands: tuple[str, ...] = ()
+    """Shapes and value statistics of the origin op's inputs and outputs, one line each."""
+    value_kind: str = "NaN or Inf"
+    """What the origin made: "NaN", "Inf", or "NaN or Inf" where that is not known."""
+    forward: list[StackFrame]
+    backward: list[StackFrame]
+    propagated_to: list[str]
+    """Modules the values went on to, then parameters whose gradients are bad, each in order."""
+    duration_s: float
+
+
+def is_replaying() -> bool:
+    """Whether this thread is inside a replay: hooks of the session must then do nothing."""
+    return getattr(_local, "active", False)
+
+
+def locate_origin(
+    root: nn.Module,
+    captures: Sequence[RootCapture],
+    *,
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor | None],
+    loss: Tensor | None,
+    stage: str,
+    parameter_stamp: object = None,
+    limit_s: float = DEFAULT_LIMIT_S,
+) -> Replay:
+    """Replay the captured calls of a step and name the origin of its non-finite values.
+
+    Costs a few times the step and synchronises. `p.grad`, parameters, buffers, random generators and module
+    attributes are the same afterwards; other side effects of the user's `forward` happen again.
+
+    Args:
+        root: the naming root; module names are relative to it.
+        captures: the finished captures of the step, in the order of the calls.
+        parameters: by name, in model order.
+        gradients: the step's gradients by the same names, as they were at the trip.
+        loss: the loss, if known; what it is made of comes from `RootCapture.note_backward`.
+        stage: which gradient tripped; copied to the origin.
+        parameter_stamp: must equal the captures' stamps.
+        limit_s: the replay stops after this many seconds.
+
+    Returns:
+        The result; never raises but for `KeyboardInterrupt` and `SystemExit`.
+    """
+    started = time.monotonic()
+    _local.active = True
+    fidelity: Fidelity = "declined"
+    bad: list[str] = []
+    try:
+        _check_captures(captures, parameter_stamp)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            step = StepReplay(root, captures, parameters=parameters, deadline_s=started + limit_s)
+            fidelity = compare_gradients(gradients, step.scan())
+            if fidelity == "could not reproduce":
+                raise ReplayError("the replay did not give the gradients of the step")
+            loss_is_bad = loss is not None and bool(classify(loss))
+            found = explain(step, stage=stage, loss_is_bad=loss_is_bad)
+            bad = [
+                name for name, gradient in gradients.items() if gradient is not None and classify(gradient)
+            ]
+    except ReplayError as error:
+        found = Explanation(reason=str(error))
+    # The user's forward runs in there, and may raise anything at all.
+    except Exception as error:  # noqa: BLE001
+        fidelity = "declined"
+        found = Explanation(reason=f"the replay failed with {type(error).__name__}: {error}"[:1000])
+    finally:
+        _local.active = False
+    return Replay(
+        fidelity=fidelity,
+        origin=found.origin,
+        reason=found.reason,
+        operands=found.operands,
+        value_kind=found.value_kind,
+        forward=found.forward,
+        backward=found.backward,
+        propagated_to=list(dict.fromkeys([*found.modules, *bad]))[:_MAX_NAMES],
+        duration_s=time.monotonic() - started,
+    )
+
+
+def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
+    """Refuse what is known not to be the step's own, or not to be replayable on one rank."""
+    missing = [name for name, found in torch_private.available().items() if not found]
+    if missing:
+        raise ReplayError(f"this torch has no {missing[0]}")
+    if not captures:
+        raise ReplayError("no forward of the model was captured in this step")
+    for capture in captures:
+        if capture.declined:
+            raise ReplayError(capture.declined)
+        if capture.state is None or capture.output_count < 0:
+            raise ReplayError("the forward did not finish")
+        if capture.parameter_stamp != parameter_stamp:
+            raise ReplayError("the parameters were updated after the forward")
+        if capture.root.training != capture.state.training:
+            raise ReplayError("the model went from training to evaluation, or back, after the forward")
+        if any(hasattr(type(parameter), "__tensor_flatten__") for parameter in capture.root.parameters()):
+            raise ReplayError("the parameters are sharded or quantised tensors")
+        for module in capture.root.modules():
+            if type(module).__name__ in _NEED_ALL_RANKS or type(module).__module__.startswith("deepspeed"):
+                raise ReplayError(f"a {type(module).__name__} cannot be replayed alone")

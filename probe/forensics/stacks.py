@@ -1,0 +1,137 @@
+"""Stacks as an event shows them: cheap to take, formatted with their source lines only when one is needed.
+
+Used by the session and by the replay, on the training thread. A raw frame is a code object and an
+instruction offset; it keeps no frame and therefore no local variable alive.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Final, TypeAlias
+
+import torch
+
+from ..wire import StackFrame
+
+RawFrame: TypeAlias = tuple[CodeType, int]
+
+CONTEXT_LINES: Final = 7
+"""Source lines shown on either side of a frame's own line."""
+_MAX_FRAMES: Final = 256
+_MAX_TEXT: Final = 4096
+_MAX_CODE: Final = 65536
+_OWN: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+_TORCH: Final = str(Path(torch.__file__).resolve().parent) + os.sep
+_MODULE_FILE: Final = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - a suffix, no path
+_PLUMBING: Final = frozenset({"__call__", "_call_impl", "_wrapped_call_impl", "inner"})
+
+
+def capture_stack(*, skip_own: bool = True, limit: int = 64) -> list[StackFrame]:
+    """Return the stack of the calling thread, outermost frame first, with source lines.
+
+    Args:
+        skip_own: leave out the probe's frames and torch's own frames at the inner end (the optimizer and
+            autograd functions that called the probe), so that the last frame is the user's line.
+        limit: at most this many frames; the innermost ones stay.
+    """
+    raw = raw_stack(sys._getframe(1), limit=_MAX_FRAMES)
+    return format_frames(inner_torch_removed(raw) if skip_own else raw, limit=limit, skip_own=skip_own)
+
+
+def raw_stack(
+    frame: FrameType | None, *, limit: int, stop: frozenset[CodeType] = frozenset()
+) -> list[RawFrame]:
+    """Return the frames from `frame` outwards, outermost first, without formatting anything.
+
+    Args:
+        frame: the innermost frame wanted.
+        limit: at most this many frames; the innermost ones stay.
+        stop: a frame of these code objects and everything outside of it are left out.
+    """
+    frames: list[RawFrame] = []
+    while frame is not None and len(frames) < limit and frame.f_code not in stop:
+        frames.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    frames.reverse()
+    return frames
+
+
+def stack_from_traceback(traceback: TracebackType | None, *, limit: int = 64) -> list[StackFrame]:
+    """Return the frames of an exception, outermost first; the innermost `limit` of them, ours left out."""
+    frames: list[RawFrame] = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return format_frames(frames, limit=limit)
+
+
+def inner_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop the probe's and torch's frames at the inner end; everything stays where nothing else is left."""
+    end = len(raw)
+    while end and raw[end - 1][0].co_filename.startswith((_OWN, _TORCH)):
+        end -= 1
+    return raw[:end] or raw
+
+
+def outer_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop torch's frames at the outer end: the engine that calls a backward function."""
+    start = 0
+    while start < len(raw) and raw[start][0].co_filename.startswith(_TORCH):
+        start += 1
+    return raw[start:]
+
+
+def format_frames(raw: Iterable[RawFrame], *, limit: int = 64, skip_own: bool = True) -> list[StackFrame]:
+    """Turn raw frames into wire frames; the probe's frames and torch's call plumbing are left out."""
+    kept = [frame for frame in raw if not (skip_own and _is_noise(frame[0]))]
+    return [_format(code, offset) for code, offset in kept[-min(limit, _MAX_FRAMES) :]]
+
+
+def _is_noise(code: CodeType) -> bool:
+    file = code.co_filename
+    return file.startswith(_OWN) or (file.endswith(_MODULE_FILE) and code.co_name in _PLUMBING)
+
+
+def _format(code: CodeType, offset: int) -> StackFrame:
+    line = _line_of(code, offset)
+    source, first = _source_around(code.co_filename, line)
+    return StackFrame(
+        file=_clean(code.co_filename, _MAX_TEXT),
+        line=line,
+        function=_clean(code.co_qualname, _MAX_TEXT),
+        code=source,
+        code_first_line=first,
+    )
+
+
+def _line_of(code: CodeType, offset: int) -> int:
+    """Line of an instruction; that of the function's head for instructions without one."""
+    line = None
+    for start, end, number in code.co_lines():
+        if start <= offset < end:
+            line = number
+            break
+    return code.co_firstlineno if line is None else line
+
+
+def _source_around(file: str, line: int) -> tuple[str, int]:
+    """Return the lines round `line` and the number of the first; ("", 0) where there is no source."""
+    lines = linecache.getlines(file)
+    if not 0 < line <= len(lines):
+        return "", 0
+    first = max(1, line - CONTEXT_LINES)
+    source = "".join(lines[first - 1 : line + CONTEXT_LINES]).removesuffix("\n")
+    if len(source) > _MAX_CODE:
+        # A line of minified code: the line itself, cut, is all that can be shown.
+        first, source = line, lines[line - 1].rstrip("\n")
+    return _clean(source, _MAX_CODE), first
+
+
+def _clean(text: str, limit: int) -> str:
+    """Cut to the wire's limit; lone surrogates (odd file names) become question marks."""
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,109 @@
+"""Names of running modules, the loss graph, and the private symbols of torch."""
+
+import math
+import threading
+
+import pytest
+import torch
+from replayed_step import Lambda, batch
+from torch import nn
+
+from probe import torch_private
+from probe.forensics.loss_graph import likely_origin, read_loss_graph
+from probe.forensics.modules import ModuleTracker, clean_name
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("module.layers.0", "layers.0"),
+        ("_orig_mod.module.layers.0", "layers.0"),
+        ("module", ""),
+        ("layers._checkpoint_wrapped_module.0._fsdp_wrapped_module.weight", "layers.0.weight"),
+        ("layers.module.weight", "layers.module.weight"),
+    ],
+)
+def test_clean_name_drops_wrappers_only(name, clean):
+    assert clean_name(name) == clean
+
+
+def _tracked(model, *, thread=False):
+    seen = []
+    tracker = ModuleTracker([model])
+    model[1].function = lambda x: seen.append(tracker.current) or x
+    with tracker.running(model):
+        seen.append(tracker.current)
+        model(batch())
+    return seen, tracker
+
+
+def test_tracker_names_the_innermost_module():
+    seen, tracker = _tracked(nn.Sequential(nn.Linear(4, 4), Lambda(None)))
+    assert seen == ["", "1"]
+    assert tracker.current is None
+
+
+def test_tracker_gives_a_module_made_in_forward_its_parents_name():
+    tracker, seen = None, []
+    model = Lambda(lambda x: Lambda(lambda y: seen.append(tracker.current) or y)(x))
+    tracker = ModuleTracker([model])
+    with tracker.running(model):
+        model(batch())
+    assert seen == [""]
+
+
+def test_tracker_ignores_modules_of_other_threads():
+    model = nn.Sequential(nn.Linear(4, 4))
+    tracker, seen = ModuleTracker([model]), []
+
+    def other():
+        Lambda(lambda x: seen.append(tracker.current) or x)(batch())
+
+    with tracker.running(model):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(10)
+    assert seen == [""]
+
+
+def _read(make):
+    x = batch().requires_grad_()
+    y = x * 2
+    boundary = torch_private.next_sequence_number()
+    return read_loss_graph([make(y)], boundary=boundary)
+
+
+def test_loss_graph_holds_the_nodes_after_the_boundary_only():
+    assert [node.name for node in _read(lambda y: torch.log(y).mean())] == ["LogBackward0", "MeanBackward0"]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda y: torch.log(y).mean() / 4, "LogBackward0"),
+        (lambda y: y.pow(2).mean() / 0, "DivBackward0"),
+        (lambda y: y.pow(0.5).mean(), "PowBackward0"),
+        (lambda y: torch.exp(y).mean() * math.inf, "MulBackward0"),
+        (lambda y: (y / y).mean(), "DivBackward0"),
+    ],
+)
+def test_likely_origin_is_the_most_suspicious_node(make, name):
+    assert likely_origin(_read(make)).name == name
+
+
+def test_likely_origin_of_a_plain_loss_is_none():
+    assert likely_origin(_read(lambda y: y.pow(2).mean() / 4)) is None
+
+
+def test_private_symbols_are_all_there_in_the_supported_torch():
+    assert all(torch_private.available().values())
+
+
+def test_version_of_an_inference_tensor_is_none():
+    with torch.inference_mode():
+        tensor = torch.zeros(2)
+    assert torch_private.version_of(tensor) is None
+
+
+def test_storage_key_of_a_sparse_tensor_is_zero():
+    assert torch_private.storage_key(torch.eye(2).to_sparse()) == 0
