@@ -1,4 +1,4 @@
-"""`tensor_statistics` against a slow float64 reference, for every kind of tensor that it treats differently."""
+"""`tensor_statistics` against a slow float64 reference, for every kind of tensor it treats differently."""
 
 import math
 

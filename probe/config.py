@@ -1,0 +1,113 @@
+"""Options of the probe, range-checked at construction: argument over environment over default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from .detectors.base import DetectorThresholds
+from .places import default_spool
+
+Level: TypeAlias = Literal["off", "basic"]
+Mode: TypeAlias = Literal["detect", "warn", "raise"]
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeConfig:
+    """What `watch` was asked for. See the option table in the README.
+
+    Raises:
+        ValueError: an option is out of its range; the message names it, what it got and what is allowed.
+    """
+
+    level: Level = "basic"
+    """`off` records nothing; `basic` records gradients, loss, times and memory at every step."""
+    mode: Mode = "detect"
+    """`detect` records events; `warn` also issues a Python warning for critical and warning events; `raise`
+    raises `AnomalyError` in the training loop at a critical event, before the optimizer's update."""
+    name: str | None = None
+    """What the run is called on the page; the script's file name by default."""
+    run: str | None = None
+    """Run id, at most 64 of `[A-Za-z0-9._-]`; derived from the launcher, else random, by default."""
+    spool: Path = field(default_factory=default_spool)
+    """Folder for the journals."""
+    connect: str | None = None
+    """ZeroMQ address of a dashboard; "" ships nothing; None finds the local `serve`."""
+    parameter_norm_every: int = 10
+    """Steps between measurements of the parameters' norms."""
+    replay: bool = True
+    """Replay a failing step to find the op that made the first NaN or Inf."""
+    max_replays: int = 5
+    """Replays per run at most."""
+    capture_limit_mib: int = 1024
+    """A step whose captured inputs and output gradients are larger is not replayed."""
+    journal_cap_mib: int = 2048
+    """Journal size per run; the oldest metrics are evicted first, events never."""
+    thresholds: DetectorThresholds = field(default_factory=DetectorThresholds)
+    """Options of the detectors."""
+
+    def __post_init__(self) -> None:
+        _require_one_of("level", self.level, get_args(Level))
+        _require_one_of("mode", self.mode, get_args(Mode))
+        _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
+        _require_at_least("max_replays", self.max_replays, 0)
+        _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
+        _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
+
+    @property
+    def capture_limit_bytes(self) -> int:
+        """`capture_limit_mib` in bytes."""
+        return self.capture_limit_mib * _MIB
+
+    @property
+    def journal_cap_bytes(self) -> int:
+        """`journal_cap_mib` in bytes."""
+        return self.journal_cap_mib * _MIB
+
+    @classmethod
+    def resolve(cls, options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ProbeConfig:
+        """Merge explicit options (None means "not given") over the environment over the defaults.
+
+        Raises:
+            ValueError: an unknown option, or one out of its range.
+        """
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(options) - known):
+            raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
+        merged = _from_environment(environment)
+        merged |= {name: value for name, value in options.items() if value is not None}
+        if "spool" in merged:
+            merged["spool"] = Path(merged["spool"])
+        return cls(**merged)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read NANSCOPE_LEVEL, NANSCOPE_CONNECT, NANSCOPE_SPOOL, NANSCOPE_RUN and NANSCOPE_OFF."""
+    found: dict[str, Any] = {"spool": default_spool(environment)}
+    for option in ("level", "run"):
+        if value := environment.get(f"NANSCOPE_{option.upper()}"):
+            found[option] = value
+    if "NANSCOPE_CONNECT" in environment:
+        found["connect"] = environment["NANSCOPE_CONNECT"]
+    return found
+
+
+def is_switched_off(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether NANSCOPE_OFF asks `watch` for an inert handle, whatever its arguments."""
+    return environment.get("NANSCOPE_OFF", "") not in ("", "0")
+
+
+def _require_one_of(option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{option}={value!r} is not available; choose one of {choices}")
+
+
+def _require_at_least(option: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{option}={value!r} must be a whole number of at least {least}")

@@ -1,0 +1,56 @@
+"""The one guard round everything of ours that runs inside a training loop, and the clock that times it.
+
+A failure of the probe is caught here, counted, logged once per part, and switches that part off: it never
+reaches the user's code. Used on the training thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Guard:
+    """Runs the probe's own code: isolates its failures and adds up its time.
+
+    Attributes:
+        failures: how many calls failed since the start.
+        spent_ns: wall-clock nanoseconds spent inside guarded calls since the start.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.spent_ns = 0
+        self._off: set[str] = set()
+        self._depth = 0
+        self._entered_ns = 0
+
+    def spent_so_far_ns(self) -> int:
+        """Like `spent_ns`, with the call that is under way."""
+        running = time.perf_counter_ns() - self._entered_ns if self._depth else 0
+        return self.spent_ns + running
+
+    def run(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Call `function`; None when it failed, now or earlier (the part is then off for good)."""
+        if part in self._off:
+            return None
+        if self._depth == 0:
+            self._entered_ns = time.perf_counter_ns()
+        self._depth += 1
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            self.failures += 1
+            self._off.add(part)
+            _logger.exception("nanscope: %s failed and is switched off for this run; training goes on", part)
+            return None
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.spent_ns += time.perf_counter_ns() - self._entered_ns

@@ -1,0 +1,303 @@
+"""Attaches to a training loop: the root's forward, backward, gradient clipping and the optimizer's step.
+
+Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`, `GradScaler.scale`,
+`torch.autograd.backward` and the clip functions are replaced, torch's global optimizer hooks are used.
+`attach` returns a handle that undoes it all. Called by the session; callbacks run on the thread that trains.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from . import torch_private
+
+
+class Listener(Protocol):
+    """What a session is told. No method may raise, except the deliberate `AnomalyError` of `mode="raise"`."""
+
+    def owns(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer updates the watched model."""
+        ...
+
+    def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run `call(root, *args, **kwargs)`, the real forward, and return its result."""
+        ...
+
+    def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
+        """An outermost `torch.autograd.backward` begins."""
+        ...
+
+    def after_backward(self) -> None:
+        """It has returned; gradients are complete, not yet clipped or unscaled."""
+        ...
+
+    def after_scale(self, loss: Any, scaled: Any) -> None:
+        """A GradScaler has made `scaled` of `loss`."""
+        ...
+
+    def before_clip(self) -> None:
+        """Gradients are about to be clipped by torch's functions."""
+        ...
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Gradients are final and the update has not been made."""
+        ...
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The update has been made."""
+        ...
+
+
+class Attachment:
+    """Everything that `attach` installed for one listener; `detach` undoes it, any number of times."""
+
+    def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
+        self._listener: Listener | None = listener
+        self._steps = _OptimizerSteps(listener)
+        self._root_keys = [_roots.add(root, listener) for root in roots]
+        _functions.add(listener)
+
+    def settle(self) -> None:
+        """Called at a root's forward: forget steps that raised and so never reached their post-hook."""
+        self._steps.settle()
+
+    def detach(self) -> None:
+        """Remove every hook of this listener."""
+        if self._listener is None:
+            return
+        _functions.remove(self._listener)
+        for key in self._root_keys:
+            _roots.remove(key)
+        self._steps.remove()
+        self._listener = None
+
+
+def attach(listener: Listener, roots: Iterable[nn.Module]) -> Attachment:
+    """Tell `listener` of forwards of `roots` and of every backward, clipping and step in this process."""
+    return Attachment(listener, roots)
+
+
+# torch.compile decides by the code's file name what belongs to torch; built under its own file name, this
+# wrapper is treated like the `__call__` that it stands for: no graph break, no extra recompilation.
+_WRAPPER_SOURCE = """
+def __call__(self, *args, **kwargs):
+    if is_compiling():
+        return original(self, *args, **kwargs)
+    listener = listeners.get(id(self))
+    if listener is None:
+        return original(self, *args, **kwargs)
+    return listener.call_root(original, self, args, kwargs)
+"""
+
+
+class _RootCalls:
+    """Wraps `__call__` on the classes of watched roots, once per class however many roots it has."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[int, Listener] = {}
+        self._classes: dict[int, type[nn.Module]] = {}
+        self._uses: dict[type[nn.Module], int] = {}
+        self._replaced: dict[type[nn.Module], Any] = {}
+
+    def add(self, root: nn.Module, listener: Listener) -> int:
+        """Watch `root`; returns the key for `remove`. The root itself is not referenced."""
+        owner = type(root)
+        if self._uses.get(owner, 0) == 0:
+            self._wrap(owner)
+        self._uses[owner] = self._uses.get(owner, 0) + 1
+        self._listeners[id(root)] = listener
+        self._classes[id(root)] = owner
+        return id(root)
+
+    def remove(self, key: int) -> None:
+        """Stop watching; the last root of a class takes the wrapper with it."""
+        owner = self._classes.pop(key, None)
+        if owner is None:
+            return
+        del self._listeners[key]
+        self._uses[owner] -= 1
+        if self._uses[owner] == 0:
+            del self._uses[owner]
+            self._unwrap(owner)
+
+    def _wrap(self, owner: type[nn.Module]) -> None:
+        self._replaced[owner] = owner.__dict__.get("__call__")
+        scope = {
+            "original": owner.__call__,
+            "listeners": self._listeners,
+            "is_compiling": torch.compiler.is_compiling,
+        }
+        exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
+        setattr(owner, "__call__", scope["__call__"])  # noqa: B010 - mypy refuses the plain form
+
+    def _unwrap(self, owner: type[nn.Module]) -> None:
+        replaced = self._replaced.pop(owner)
+        if replaced is None:
+            del owner.__call__
+        else:
+            setattr(owner, "__call__", replaced)  # noqa: B010
+
+
+class _Functions:
+    """Replaces `torch.autograd.backward` and torch's clip functions while anyone listens."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._undo: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def add(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = [*self._listeners, listener]
+            if not self._undo:
+                self._replace(torch.autograd, "backward", self._wrap_backward)
+                self._replace(torch.amp.GradScaler, "scale", self._wrap_scale)
+                for owner, name in torch_private.clip_functions():
+                    self._replace(owner, name, self._wrap_clip)
+
+    def remove(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = [other for other in self._listeners if other is not listener]
+            if not self._listeners:
+                while self._undo:
+                    self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        wrapper = wrap(original)
+        setattr(owner, name, wrapper)
+
+        def undo() -> None:
+            # Someone else may have wrapped ours in the meantime: then theirs stays.
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            # A backward inside a backward is reentrant checkpointing, not the training loop's.
+            if torch_private.in_backward():
+                return original(tensors, grad_tensors, *args, **kwargs)
+            for listener in self._listeners:
+                listener.before_backward(tensors, grad_tensors)
+            result = original(tensors, grad_tensors, *args, **kwargs)
+            for listener in self._listeners:
+                listener.after_backward()
+            return result
+
+        return _dressed_as(original, backward)
+
+    def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            for listener in self._listeners:
+                listener.after_scale(outputs, scaled)
+            return scaled
+
+        return _dressed_as(original, scale)
+
+    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(*args: Any, **kwargs: Any) -> Any:
+            for listener in self._listeners:
+                listener.before_clip()
+            return original(*args, **kwargs)
+
+        return _dressed_as(original, clip)
+
+
+class _OptimizerSteps:
+    """Listens to the outermost `step` of the optimizers that the listener owns.
+
+    `step` calls nest (`super().step()`, SAM). With a closure the pre-hook comes before forward and backward,
+    so the closure is wrapped and the listener told when it returns.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._open: list[weakref.ref[Optimizer]] = []
+        self._in_closure = False
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def settle(self) -> None:
+        """Forget open steps, unless a closure is what runs now."""
+        if not self._in_closure:
+            self._open.clear()
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        if optimizer not in self._owned:
+            self._owned[optimizer] = self._listener.owns(optimizer)
+        return self._owned[optimizer]
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        if torch.compiler.is_compiling() or not self._owns(optimizer):
+            return None
+        self._open.append(weakref.ref(optimizer))
+        if len(self._open) > 1:
+            return None
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
+        if closure is None:
+            self._listener.before_step(optimizer)
+            return None
+        wrapped = self._wrap_closure(closure, optimizer)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": wrapped}
+        return (args[0], wrapped, *args[2:]), kwargs
+
+    def _wrap_closure(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        evaluated = False
+
+        def evaluate() -> Any:
+            nonlocal evaluated
+            self._in_closure = True
+            try:
+                result = closure()
+            finally:
+                self._in_closure = False
+            if not evaluated:
+                # Line searches evaluate again at trial points; the step's own gradient is the first one.
+                evaluated = True
+                self._listener.before_step(optimizer)
+            return result
+
+        return evaluate
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or not self._owns(optimizer):
+            return
+        if self._open:
+            self._open.pop()
+        if not self._open:
+            self._listener.after_step(optimizer)
+
+
+def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the wrapper the name and documentation of what it stands for."""
+    wrapper.__name__ = original.__name__
+    wrapper.__qualname__ = original.__qualname__
+    wrapper.__doc__ = original.__doc__
+    wrapper.__module__ = original.__module__
+    return wrapper
+
+
+_roots = _RootCalls()
+_functions = _Functions()

@@ -1,0 +1,326 @@
+"""Turns what the detectors find at a step into events: stacks, origin by replay, advice, episodes.
+
+Called by the step tracker on the training thread, before the optimizer's update. The only place that
+decides what an event says.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from .config import ProbeConfig
+from .detectors import default_detectors
+from .detectors.advice import advice_for
+from .detectors.base import Finding, Observation
+from .detectors.episodes import EpisodeTracker
+from .forensics.capture import RootCapture
+from .forensics.replay import Replay, locate_origin
+from .forensics.stacks import capture_stack, stack_from_traceback
+from .guard import Guard
+from .recorder import Recorder
+from .wire import Event, Evidence, Origin, RunStart, Severity, StackFrame, Stacks, event_id
+
+_logger = logging.getLogger(__name__)
+_REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
+_LOG_LEVELS: Final[Mapping[Severity, int]] = {
+    "critical": logging.ERROR,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+}
+_TEXT_LIMIT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What is still at hand of the step that is being judged, for a replay."""
+
+    root: nn.Module
+    """The naming root."""
+    captures: Sequence[RootCapture]
+    parameters: Mapping[str, nn.Parameter]
+    loss: Tensor | None
+    """The newest scalar that backward was called on, detached."""
+    stage: str
+    was_scaled: bool
+    """A GradScaler scaled the loss: a finite loss with non-finite gradients is its business."""
+    micro_step: int | None
+    no_replay_reason: str | None = None
+    """Why this step cannot be replayed, if that is known already."""
+
+
+class IncidentReporter:
+    """Runs the detectors and writes the events of one session."""
+
+    def __init__(
+        self, start: RunStart, model: str, *, config: ProbeConfig, recorder: Recorder, guard: Guard
+    ) -> None:
+        self._start, self._model, self._guard = start, model, guard
+        self._config, self._recorder = config, recorder
+        self._detectors = default_detectors(config.thresholds)
+        self._episodes = EpisodeTracker()
+        self._replays = 0
+
+    def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> list[Event]:
+        """Detect, write and log; returns the events that began at this step."""
+        findings = [finding for detector in self._detectors for finding in detector.observe(observation)]
+        findings = _merge_nonfinite(findings)
+        if evidence.was_scaled:
+            findings = [_handled_by_scaler(finding, observation) for finding in findings]
+        begun: list[Event] = []
+
+        def make_event(finding: Finding) -> Event:
+            event, replay = self._event(finding, time, observation.step, evidence)
+            begun.append(event)
+            if replay is not None:
+                begun.append(self._replay_event(event, replay))
+            return event
+
+        states = self._episodes.update(
+            observation.step, time, findings, model=self._model, make_event=make_event
+        )
+        states += [event for event in begun if event.kind == "replayed"]
+        for event in states:
+            self._recorder.event(event)
+        for event in begun:
+            self._announce(event)
+        return begun
+
+    def exception(
+        self, error: BaseException, trace: TracebackType | None, *, step: int, time: float
+    ) -> Event:
+        """Write the event of an exception that leaves the training script."""
+        kind = "out_of_memory" if _is_out_of_memory(error) else "exception"
+        frames = stack_from_traceback(trace)
+        subject = type(error).__name__
+        text = "".join(traceback.format_exception_only(error)).strip()
+        event = self._new_event(
+            kind,
+            subject,
+            step=step,
+            time=time,
+            severity="critical",
+            message=f"{text.splitlines()[0]} at step {step}{_at_line(frames)}\n{text}"[:_TEXT_LIMIT],
+            stacks=Stacks(training_loop=frames),
+            advice=advice_for(kind),
+            ended=True,
+        )
+        self._recorder.event(event)
+        return event
+
+    def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
+        """Write an event of the user's own."""
+        self._recorder.event(
+            self._new_event(
+                "custom",
+                message[:200],
+                step=step,
+                time=time,
+                severity="info",
+                message=message[:_TEXT_LIMIT],
+                evidence=Evidence(baseline=dict(data) or None),
+                stacks=Stacks(training_loop=capture_stack()),
+                ended=True,
+            )
+        )
+
+    def close(self, *, step: int, time: float) -> None:
+        """End the episodes that are still open."""
+        for event in self._episodes.close(step, time):
+            self._recorder.event(event)
+
+    def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
+        """An event of this rank, with its deterministic id."""
+        identity = event_id(
+            run=self._start.run,
+            rank=self._start.rank,
+            incarnation=self._start.incarnation,
+            model=self._model,
+            kind=kind,
+            subject=subject,
+            step=step,
+        )
+        return Event(
+            id=identity,
+            run=self._start.run,
+            rank=self._start.rank,
+            incarnation=self._start.incarnation,
+            model=self._model,
+            kind=kind,
+            subject=subject,
+            step=step,
+            time=time,
+            last_step=step,
+            **fields,
+        )
+
+    def _event(
+        self, finding: Finding, time: float, step: int, evidence: StepEvidence
+    ) -> tuple[Event, Replay | None]:
+        replay = self._replay(finding, evidence)
+        origin = None if replay is None else replay.origin
+        event = self._new_event(
+            finding.kind,
+            finding.subject,
+            step=step,
+            time=time,
+            micro_step=evidence.micro_step,
+            severity=finding.severity,
+            message=_message(finding, step, replay, self._why_no_replay(finding, evidence))[:_TEXT_LIMIT],
+            evidence=Evidence(
+                value=finding.value,
+                threshold=finding.threshold,
+                baseline=finding.baseline,
+                neighbours=list(finding.neighbours),
+            ),
+            origin=origin,
+            propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
+            stacks=Stacks(
+                forward=replay.forward if replay else [],
+                backward=replay.backward if replay else [],
+                training_loop=capture_stack(),
+            ),
+            advice=_advice(finding.kind, origin),
+        )
+        return event, replay
+
+    def _replay(self, finding: Finding, evidence: StepEvidence) -> Replay | None:
+        if self._why_no_replay(finding, evidence) is not None:
+            return None
+        self._replays += 1
+        return self._guard.run(
+            "replay",
+            locate_origin,
+            evidence.root,
+            evidence.captures,
+            parameters=evidence.parameters,
+            gradients={name: parameter.grad for name, parameter in evidence.parameters.items()},
+            loss=evidence.loss,
+            stage=evidence.stage,
+        )
+
+    def _why_no_replay(self, finding: Finding, evidence: StepEvidence) -> str | None:
+        if finding.kind not in _REPLAYED_KINDS:
+            return "this kind of event has no single origin"
+        if not self._config.replay:
+            return "replay is switched off (replay=False)"
+        if self._replays >= self._config.max_replays:
+            return f"the run's {self._config.max_replays} replays are used up (max_replays)"
+        return evidence.no_replay_reason
+
+    def _replay_event(self, cause: Event, replay: Replay) -> Event:
+        outcome = replay.fidelity if replay.origin is not None else f"{replay.fidelity}: {replay.reason}"
+        return self._new_event(
+            "replayed",
+            cause.kind,
+            step=cause.step,
+            time=cause.time,
+            micro_step=cause.micro_step,
+            severity="info",
+            message=(
+                f"Step {cause.step} was replayed in {replay.duration_s * 1e3:.0f} ms to find the origin "
+                f"of its {cause.kind} ({outcome}). The model's forward ran again; parameters, gradients, "
+                "buffers and random state are as before."
+            )[:_TEXT_LIMIT],
+            evidence=Evidence(value=replay.duration_s),
+            origin=replay.origin,
+            advice=advice_for("replayed"),
+            ended=True,
+        )
+
+    def _announce(self, event: Event) -> None:
+        """Tell Python logging, and in `mode="warn"` the warnings module."""
+        first_line = event.message.splitlines()[0]
+        _logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
+        if self._config.mode == "warn" and event.severity != "info":
+            warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
+
+
+def _merge_nonfinite(findings: list[Finding]) -> list[Finding]:
+    """A non-finite loss makes its gradients non-finite: one fault, one event."""
+    if not any(finding.kind == "nonfinite_loss" for finding in findings):
+        return findings
+    gradient = next((finding for finding in findings if finding.kind == "nonfinite_gradient"), None)
+    merged = [finding for finding in findings if finding.kind != "nonfinite_gradient"]
+    if gradient is None:
+        return merged
+    return [
+        _replaced(finding, affected=gradient.affected, message=f"{finding.message}. {gradient.message}")
+        if finding.kind == "nonfinite_loss"
+        else finding
+        for finding in merged
+    ]
+
+
+def _handled_by_scaler(finding: Finding, observation: Observation) -> Finding:
+    """Under a GradScaler, non-finite gradients of a finite loss are an overflow that it handles."""
+    if finding.kind != "nonfinite_gradient":
+        return finding
+    return _replaced(
+        finding,
+        kind="amp_overflow",
+        severity="info",
+        message=f"Gradients overflowed under the loss scale at step {observation.step}; GradScaler skips "
+        "the update and lowers the scale",
+    )
+
+
+def _replaced(finding: Finding, **changes: object) -> Finding:
+    values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+    return Finding(**{**values, **changes})
+
+
+def _message(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:
+    """First line answers everything; the finding's own sentence and the replay's details follow."""
+    if replay is not None and replay.origin is not None:
+        lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
+        return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
+    if finding.kind not in _REPLAYED_KINDS:
+        return finding.message
+    reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason
+    return f"{finding.message}\nOrigin not determined: {reason}."
+
+
+def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
+    """Write "NaN first at step 400 in `blocks.3.norm`, `train.py:26`, forward"."""
+    assert replay.origin is not None
+    origin = replay.origin
+    where = "outside any module" if origin.module is None else f"in `{origin.module or '(root)'}`"
+    line = user_line(replay.forward)
+    at = "" if line is None else f", `{Path(line.file).name}:{line.line}`"
+    kind = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
+    return f"{kind} first at step {step} {where}{at}, {origin.phase} ({origin.op})"
+
+
+def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """Return the innermost frame that is not inside an installed package; None without frames."""
+    own = [frame for frame in frames if "site-packages" not in frame.file and "/torch/" not in frame.file]
+    return own[-1] if own else (frames[-1] if frames else None)
+
+
+def _at_line(frames: Sequence[StackFrame]) -> str:
+    line = user_line(frames)
+    return "" if line is None else f", `{Path(line.file).name}:{line.line}`"
+
+
+def _advice(kind: str, origin: Origin | None) -> list[str]:
+    if origin is None:
+        return advice_for(kind)
+    return advice_for(kind, phase=origin.phase, op=origin.op)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # The CPU allocator raises a plain RuntimeError that names itself.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

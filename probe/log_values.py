@@ -1,0 +1,47 @@
+"""Values that the user hands to `run.log`: numbers or tensors, brought to the host without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def deferred_float(name: str, value: object) -> Callable[[], float]:
+    """Return a function that gives the value as a float once it is needed.
+
+    A CUDA tensor is copied without blocking; the returned function waits for that copy alone.
+
+    Raises:
+        ValueError: the value is neither a number nor a tensor with one element.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise ValueError(
+                f"run.log({name}=...) got a tensor of shape {tuple(value.shape)}; log one number"
+            )
+        return _deferred_tensor(value.detach())
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"run.log({name}=...) got {type(value).__name__}; log one number or tensor"
+        ) from None
+    return lambda: number
+
+
+def _deferred_tensor(tensor: Tensor) -> Callable[[], float]:
+    if tensor.device.type != "cuda":
+        # The script may change the tensor in place before the frame is written.
+        number = float(tensor)
+        return lambda: number
+    host = tensor.to("cpu", non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def read() -> float:
+        copied.synchronize()
+        return float(host)
+
+    return read

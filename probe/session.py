@@ -1,0 +1,269 @@
+"""The front door: `watch` attaches to a model, `Probe` is the handle that it returns.
+
+Attaching may raise `ValueError`; afterwards nothing of ours reaches the training script (see `guard.py`),
+except `AnomalyError` where `mode="raise"` asked for it. Used on the thread that trains.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from .config import Level, Mode, ProbeConfig, is_switched_off
+from .errors import JournalError
+from .guard import Guard
+from .incidents import IncidentReporter
+from .layout import describe_model, unwrap
+from .log_values import deferred_float
+from .recorder import Recorder
+from .run_facts import describe_run
+from .run_id import derive_run_id
+from .step_tracker import LogValue, StepTracker
+
+_logger = logging.getLogger(__name__)
+_LOGGED_PREFIX: Final = "log/"
+_sessions: dict[int, Probe] = {}
+"""Running sessions by the identity of their (unwrapped) model."""
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    level: Level | None = None,
+    name: str | None = None,
+    mode: Mode | None = None,
+    **options: Any,
+) -> Probe:
+    """Record the training of `model` from now on, and return the handle.
+
+    Finds the steps by itself: the model's forward, `backward`, gradient clipping and the optimizer's `step`
+    are observed; nothing is put on the model. With no dashboard running the run is recorded all the same.
+
+    Args:
+        model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
+        optimizer: the one whose `step` ends a training step; None takes every one that updates the model.
+        level: "off" or "basic" (the default).
+        name: what the page calls the run; the script's file name by default.
+        mode: "detect" (the default), "warn" or "raise".
+        **options: the other fields of `ProbeConfig`.
+
+    Returns:
+        The session. A second call for the same model returns the one that is running.
+
+    Raises:
+        ValueError: an option out of range, no module, or a model without trainable parameters.
+    """
+    config = ProbeConfig.resolve({"level": level, "name": name, "mode": mode, **options})
+    if is_switched_off() or config.level == "off":
+        return Probe._inert()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ValueError(f"watch() takes a torch.optim.Optimizer or None, got {type(optimizer).__name__}")
+    running = _sessions.get(id(unwrap(model)))
+    if running is not None:
+        return running
+    return Probe._attached(model, optimizer, config)
+
+
+class Probe:
+    """One running session; made by `watch`. A context manager: leaving the block closes it.
+
+    Attributes:
+        run: id of the run; "" for an inert handle.
+        active: whether anything is being recorded.
+    """
+
+    def __init__(self) -> None:
+        self.run = ""
+        self.active = False
+        self._tracker: StepTracker | None = None
+        self._recorder: Recorder | None = None
+        self._incidents: IncidentReporter | None = None
+        self._guard = Guard()
+        self._key = 0
+        self._model_reference: weakref.ref[nn.Module] | None = None
+        self._reported: BaseException | None = None
+        self._complained: set[str] = set()
+
+    @classmethod
+    def _inert(cls) -> Probe:
+        """A handle that records nothing."""
+        return cls()
+
+    @classmethod
+    def _attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
+        probe = cls()
+        naming_root = unwrap(model)
+        layout = describe_model(model)
+        start = describe_run(
+            run=config.run or derive_run_id(os.environ), name=config.name, level=config.level
+        )
+        try:
+            recorder = Recorder(
+                config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes
+            )
+        except JournalError as error:
+            _logger.error("nanscope: this run is not recorded: %s", error)
+            return probe
+        recorder.event(layout.record)
+        probe.run, probe.active, probe._recorder = start.run, True, recorder
+        probe._incidents = IncidentReporter(
+            start, layout.record.model, config=config, recorder=recorder, guard=probe._guard
+        )
+        probe._tracker = StepTracker(
+            model,
+            layout,
+            optimizer,
+            config=config,
+            recorder=recorder,
+            incidents=probe._incidents,
+            guard=probe._guard,
+        )
+        probe._key = id(naming_root)
+        _sessions[probe._key] = probe
+        probe._model_reference = weakref.ref(naming_root, lambda _: probe.close())
+        _process.watch_over()
+        return probe
+
+    def log(self, **values: Any) -> None:
+        """Record numbers with the most recent backward: `run.log(loss=..., lr=..., anything=...)`.
+
+        Takes numbers and one-element tensors, without waiting for a device. `loss` replaces the loss that
+        the probe found by itself; every other name becomes a series of its own.
+        """
+        if self._tracker is None:
+            return
+        readable: dict[str, LogValue] = {}
+        for name, value in values.items():
+            try:
+                readable[name if name == "loss" else _LOGGED_PREFIX + name] = deferred_float(name, value)
+            except ValueError as error:
+                self._complain(name, str(error))
+        self._guard.run("log", self._tracker.log, readable)
+
+    def record_event(self, message: str, **data: float) -> None:
+        """Put an event of your own on the timeline (kind `custom`), with numbers if you like."""
+        if self._incidents is None or self._tracker is None:
+            return
+        self._guard.run(
+            "log", self._incidents.custom, message, data, step=self._tracker.last_step or 0, time=time.time()
+        )
+
+    def flush(self) -> None:
+        """Wait until everything recorded so far is in the journal."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
+    def close(self) -> None:
+        """Stop recording and remove every hook; idempotent, and optional at the end of a script."""
+        self._close("exception" if self._reported is not None else "finished")
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._report_exception(error, trace)
+        self.close()
+
+    def _report_exception(self, error: BaseException, trace: TracebackType | None) -> None:
+        """Record an exception that leaves the script, once; a Ctrl-C or a sys.exit is no fault."""
+        if not isinstance(error, Exception) or self._reported is error:
+            return
+        if self._incidents is None or self._tracker is None:
+            return
+        self._reported = error
+        step = self._tracker.next_step
+        self._guard.run("exception", self._incidents.exception, error, trace, step=step, time=time.time())
+
+    def _close(self, outcome: str) -> None:
+        if not self.active or self._tracker is None or self._recorder is None:
+            return
+        self.active = False
+        _sessions.pop(self._key, None)
+        self._model_reference = None
+        self._tracker.close()
+        if self._incidents is not None and self._tracker.last_step is not None:
+            self._guard.run("close", self._incidents.close, step=self._tracker.last_step, time=time.time())
+        self._recorder.close(
+            outcome="exception" if outcome == "exception" else "finished",
+            last_step=self._tracker.last_step,
+        )
+        self._tracker = self._incidents = None
+        if not _sessions:
+            _process.release()
+
+    def _abandon(self) -> None:
+        """In a forked child: record nothing more, touch no file, thread or socket of the parent."""
+        if self._tracker is not None:
+            self._tracker.detach()
+        self.active = False
+        self._tracker = self._incidents = self._recorder = None
+
+    def _complain(self, name: str, problem: str) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
+            _logger.warning("nanscope: %s (not recorded)", problem)
+
+
+class _Process:
+    """What sessions need of the process: its exit, its uncaught exceptions and its forks."""
+
+    def __init__(self) -> None:
+        self._previous_hook: Callable[..., Any] | None = None
+        self._registered = False
+
+    def watch_over(self) -> None:
+        """Chain `sys.excepthook`; close sessions at exit and silence them in forked children."""
+        if self._previous_hook is None:
+            self._previous_hook = sys.excepthook
+            sys.excepthook = self._excepthook
+        if not self._registered:
+            self._registered = True
+            atexit.register(_close_all)
+            # Cannot be unregistered, so it is registered once and looks at what runs at the time.
+            os.register_at_fork(after_in_child=_abandon_all)
+
+    def release(self) -> None:
+        """Put `sys.excepthook` back if nobody has wrapped ours since."""
+        if self._previous_hook is not None and sys.excepthook == self._excepthook:
+            sys.excepthook = self._previous_hook
+            self._previous_hook = None
+
+    def _excepthook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        for session in list(_sessions.values()):
+            session._report_exception(error, trace)
+        (self._previous_hook or sys.__excepthook__)(kind, error, trace)
+
+
+def _close_all() -> None:
+    for session in list(_sessions.values()):
+        session.close()
+
+
+def _abandon_all() -> None:
+    for session in list(_sessions.values()):
+        session._abandon()
+    _sessions.clear()
+
+
+_process = _Process()
