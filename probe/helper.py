@@ -91,8 +91,8 @@ def start_helper(run_folder: Path, connect: str | None) -> str | None:
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
             shell.wait(timeout=2.0)
-    except OSError as error:
-        return f"the helper cannot be started: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        return f"the helper cannot be started: {error}"
     return None
 
 

@@ -7,7 +7,6 @@ decides what an event says.
 from __future__ import annotations
 
 import logging
-import math
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -298,8 +297,7 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     where = "outside any module" if origin.module is None else f"in `{origin.module or '(root)'}`"
     line = user_line(replay.forward)
     at = "" if line is None else f", `{Path(line.file).name}:{line.line}`"
-    kind = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
-    return f"{kind} first at step {step} {where}{at}, {origin.phase} ({origin.op})"
+    return f"{replay.value_kind} first at step {step} {where}{at}, {origin.phase} ({origin.op})"
 
 
 def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:

@@ -150,7 +150,6 @@ class StreamFollower:
             try:
                 found = self._cursor.read(max_bytes, self.next_seq)
             except FileNotFoundError:
-                self._list(force=True)
                 found = None
             if found is not None:
                 self.next_seq = found.end_seq if isinstance(found, Skipped) else _end_seq(found)
@@ -171,14 +170,14 @@ class StreamFollower:
             self.next_seq, self._cursor = seq, cursor
         return at_end
 
-    def _list(self, *, force: bool = False) -> None:
+    def _list(self) -> None:
         """List the folder again if it has changed."""
         with contextlib.suppress(OSError):
             changed_ns = self.folder.stat().st_mtime_ns
             # The clock of a file system ticks in milliseconds: a folder that has just changed may change
             # again within the same tick.
             recent = time.time_ns() - changed_ns < 50_000_000
-            if changed_ns != self._listed_ns or recent or force:
+            if changed_ns != self._listed_ns or recent:
                 self._segments = list_segments(self.folder, self.stream)
                 self._listed_ns = changed_ns
 

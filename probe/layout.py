@@ -81,7 +81,7 @@ def unwrap(model: nn.Module) -> nn.Module:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(
             model,
-            nn.parallel.DistributedDataParallel | nn.DataParallel,  # type: ignore[type-arg]
+            nn.parallel.DistributedDataParallel | nn.DataParallel,
         ):
             inner = model.module
         if not isinstance(inner, nn.Module):

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from . import torch_private
 from .wire import RunStart
 
 _VERSIONS_OF: Final = ("torch", "nanscope", "numpy", "lightning", "transformers", "accelerate")
@@ -97,6 +98,6 @@ def _versions() -> dict[str, str]:
 
 def _devices() -> list[str]:
     """Name the CUDA devices if the script has already initialised CUDA; never initialises it."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch_private.cuda_is_initialised():
         return [f"cpu x {os.cpu_count()}"]
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+
+from . import torch_private
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,46 +58,99 @@ class TensorStatistics:
             return float(np.sqrt(np.sum(np.square(self.norm[~self.missing]))))
 
 
-def tensor_statistics(tensors: Sequence[Tensor | None]) -> TensorStatistics:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringPlan:
+    """Which way each tensor of a list is measured. Holds as long as kinds and sizes stay the same."""
+
+    count: int
+    small: npt.NDArray[np.intp]
+    """Indices of the tensors that are concatenated."""
+    small_sizes: npt.NDArray[np.intp]
+    small_starts: npt.NDArray[np.intp]
+    large: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+    """(accumulator dtype, indices), one entry for each device and accumulator."""
+    unusual: tuple[int, ...]
+    absent: bool
+    """Whether some entries are None, empty or without data."""
+
+    def fits(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Whether gradients of the planned parameters can be measured by this plan: all there and dense."""
+        if self.absent or self.unusual or len(tensors) != self.count:
+            return False
+        if any(tensor is None for tensor in tensors) or not set(map(type, tensors)) <= {Tensor, Parameter}:
+            return False
+        return {tensor.layout for tensor in tensors} == {torch.strided}  # type: ignore[union-attr]
+
+
+def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
+    """Sort tensors by the way that they are measured; for parameters, the plan serves their gradients too."""
+    small: list[int] = []
+    large: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    unusual: list[int] = []
+    for index, tensor in enumerate(tensors):
+        if tensor is None or tensor.device.type == "meta" or tensor.numel() == 0:
+            continue
+        if type(tensor) not in (Tensor, Parameter) or not _is_plain(tensor):
+            unusual.append(index)
+        elif tensor.device.type == "cpu" and tensor.numel() <= _SMALL_ELEMENTS:
+            small.append(index)
+        else:
+            wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
+            large.setdefault((tensor.device, wide), []).append(index)
+    sizes = np.array([cast(Tensor, tensors[index]).numel() for index in small], dtype=np.intp)
+    planned = len(small) + len(unusual) + sum(map(len, large.values()))
+    return MeasuringPlan(
+        count=len(tensors),
+        small=np.array(small, dtype=np.intp),
+        small_sizes=sizes,
+        small_starts=np.cumsum(sizes) - sizes,
+        large=tuple((accumulator, tuple(indices)) for (_, accumulator), indices in large.items()),
+        unusual=tuple(unusual),
+        absent=planned < len(tensors),
+    )
+
+
+def tensor_statistics(
+    tensors: Sequence[Tensor | None], plan: MeasuringPlan | None = None
+) -> TensorStatistics:
     """Measure all tensors; None entries are reported as missing.
 
     Complex tensors are measured through absolute values (norm, max_abs) and their real and imaginary parts
     as separate elements (mean, std, counts). A DTensor is measured through its local shard.
     Waits for the device: one host copy per device, plus one for each tensor that needs the exact way.
+
+    Args:
+        tensors: what to measure.
+        plan: of the same tensors or of the parameters that they belong to; used if it still fits.
     """
+    if plan is None or not plan.fits(tensors):
+        tensors = [_local_shard(tensor) for tensor in tensors]
+        plan = plan_measurement(tensors)
+    present = cast(Sequence[Tensor], tensors)
     result = _empty(len(tensors))
-    small: list[tuple[int, Tensor]] = []
-    large: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
-    unusual: list[tuple[int, Tensor]] = []
-    for index, tensor in enumerate(tensors):
-        if tensor is None:
-            continue
-        if type(tensor) is not Tensor and hasattr(tensor, "_local_tensor"):
-            tensor = tensor._local_tensor
-        if tensor.layout is not torch.strided or not tensor.is_floating_point():
-            unusual.append((index, tensor))
-        elif tensor.numel() == 0:
-            continue
-        elif tensor.device.type == "cpu" and tensor.numel() <= _SMALL_ELEMENTS:
-            small.append((index, tensor))
-        elif tensor.device.type == "meta":
-            continue
-        else:
-            wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-            large.setdefault((tensor.device, wide), []).append((index, tensor))
     with torch.no_grad(), np.errstate(all="ignore"):
-        if small:
-            _measure_small(result, small)
-        for (_, accumulator), entries in large.items():
-            _measure_large(result, entries, accumulator)
-        for index, tensor in unusual:
-            _measure_exactly(result, index, tensor)
+        if len(plan.small):
+            _measure_small(result, present, plan)
+        for accumulator, indices in plan.large:
+            _measure_large(result, [(index, present[index]) for index in indices], accumulator)
+        for index in plan.unusual:
+            _measure_exactly(result, index, present[index])
     return result
 
 
-def tensor_norms(tensors: Sequence[Tensor]) -> Floats:
+def tensor_norms(tensors: Sequence[Tensor], plan: MeasuringPlan | None = None) -> Floats:
     """Return the (tensors,) L2 norms only; same ways and precision as `tensor_statistics`."""
-    return tensor_statistics(tensors).norm
+    return tensor_statistics(tensors, plan).norm
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.is_floating_point()
+
+
+def _local_shard(tensor: Tensor | None) -> Tensor | None:
+    """Unwrap a DTensor: its own norm would be a collective."""
+    local = None if tensor is None or type(tensor) is Tensor else getattr(tensor, "_local_tensor", None)
+    return local if isinstance(local, Tensor) else tensor
 
 
 def _empty(count: int) -> TensorStatistics:
@@ -101,25 +158,24 @@ def _empty(count: int) -> TensorStatistics:
     return TensorStatistics(**arrays, missing=np.ones(count, dtype=np.bool_))
 
 
-def _measure_small(result: TensorStatistics, entries: list[tuple[int, Tensor]]) -> None:
+def _measure_small(result: TensorStatistics, tensors: Sequence[Tensor], plan: MeasuringPlan) -> None:
     """Concatenate and reduce by segment, in float64."""
-    at = np.fromiter((index for index, _ in entries), dtype=np.intp, count=len(entries))
-    sizes = np.fromiter((tensor.numel() for _, tensor in entries), dtype=np.intp, count=len(entries))
-    starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    # cat promotes mixed dtypes and copies, so that the caller's storage is never aliased.
-    flat = torch.cat([tensor.detach().ravel() for _, tensor in entries]).double().numpy()
+    at, sizes, starts = plan.small, plan.small_sizes, plan.small_starts
+    chosen = tensors if len(at) == len(tensors) else [tensors[index] for index in at]
+    flat = torch_private.concatenate(chosen).double().numpy()
     mean = np.add.reduceat(flat, starts) / sizes
-    mean_square = np.add.reduceat(np.square(flat), starts) / sizes
-    result.max_abs[at] = np.maximum.reduceat(np.abs(flat), starts)
-    result.norm[at] = np.sqrt(mean_square * sizes)
-    result.mean[at] = mean
-    result.std[at] = np.sqrt(np.maximum(mean_square - np.square(mean), 0.0))
+    max_abs = np.maximum.reduceat(np.abs(flat), starts)
+    # flat is our own copy: squaring in place saves an allocation.
+    mean_square = np.add.reduceat(np.square(flat, out=flat), starts) / sizes
+    variance = mean_square - np.square(mean)
+    norm = np.sqrt(mean_square * sizes)
+    result.norm[at], result.max_abs[at], result.mean[at] = norm, max_abs, mean
+    result.std[at] = np.sqrt(np.maximum(variance, 0.0))
     result.missing[at] = False
-    # np.maximum keeps NaN, so that std of non-finite data stays NaN; squares of huge float64 may overflow.
-    doubtful = ~np.isfinite(result.norm[at]) | (result.std[at] ** 2 < 1e-12 * mean_square)
-    doubtful |= (result.norm[at] < 1e-140) & (result.max_abs[at] > 0)
+    # Counts are wanted where something is not finite; squares of extreme float64 overflow or vanish.
+    doubtful = ~np.isfinite(norm) | ((norm < 1e-140) & (max_abs > 0))
     for position in np.flatnonzero(doubtful):
-        _measure_exactly(result, *entries[position])
+        _measure_exactly(result, int(at[position]), chosen[int(position)])
 
 
 def _measure_large(

@@ -33,7 +33,7 @@ from .layout import ModelLayout, unwrap
 from .losses import LossMeter
 from .recorder import MemorySample, Recorder
 from .stages import gradient_stage
-from .statistics import Floats, TensorStatistics, tensor_norms, tensor_statistics
+from .statistics import Floats, TensorStatistics, plan_measurement, tensor_norms, tensor_statistics
 from .step_counter import StepCounter
 from .wire import Event, Frame
 
@@ -91,9 +91,11 @@ class StepTracker:
         self._optimizer_id = None if optimizer is None else id(optimizer)
         self._parameter_ids = frozenset(map(id, layout.parameters))
         self._is_distributed = isinstance(root, nn.parallel.DistributedDataParallel)
+        self._plan = plan_measurement(layout.parameters)
         self._open = _OpenStep()
         self._losses = LossMeter()
         self._root_is_open = False
+        self._has_called_root = False
         self._finished_early = False
         self._has_optimizer: bool | None = True if optimizer is not None else None
         """None until it is known whether an optimizer updates the model."""
@@ -131,13 +133,13 @@ class StepTracker:
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
-        if is_replaying():
+        if is_replaying() or self._is_foreign_backward():
             return
         self._guard.run("step", self._begin_backward, tensors, grad_tensors)
 
     def after_backward(self) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
-        if is_replaying():
+        if is_replaying() or self._is_foreign_backward():
             return
         self._guard.run("step", self._end_backward)
         self._raise_anomaly()
@@ -202,6 +204,7 @@ class StepTracker:
             self._write_pending()
         if self._open.backwards and not self._is_updated_by_optimizer():
             self._finish(stage_optimizer=None, step=self.counter.at_step(0))
+        self._has_called_root = True
         self._open.forwards += 1
         self._open.samples += _batch_size(args, kwargs)
         if not self._config.replay or len(self._open.captures) >= _MAX_CAPTURES:
@@ -217,8 +220,15 @@ class StepTracker:
             self._finished_early = False
         self._open.measured = None
         self._losses.add(tensors, grad_tensors)
-        loss = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
-        self._open.loss = loss.detach() if isinstance(loss, Tensor) else None
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
+        self._open.loss = losses[0].detach() if losses else None
+        if self._open.captures:
+            self._open.captures[-1].note_backward(losses)
+
+    def _is_foreign_backward(self) -> bool:
+        """Whether another model of the script is being trained: ours ran no forward since its last frame."""
+        return self._has_called_root and not self._open.forwards
 
     def _end_backward(self) -> None:
         self._open.backwards += 1
@@ -303,12 +313,12 @@ class StepTracker:
         self.last_step = step
 
     def _measure(self) -> TensorStatistics:
-        return tensor_statistics([parameter.grad for parameter in self._layout.parameters])
+        return tensor_statistics([parameter.grad for parameter in self._layout.parameters], self._plan)
 
     def _parameter_norm(self, step: int) -> Floats | None:
         if step % self._config.parameter_norm_every:
             return None
-        return tensor_norms(self._layout.parameters)
+        return tensor_norms(self._layout.parameters, self._plan)
 
     def _time_scalars(self) -> dict[str, float]:
         """Step time, and the probe's share of it: everything of ours since the previous frame."""
@@ -329,7 +339,7 @@ class StepTracker:
             self._memory_seen = memory
             scalars |= memory_scalars(memory)
         now_ns = time.perf_counter_ns()
-        if torch.cuda.is_initialized() and now_ns - self._cuda_read_ns > _CUDA_MEMORY_NS:
+        if torch_private.cuda_is_initialised() and now_ns - self._cuda_read_ns > _CUDA_MEMORY_NS:
             self._cuda_read_ns = now_ns
             scalars["cuda_allocated_bytes"] = float(torch.cuda.memory_allocated())
             scalars["cuda_reserved_bytes"] = float(torch.cuda.memory_reserved())

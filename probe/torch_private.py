@@ -23,6 +23,7 @@ def available() -> dict[str, bool]:
         "torch._C._current_autograd_node": _current_node is not None,
         "torch._C._current_graph_task_id": _graph_task_id is not None,
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
+        "torch._C._nn.flatten_dense_tensors": _flatten is not None,
         "torch.nn.Module._call_impl": hasattr(nn.Module, "_call_impl"),
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
         "torch.utils._pytree": pytree() is not None,
@@ -46,6 +47,7 @@ DispatchMode: type[Any] = getattr(
     sys.modules.get("torch.utils._python_dispatch"), "TorchDispatchMode", object
 )
 """Sees every op below autograd; where torch has none, every replay declines (`available` says so)."""
+_flatten: Callable[[list[Tensor]], Tensor] | None = _symbol("_nn", "flatten_dense_tensors")
 
 
 def graph_task_id() -> int:
@@ -93,7 +95,12 @@ def version_of(tensor: Tensor) -> int | None:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Address of the tensor's storage, shared by all its views; 0 where it has none (empty, meta, sparse)."""
+    """Address of the tensor's storage, shared by all its views; 0 where it has none (empty, meta).
+
+    A sparse tensor's is that of its values.
+    """
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor._values()
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):
@@ -129,6 +136,15 @@ def compiled_original(module: nn.Module) -> nn.Module:
     """The module inside a `torch.compile(module)` wrapper, else the module itself."""
     inner = module.__dict__.get("_modules", {}).get("_orig_mod")
     return inner if isinstance(inner, nn.Module) else module
+
+
+def concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """Copy dense tensors into one new 1-D tensor; torch's own way halves the time of 2,000 small ones."""
+    if _flatten is not None and len({tensor.dtype for tensor in tensors}) == 1:
+        flat: Tensor = _flatten(list(tensors))
+        # A single contiguous tensor may come back as a view of itself.
+        return flat.clone() if len(tensors) == 1 else flat
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def clip_functions() -> Sequence[tuple[Any, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -34,7 +35,7 @@ class HeldTensor:
 
     def __init__(self, tensor: Tensor) -> None:
         if torch_private.is_functorch_wrapped(tensor):
-            raise ReplayError("it ran inside a torch.func transform")
+            raise ReplayError("the forward ran inside a torch.func transform")
         if hasattr(type(tensor), "__tensor_flatten__"):
             raise ReplayError(f"an argument is a {type(tensor).__name__}")
         self.alias = tensor.detach()
@@ -139,11 +140,12 @@ def _collect(values: Iterable[Any], found: dict[int, Tensor], depth: int) -> Non
         elif type(value) in _ATOMS or isinstance(value, _BY_REFERENCE) or depth == 0:
             continue
         elif isinstance(value, Mapping):
-            _collect(value.values(), found, depth - 1)
+            _collect(itertools.islice(value.values(), _MAX_OUTPUTS), found, depth - 1)
         elif isinstance(value, list | tuple):
-            _collect(value, found, depth - 1)
+            _collect(value[:_MAX_OUTPUTS], found, depth - 1)
         elif dataclasses.is_dataclass(value):
             names = (field.name for field in dataclasses.fields(value))
             _collect((getattr(value, name, None) for name in names), found, depth - 1)
         elif hasattr(value, "__dict__"):
-            _collect(list(vars(value).values()), found, depth - 1)
+            # One level only: an unknown object may lead anywhere.
+            _collect((item for item in vars(value).values() if isinstance(item, Tensor)), found, 1)

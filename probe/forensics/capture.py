@@ -12,7 +12,7 @@ import random
 import re
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,11 +22,11 @@ from .. import torch_private
 from ..errors import ReplayError
 from .arguments import HeldArguments, find_outputs
 from .loss_graph import LossNode, read_loss_graph
-from .module_state import BufferCopy, BufferWatch
+from .module_state import StateCopy, StateWatch
 from .stacks import RawFrame, raw_stack
 
 _CALL_SITE_FRAMES: Final = 16
-_watches: weakref.WeakKeyDictionary[nn.Module, BufferWatch] = weakref.WeakKeyDictionary()
+_watches: weakref.WeakKeyDictionary[nn.Module, StateWatch] = weakref.WeakKeyDictionary()
 _order = itertools.count()
 _POSITIONAL: Final = re.compile(r"args\[(\d+)\]")
 
@@ -68,12 +68,12 @@ class RootCapture:
     """
 
     __slots__ = (
+        "__weakref__",
         "_limit_bytes",
         "_loss_boundary",
         "_watch",
         "arguments",
         "backward_site",
-        "buffers",
         "call_site",
         "declined",
         "loss_nodes",
@@ -83,6 +83,7 @@ class RootCapture:
         "passes",
         "root",
         "state",
+        "state_copies",
     )
 
     def __init__(self, root: nn.Module, *, size_cap_bytes: int, parameter_stamp: object) -> None:
@@ -92,7 +93,7 @@ class RootCapture:
         self.order = next(_order)
         self.arguments: HeldArguments | None = None
         self.state: CallState | None = None
-        self.buffers: list[BufferCopy] = []
+        self.state_copies: list[StateCopy] = []
         self.passes: list[OutputGradients] = []
         self.output_count = -1
         self.call_site: list[RawFrame] = []
@@ -100,7 +101,7 @@ class RootCapture:
         self.backward_site: list[RawFrame] = []
         self._loss_boundary: int | None = None
         self._limit_bytes = size_cap_bytes
-        self._watch: BufferWatch | None = None
+        self._watch: StateWatch | None = None
 
     def finish(self, output: Any) -> None:
         """Take note of what the forward returned; must be called before the loss is computed from it.
@@ -146,13 +147,19 @@ class RootCapture:
         position = int(match[1])
         return names[position] + held[match.end() :] if position < len(names) else held
 
-    def release(self) -> None:
-        """Let go of everything held; a release before the replay declines it."""
-        self._decline("the capture was released")
+    def _hook(self, position: int, *, droppable: bool) -> Callable[[Tensor], None]:
+        # The hook lives as long as the user keeps the output; what is held here need not.
+        reference = weakref.ref(self)
 
-    def _hook(self, position: int, *, droppable: bool) -> Any:
         def keep(gradient: Tensor) -> None:
-            self._receive(position, gradient, droppable=droppable)
+            capture = reference()
+            if capture is None:
+                return
+            # Runs inside the user's backward: an odd kind of tensor must not stop it.
+            try:
+                capture._receive(position, gradient, droppable=droppable)
+            except (RuntimeError, TypeError, AttributeError) as error:
+                capture._decline(f"dL/d(output) cannot be kept: {error}")
 
         return keep
 
@@ -175,7 +182,7 @@ class RootCapture:
         self.declined = self.declined or reason
         self.arguments = None
         self.state = None
-        self.buffers = []
+        self.state_copies = []
         self.passes = []
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -187,9 +194,9 @@ class RootCapture:
         self._limit_bytes -= self.arguments.nbytes
         watch = _watches.get(self.root)
         if watch is None:
-            watch = _watches[self.root] = BufferWatch()
+            watch = _watches[self.root] = StateWatch()
         self._watch = watch
-        self.buffers = watch.before_call(self.root)
+        self.state_copies = watch.before_call(self.root)
         self.state = _call_state(self.root, python=watch.draws_from_python)
         self.call_site = raw_stack(sys._getframe(2), limit=_CALL_SITE_FRAMES)
 

@@ -74,15 +74,13 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
 
     def _check(self, info: OpInfo, args: Any, kwargs: Any) -> None:
         if time.monotonic() > self._deadline_s:
-            raise ReplayError("it took longer than its time limit")
+            raise ReplayError("the replay took longer than its time limit")
         if info.is_collective:
             raise ReplayError("the step talks to other ranks, which do not replay")
-        for position in info.written:
-            target = args[position] if isinstance(position, int) and position < len(args) else None
-            for tensor in tensors_in((kwargs.get(position) if isinstance(position, str) else target,)):
-                key = torch_private.storage_key(tensor)
-                if key and key not in self._owned:
-                    raise ReplayError(f"{info.name} would change a tensor that the replay does not own")
+        for tensor in written_tensors(info, args, kwargs):
+            key = torch_private.storage_key(tensor)
+            if key and key not in self._owned:
+                raise ReplayError(f"{info.name} would change a tensor that the replay does not own")
 
     def _inspect(self, func: Any) -> OpInfo:
         schema = getattr(func, "_schema", None)
@@ -134,6 +132,15 @@ class OutputScan(GuardedMode):
             values = torch.stack([self._zeros[position] for position in own]).tolist()
             bad |= {self._indices[p] for p, value in zip(own, values, strict=True) if value != 0.0}
         return frozenset(bad)
+
+
+def written_tensors(info: OpInfo, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """Yield the tensors that an op writes to, by its schema."""
+    for position in info.written:
+        if isinstance(position, str):
+            yield from tensors_in((kwargs.get(position),))
+        elif position < len(args):
+            yield from tensors_in((args[position],))
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

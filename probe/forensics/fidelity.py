@@ -21,8 +21,8 @@ def compare_gradients(real: Mapping[str, Tensor | None], replayed: Mapping[str, 
 
     Returns:
         "exact": every element equal, NaN where NaN; "confirmed": the same elements are NaN and infinite,
-        or, where all is finite, the values agree up to one common scalar (loss scaling); else
-        "could not reproduce".
+        or, where all is finite, the values agree up to one common scalar (loss scaling), or there are no
+        gradients to compare; else "could not reproduce".
     """
     pairs = [(_values(real[name]), _values(replayed.get(name))) for name in real]
     present = [(a, b) for a, b in pairs if a is not None and b is not None]
@@ -31,6 +31,8 @@ def compare_gradients(real: Mapping[str, Tensor | None], replayed: Mapping[str, 
     lonely_is_zero = all(bool((tensor == 0).all()) for tensor in lone if tensor is not None)
     if any(a.shape != b.shape for a, b in present) or not lonely_is_zero:
         return "could not reproduce"
+    if not present:
+        return "confirmed"
     if all(_equal(a, b) for a, b in present):
         return "exact"
     if not all(_same_pattern(a, b) for a, b in present):

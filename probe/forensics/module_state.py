@@ -1,6 +1,6 @@
 """What a forward changes besides its output: buffers, attributes, random generators.
 
-Before a call the capture asks what to copy (`BufferWatch`); around a replay everything is put back
+Before a call the capture asks what to copy (`StateWatch`); around a replay everything is put back
 (`preserved`). Training thread only; nothing is stored on a module.
 """
 
@@ -12,7 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .. import torch_private
 
 _LEARNING_CALLS: Final = 2
-"""Calls in which every buffer's version is compared before and after."""
+"""Calls in which all state is compared before and after."""
 _UNREAD_WHEN_TRAINING: Final = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,
@@ -34,31 +34,49 @@ _UNREAD_WHEN_TRAINING: Final = (
 
 _PLAIN_CONTAINERS: Final = frozenset({dict, OrderedDict, list, set})
 
-BufferCopy = tuple["weakref.ref[nn.Module]", str, Tensor]
+
+class StateCopy(NamedTuple):
+    """The value that a buffer or an attribute of a module had before a call."""
+
+    module: weakref.ref[nn.Module]
+    name: str
+    value: Any
 
 
-class BufferWatch:
-    """Learns from a root's first calls which buffers, and which generators, its forward changes."""
+class _Seen(NamedTuple):
+    """A buffer or attribute before a call, to be compared afterwards."""
+
+    module: weakref.ref[nn.Module]
+    name: str
+    value: Any
+    version: int | None
+
+
+class StateWatch:
+    """Learns from a root's first calls which state of its modules, and which generators, its forward changes.
+
+    State is what a forward may read in the next step: buffers, and attributes that are numbers or tensors.
+    """
 
     def __init__(self) -> None:
         self._calls = 0
-        self._before: list[tuple[weakref.ref[nn.Module], str, Tensor, int]] = []
+        self._before: list[_Seen] = []
         self._random_before: Any = None
-        self._changed: dict[tuple[int, str], tuple[weakref.ref[nn.Module], str]] = {}
+        self._changed: dict[tuple[int, str], _Seen] = {}
         self.draws_from_python = False
         """Whether the forward drew from Python's `random`."""
 
-    def before_call(self, root: nn.Module) -> list[BufferCopy]:
-        """Return copies of the buffers that are known to change."""
+    def before_call(self, root: nn.Module) -> list[StateCopy]:
+        """Return what the state that is known to change is now."""
         if self._calls < _LEARNING_CALLS:
-            self._before = _buffer_versions(root)
+            self._before = _look_at(root)
             self._random_before = random.getstate()
-        copies: list[BufferCopy] = []
-        for reference, name in self._changed.values():
-            module = reference()
-            buffer = None if module is None else module._buffers.get(name)
-            if buffer is not None:
-                copies.append((reference, name, buffer.detach().clone()))
+        copies: list[StateCopy] = []
+        for seen in self._changed.values():
+            module = seen.module()
+            if module is not None:
+                value = _state_of(module).get(seen.name)
+                copies.append(StateCopy(seen.module, seen.name, _copied(value)))
         return copies
 
     def after_call(self) -> None:
@@ -66,22 +84,43 @@ class BufferWatch:
         if self._calls >= _LEARNING_CALLS:
             return
         self._calls += 1
-        for reference, name, buffer, version in self._before:
-            module = reference()
-            if module is not None and (module._buffers.get(name) is not buffer or buffer._version != version):
-                self._changed[id(module), name] = (reference, name)
+        for seen in self._before:
+            module = seen.module()
+            if module is None:
+                continue
+            now = _state_of(module).get(seen.name)
+            if now is not seen.value or _version(now) != seen.version:
+                self._changed[id(module), seen.name] = seen._replace(value=None)
         self.draws_from_python |= random.getstate() != self._random_before
         self._before, self._random_before = [], None
 
 
-def _buffer_versions(root: nn.Module) -> list[tuple[weakref.ref[nn.Module], str, Tensor, int]]:
+def _look_at(root: nn.Module) -> list[_Seen]:
     return [
-        (weakref.ref(module), name, buffer, buffer._version)
+        _Seen(weakref.ref(module), name, value, _version(value))
         for module in root.modules()
-        if not isinstance(module, _UNREAD_WHEN_TRAINING)
-        for name, buffer in module._buffers.items()
-        if buffer is not None and not buffer.is_inference()
+        for name, value in _state_of(module).items()
     ]
+
+
+def _state_of(module: nn.Module) -> dict[str, Any]:
+    """Buffers, and attributes that are numbers or tensors; not what is never read."""
+    attributes = {
+        name: value
+        for name, value in module.__dict__.items()
+        if value is None or type(value) in (int, float, Tensor)
+    }
+    if isinstance(module, _UNREAD_WHEN_TRAINING) and type(module).forward.__module__.startswith("torch."):
+        return attributes
+    return attributes | module._buffers
+
+
+def _version(value: Any) -> int | None:
+    return torch_private.version_of(value) if isinstance(value, Tensor) else None
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager
@@ -103,13 +142,13 @@ def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def buffers_as_before(roots: Sequence[nn.Module], copies: Sequence[BufferCopy]) -> Iterator[list[Tensor]]:
-    """Let the modules use copies of their buffers, with the captured values where there are any.
+def state_as_before(roots: Sequence[nn.Module], copies: Sequence[StateCopy]) -> Iterator[list[Tensor]]:
+    """Let the modules use copies of their buffers, and what was captured of them and of attributes.
 
     The real buffers are not touched, so a graph that still needs them stays valid. To be used inside
-    `preserved`, which puts the real ones back; yields the copies.
+    `preserved`, which puts the real ones back; yields the copies, which may be written.
     """
-    captured = {(id(reference()), name): value for reference, name, value in copies}
+    captured = {(id(copy.module()), copy.name): copy.value for copy in copies}
     stand_ins: dict[int, Tensor] = {}
     for module in _all_modules(roots):
         for name, buffer in module._buffers.items():
@@ -119,7 +158,13 @@ def buffers_as_before(roots: Sequence[nn.Module], copies: Sequence[BufferCopy]) 
                 value = captured.get((id(module), name), buffer)
                 stand_ins[id(buffer)] = value.detach().clone().requires_grad_(buffer.requires_grad)
             module._buffers[name] = stand_ins[id(buffer)]
-    yield list(stand_ins.values())
+    writable = list(stand_ins.values())
+    for copy in copies:
+        owner = copy.module()
+        if owner is not None and copy.name not in owner._buffers:
+            owner.__dict__[copy.name] = value = _copied(copy.value)
+            writable += [value] if isinstance(value, Tensor) else []
+    yield writable
 
 
 def _all_modules(roots: Sequence[nn.Module]) -> list[nn.Module]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
-from .module_state import buffers_as_before, preserved
+from .module_state import preserved, state_as_before
 from .modules import ModuleTracker
 from .origin import Cause, Record
 from .recorder import DetailRecorder, OpNote
@@ -93,8 +93,8 @@ class StepReplay:
 
     def _scan_call(self, position: int) -> list[tuple[OutputGradients, list[Tensor | None]]]:
         capture = self.captures[position]
-        with self._restored(capture) as buffers:
-            scan = OutputScan(deadline_s=self._deadline_s, writable=buffers)
+        with self._restored(capture) as writable:
+            scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
             run = run_forward(capture, scan, tracker=self.tracker)
             passes = [(gradients, found) for gradients, found, _ in self._backwards(capture, run, scan)]
             self._bad[position] = scan.bad_ops()
@@ -117,10 +117,10 @@ class StepReplay:
 
     def _record_call(self, position: int) -> Detail:
         capture = self.captures[position]
-        with self._restored(capture) as buffers:
+        with self._restored(capture) as writable:
             recorder = DetailRecorder(
                 deadline_s=self._deadline_s,
-                writable=buffers,
+                writable=writable,
                 bad=self._bad.get(position, frozenset()),
                 tracker=self.tracker,
                 outermost=_OUTERMOST,
@@ -160,8 +160,8 @@ class StepReplay:
 
     @contextmanager
     def _restored(self, capture: RootCapture) -> Iterator[list[Tensor]]:
-        with preserved(self._roots), buffers_as_before(self._roots, capture.buffers) as buffers:
-            yield buffers
+        with preserved(self._roots), state_as_before(self._roots, capture.state_copies) as writable:
+            yield writable
 
 
 def _causes(recorder: DetailRecorder, tensors: Iterable[Tensor | None]) -> list[Cause]:

@@ -6,7 +6,7 @@ Active on the replaying thread, and on autograd's device threads during a backwa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import torch_private
-from .dispatch import GuardedMode, OpInfo, tensors_in
+from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .modules import ModuleTracker
 from .origin import Cause, Kinds, Record, Source
 from .stacks import RawFrame, raw_stack
@@ -149,7 +149,7 @@ class DetailRecorder(GuardedMode):
             out = func(*args, **kwargs)
             self._forget_rewritten(info, out, inputs)
             return out
-        causes = tuple(cause for tensor in self._read(info, args, inputs) if (cause := self.cause_of(tensor)))
+        causes = self._causes_read(info, call, inputs)
         seen = Kinds.NONE
         for cause in causes:
             seen |= cause.kinds
@@ -200,13 +200,18 @@ class DetailRecorder(GuardedMode):
             operands=tuple(operands),
         )
 
-    def _read(self, info: OpInfo, args: Any, inputs: list[Tensor]) -> Iterator[Tensor]:
-        """Yield the inputs whose values the op reads: not what it only overwrites."""
-        for position, tensor in enumerate(inputs):
-            replaced = bool(info.written) and position == 0 and info.name in _OVERWRITES
-            garbage = bool(info.written) and torch_private.storage_key(tensor) in self._memory.uninitialised
-            if not replaced and not (garbage and tensor is args[0] if args else garbage):
-                yield tensor
+    def _causes_read(self, info: OpInfo, call: Any, inputs: list[Tensor]) -> tuple[Cause, ...]:
+        """Return why inputs that the op reads are bad; what it only overwrites is not read."""
+        _, args, kwargs = call
+        written = {id(tensor) for tensor in written_tensors(info, args, kwargs)}
+        overwrites = info.name in _OVERWRITES or "out" in kwargs
+        garbage = self._memory.uninitialised
+        causes = (
+            self.cause_of(tensor)
+            for tensor in inputs
+            if id(tensor) not in written or not (overwrites or torch_private.storage_key(tensor) in garbage)
+        )
+        return tuple(cause for cause in causes if cause is not None)
 
     def _forget_rewritten(self, info: OpInfo, out: Any, inputs: list[Tensor]) -> None:
         """Update what is known of memory: fresh outputs reuse addresses, writes initialise them."""
