@@ -1,0 +1,80 @@
+"""Every fault that demo_train.py can plant gives its event; a healthy run gives none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from journals import Journal, read_journal
+
+ROOT = Path(__file__).parents[2]
+FAULT_STEP = 90
+
+
+def run_demo(fault: str, steps: int, spool: Path) -> tuple[int, Journal]:
+    arguments = ["--fault", fault, "--fault-step", str(FAULT_STEP), "--steps", str(steps)]
+    finished = subprocess.run(
+        [sys.executable, str(ROOT / "demo_train.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        cwd=spool.parent,
+    )
+    (run,) = spool.iterdir()
+    return finished.returncode, read_journal(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind", "latest_start"),
+    [
+        ("nan", "nonfinite_loss", FAULT_STEP),
+        ("explode", "gradient_explosion", FAULT_STEP),
+        ("vanish", "gradient_vanishing", FAULT_STEP + 10),
+        ("dead", "zero_gradient", FAULT_STEP + 15),
+        ("spike", "loss_spike", FAULT_STEP),
+    ],
+)
+def test_fault_gives_its_event_kind_at_its_step(
+    fault: str, kind: str, latest_start: int, tmp_path: Path
+) -> None:
+    code, journal = run_demo(fault, FAULT_STEP + 40, tmp_path / "spool")
+    found = {event.kind: event for event in journal.latest_events}
+    assert code == 0
+    assert kind in found
+    assert FAULT_STEP <= found[kind].step <= latest_start
+    assert len(journal.frames) == FAULT_STEP + 40
+
+
+@pytest.mark.slow
+def test_fault_nan_names_the_planted_line_and_training_goes_on(tmp_path: Path) -> None:
+    _, journal = run_demo("nan", FAULT_STEP + 20, tmp_path / "spool")
+    event = next(event for event in journal.latest_events if event.kind == "nonfinite_loss")
+    assert event.origin is not None
+    assert (event.origin.phase, event.origin.op, event.origin.module) == (
+        "forward",
+        "rsqrt",
+        "blocks.0.norm1",
+    )
+    frame = next(frame for frame in reversed(event.stacks.forward) if frame.file.endswith("demo_train.py"))
+    assert "torch.rsqrt" in frame.code.splitlines()[frame.line - frame.code_first_line]
+    assert (event.count, event.ended) == (1, True)
+    assert journal.frames[-1].scalars["loss"] < 4
+
+
+@pytest.mark.slow
+def test_fault_exception_is_recorded_and_ends_the_script(tmp_path: Path) -> None:
+    code, journal = run_demo("exception", FAULT_STEP + 20, tmp_path / "spool")
+    (event,) = [event for event in journal.latest_events if event.severity == "critical"]
+    assert code == 1
+    assert (event.kind, event.subject, event.step) == ("exception", "IndexError", FAULT_STEP)
+    assert journal.end is not None
+    assert journal.end.outcome == "exception"
+
+
+@pytest.mark.slow
+def test_healthy_run_gives_nothing_at_warning_or_above(tmp_path: Path) -> None:
+    code, journal = run_demo("none", 300, tmp_path / "spool")
+    assert code == 0
+    assert [event.message for event in journal.latest_events if event.severity != "info"] == []
+    assert [frame.step for frame in journal.frames] == list(range(300))
