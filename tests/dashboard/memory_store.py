@@ -1,0 +1,70 @@
+"""The receiving half of the `Store` protocol in memory, record by record: what collector tests look into."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+from dashboard.errors import DashboardError
+from dashboard.store.protocol import StreamPosition
+from probe.errors import WireError
+from probe.wire import StreamKey, decode_record
+
+
+class MemoryStore:
+    """Keeps the bytes of every record; `lose_uncommitted` is what a kill does, `refuse` a full disk."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.records: dict[StreamKey, dict[int, bytes]] = defaultdict(dict)
+        self.gaps: dict[StreamKey, int] = defaultdict(int)
+        self.dropped: dict[StreamKey, int] = defaultdict(int)
+        self.queued: dict[StreamKey, int] = {}
+        self.durable: dict[StreamKey, int] = {}
+        self.commits = 0
+        self.refuse = False
+
+    def position(self, key: StreamKey) -> StreamPosition:
+        with self.lock:
+            return StreamPosition(
+                key=key,
+                next_seq=self.durable.get(key, 0),
+                stored=len(self.records[key]),
+                gaps=self.gaps[key],
+                dropped=self.dropped[key],
+            )
+
+    def positions(self, run: str) -> list[StreamPosition]:
+        return [self.position(key) for key in list(self.durable) if key.run == run]
+
+    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+        with self.lock:
+            expected = self.queued.get(key, 0)
+            if first_seq > expected:
+                return expected
+            for seq, record in enumerate(records, start=first_seq):
+                if seq >= expected:
+                    try:
+                        decode_record(record)
+                        self.records[key][seq] = record
+                    except WireError:
+                        self.dropped[key] += 1
+            self.queued[key] = max(expected, first_seq + len(records))
+            return self.queued[key]
+
+    def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
+        with self.lock:
+            expected = self.queued.get(key, 0)
+            if first_seq <= expected < end_seq:
+                self.gaps[key] += end_seq - expected
+                self.queued[key] = end_seq
+            return self.queued.get(key, 0)
+
+    def commit(self) -> dict[StreamKey, int]:
+        if self.refuse:
+            raise DashboardError("the disk is full")
+        with self.lock:
+            self.commits += 1
+            moved = {key: seq for key, seq in self.queued.items() if self.durable.get(key, 0) != seq}
+            self.durable.update(moved)
+            return moved
