@@ -1,0 +1,346 @@
+"""What the store knows without asking the database: streams, incarnations, layouts, series, numbers.
+
+Filled from the database at opening, changed by `append` and `skip` under the store's lock; `writer.py` saves
+what has changed with the next commit. Rows of data are not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import duckdb
+import msgspec
+
+from probe.wire import Layout, Record, RunStart, StreamKey, decode_record, encode
+
+from .edge import GapRow
+from .layers import Geometry, geometry_of
+from .protocol import RankSummary, StreamPosition
+
+SILENT_AFTER_S: Final = 30.0
+"""A rank that says nothing for this long, and has not ended, is silent (the helper speaks each second)."""
+LIVE_WITHIN_S: Final = 300.0
+"""Records that arrive within this time of their own clock count as live: clocks need not agree."""
+
+SCALAR: Final = "scalar"
+LAYER: Final = "layer"
+PARAMETER: Final = "parameter"
+
+
+@dataclass(slots=True)
+class StreamState:
+    """Account of one stream as queued; `durable` is what the last commit saved."""
+
+    next_seq: int = 0
+    stored: int = 0
+    gaps: int = 0
+    dropped: int = 0
+    durable: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def account(self) -> tuple[int, int, int, int]:
+        """Return (next_seq, stored, gaps, dropped) as queued."""
+        return self.next_seq, self.stored, self.gaps, self.dropped
+
+
+class IncarnationState(msgspec.Struct, kw_only=True):
+    """What is known about one incarnation of one rank besides its `RunStart`."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    """Step of the newest frame, not the largest one."""
+    last_time: float | None = None
+    heard: float | None = None
+    """Newest record time (the training machine's clock), UNIX seconds."""
+    arrived: float | None = None
+    """When something last arrived (our clock)."""
+    outcome: str | None = None
+    host_state: str | None = None
+    lost_before_write: int = 0
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """One start of one rank of a run."""
+
+    run: str
+    rank: int
+    number: int
+    start: RunStart | None = None
+    state: IncarnationState = field(default_factory=IncarnationState)
+    layouts: dict[int, int] = field(default_factory=dict)
+    """Layout number -> timeline."""
+
+    def description(self) -> RunStart:
+        """Return its `RunStart`, or what can be said when that record was lost."""
+        return self.start or RunStart(
+            run=self.run, rank=self.rank, incarnation=self.number, time=self.number / 1e9
+        )
+
+    def hear(self, record_time: float | None, now: float) -> None:
+        """Note that something arrived."""
+        self.state.arrived = now
+        if record_time is not None and (self.state.heard is None or record_time > self.state.heard):
+            self.state.heard = record_time
+
+    def summary(self, now: float) -> RankSummary:
+        """Return the line of the rank selector."""
+        state = self.state
+        return RankSummary(
+            rank=self.rank,
+            incarnation=self.number,
+            state=self._word(now),
+            first_step=state.first_step,
+            last_step=state.last_step,
+            last_time=state.last_time,
+            lost_before_write=state.lost_before_write,
+        )
+
+    def _word(self, now: float) -> str:
+        state = self.state
+        if state.outcome is not None:
+            return state.outcome
+        if state.host_state == "killed":
+            return "killed"
+        if state.host_state == "ended":
+            return "finished"
+        arrived = state.arrived or 0.0
+        heard = self.description().time if state.heard is None else state.heard
+        newest = arrived if abs(arrived - heard) <= LIVE_WITHIN_S else heard
+        return "running" if now - newest <= SILENT_AFTER_S else "silent"
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has changed since the last commit, besides the edge."""
+
+    streams: dict[StreamKey, None] = field(default_factory=dict)
+    incarnations: dict[tuple[str, int, int], None] = field(default_factory=dict)
+    layouts: list[tuple[str, int, int, int, int, bytes]] = field(default_factory=list)
+    timelines: list[tuple[int, str, int, bytes]] = field(default_factory=list)
+    series: list[tuple[int, int, str, str]] = field(default_factory=list)
+    gaps: dict[tuple[str, str, str, int], None] = field(default_factory=dict)
+
+    def followed_by(self, later: Changes) -> Changes:
+        """Return the union: what a failed commit leaves for the next one."""
+        return Changes(
+            streams=self.streams | later.streams,
+            incarnations=self.incarnations | later.incarnations,
+            layouts=self.layouts + later.layouts,
+            timelines=self.timelines + later.timelines,
+            series=self.series + later.series,
+            gaps=self.gaps | later.gaps,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRows:
+    """The rows of a commit's catalogue part, copied so that appends may go on meanwhile."""
+
+    streams: list[tuple[StreamKey, tuple[int, int, int, int]]]
+    incarnations: list[tuple[str, int, int, bytes, bytes]]
+    layouts: list[tuple[str, int, int, int, int, bytes]]
+    timelines: list[tuple[int, str, int, bytes]]
+    series: list[tuple[int, int, str, str]]
+    gaps: list[GapRow]
+
+
+class Catalog:
+    """Names and numbers. Not thread-safe: the store's lock guards it."""
+
+    def __init__(self, load_layout: Callable[[int], bytes]) -> None:
+        self.streams: dict[StreamKey, StreamState] = {}
+        self.incarnations: dict[tuple[str, int, int], Incarnation] = {}
+        self.gaps: dict[tuple[str, str, str, int], GapRow] = {}
+        self.open_gaps: dict[tuple[str, str], GapRow] = {}
+        self.changes = Changes()
+        self._load_layout = load_layout
+        self._layouts: dict[int, tuple[Layout, Geometry]] = {}
+        self._timelines: dict[tuple[str, int, bytes], int] = {}
+        self._series: dict[tuple[int, str, str], int] = {}
+
+    # -- reading back
+
+    def load(self, database: duckdb.DuckDBPyConnection) -> None:
+        """Fill an empty catalog from the database."""
+        for run, writer, stream, next_seq, stored, gaps, dropped in database.execute(
+            "FROM streams"
+        ).fetchall():
+            state = StreamState(next_seq, stored, gaps, dropped)
+            state.durable = state.account()
+            self.streams[StreamKey(run=run, writer=writer, stream=stream)] = state
+        for run, rank, number, start, state in database.execute("FROM incarnations").fetchall():
+            entry = self._entry(run, rank, number)
+            entry.start = _run_start(decode_record(start)) if start else None
+            entry.state = msgspec.msgpack.decode(state, type=IncarnationState)
+        names = "SELECT run, rank, incarnation, number, timeline FROM layouts"
+        for run, rank, number, layout, timeline in database.execute(names).fetchall():
+            self._entry(run, rank, number).layouts[layout] = timeline
+        for timeline, run, rank, digest in database.execute("FROM timelines").fetchall():
+            self._timelines[run, rank, digest] = timeline
+        for series, timeline, kind, name in database.execute("FROM series").fetchall():
+            self._series[timeline, kind, name] = series
+        for values in database.execute("FROM gaps").fetchall():
+            row = GapRow(**dict(zip(GapRow.__slots__, values, strict=True)))
+            self._keep_gap(row)
+
+    # -- incarnations
+
+    def _entry(self, run: str, rank: int, number: int) -> Incarnation:
+        return self.incarnations.setdefault((run, rank, number), Incarnation(run, rank, number))
+
+    def incarnation(self, run: str, rank: int, number: int) -> Incarnation:
+        """Return the entry, made if needed, for changing: the next commit saves it."""
+        self.changes.incarnations[run, rank, number] = None
+        return self._entry(run, rank, number)
+
+    def newest(self, run: str, rank: int) -> Incarnation | None:
+        """Return the rank's newest incarnation."""
+        numbers = [key[2] for key in self.incarnations if key[0] == run and key[1] == rank]
+        return self.incarnations[run, rank, max(numbers)] if numbers else None
+
+    # -- committing
+
+    def snapshot(self, changes: Changes) -> SavedRows:
+        """Copy the changed entries as rows."""
+        entries = [self.incarnations[key] for key in changes.incarnations]
+        return SavedRows(
+            streams=[(key, self.streams[key].account()) for key in changes.streams],
+            incarnations=[
+                (
+                    e.run,
+                    e.rank,
+                    e.number,
+                    encode(e.start) if e.start else b"",
+                    msgspec.msgpack.encode(e.state),
+                )
+                for e in entries
+            ],
+            layouts=changes.layouts,
+            timelines=changes.timelines,
+            series=changes.series,
+            gaps=[self.gaps[key] for key in changes.gaps],
+        )
+
+    def settle(self, saved: SavedRows) -> dict[StreamKey, int]:
+        """Note that a commit is durable; return the next sequence numbers that moved."""
+        moved = {}
+        for key, account in saved.streams:
+            self.streams[key].durable = account
+            moved[key] = account[0]
+        return moved
+
+    # -- layouts and series
+
+    def add_layout(self, run: str, rank: int, incarnation: int, layout: Layout) -> None:
+        """Register a layout; one with the same names as an earlier one of the rank continues its rows.
+
+        Raises:
+            ValueError: its parameters name layers that it does not have.
+        """
+        geometry = geometry_of(layout)
+        content = encode(msgspec.structs.replace(layout, layout=0))
+        timeline = self._timeline(run, rank, hashlib.sha256(content).digest())
+        self._layouts[timeline] = (layout, geometry)
+        self.incarnation(run, rank, incarnation).layouts[layout.layout] = timeline
+        self.changes.layouts.append((run, rank, incarnation, layout.layout, timeline, encode(layout)))
+
+    def layout(self, timeline: int) -> tuple[Layout, Geometry]:
+        """Return a registered layout and its geometry."""
+        if timeline not in self._layouts:
+            record = decode_record(self._load_layout(timeline))
+            assert isinstance(record, Layout)
+            self._layouts[timeline] = (record, geometry_of(record))
+        return self._layouts[timeline]
+
+    def newest_layout(self, run: str, rank: int) -> tuple[int, Layout] | None:
+        """Return timeline and layout of the newest incarnation that has one."""
+        having = [
+            key[2] for key, entry in self.incarnations.items() if key[:2] == (run, rank) and entry.layouts
+        ]
+        if not having:
+            return None
+        layouts = self.incarnations[run, rank, max(having)].layouts
+        number = max(layouts)
+        return layouts[number], msgspec.structs.replace(self.layout(layouts[number])[0], layout=number)
+
+    def tensor_timelines(self, run: str, rank: int) -> list[int]:
+        """Return the timelines of all layouts of the rank, oldest first."""
+        return sorted(
+            timeline
+            for (a, b, digest), timeline in self._timelines.items()
+            if (a, b) == (run, rank) and digest
+        )
+
+    def scalar_timeline(self, run: str, rank: int) -> int:
+        """Return the number of the rank's scalar timeline, made if needed."""
+        return self._timeline(run, rank, b"")
+
+    def _timeline(self, run: str, rank: int, digest: bytes) -> int:
+        number = self._timelines.get((run, rank, digest))
+        if number is None:
+            number = len(self._timelines)
+            self._timelines[run, rank, digest] = number
+            self.changes.timelines.append((number, run, rank, digest))
+        return number
+
+    def add_series(self, timeline: int, kind: str, name: str) -> int:
+        """Return the number of a series, made if needed."""
+        number = self._series.get((timeline, kind, name))
+        if number is None:
+            number = len(self._series)
+            self._series[timeline, kind, name] = number
+            self.changes.series.append((number, timeline, kind, name))
+        return number
+
+    def find_series(self, timeline: int, kind: str, name: str) -> int | None:
+        """Return the number of a series; None if nothing of it was ever appended."""
+        return self._series.get((timeline, kind, name))
+
+    def find_scalar_timeline(self, run: str, rank: int) -> int | None:
+        """Return the number of the rank's scalar timeline; None if it has no scalars."""
+        return self._timelines.get((run, rank, b""))
+
+    def series_names(self, timeline: int, kind: str) -> list[str]:
+        """Return the sorted names of a timeline's series."""
+        return sorted(name for a, b, name in self._series if (a, b) == (timeline, kind))
+
+    # -- streams and gaps
+
+    def stream(self, key: StreamKey) -> StreamState:
+        """Return the account of a stream for changing: the next commit saves it."""
+        self.changes.streams[key] = None
+        return self.streams.setdefault(key, StreamState())
+
+    def add_gap(self, row: GapRow) -> None:
+        """Note a hole; one that continues the stream's open one extends it."""
+        previous = self.open_gaps.get((row.run, row.writer))
+        if row.source == "skip" and previous is not None and previous.end_seq == row.first_seq:
+            row = dataclasses.replace(previous, end_seq=row.end_seq)
+        self._keep_gap(row)
+        self.changes.gaps[row.run, row.writer, row.source, row.first_seq] = None
+
+    def close_gap(self, run: str, writer: str, step: int) -> None:
+        """Note the step of the first frame after a hole."""
+        row = self.open_gaps.pop((run, writer), None)
+        if row is not None:
+            self.add_gap(dataclasses.replace(row, last_step=step))
+
+    def _keep_gap(self, row: GapRow) -> None:
+        self.gaps[row.run, row.writer, row.source, row.first_seq] = row
+        if row.source == "skip" and row.last_step is None:
+            self.open_gaps[row.run, row.writer] = row
+
+
+def position_of(key: StreamKey, account: tuple[int, int, int, int]) -> StreamPosition:
+    """Return an account as the protocol's record."""
+    next_seq, stored, gaps, dropped = account
+    return StreamPosition(key=key, next_seq=next_seq, stored=stored, gaps=gaps, dropped=dropped)
+
+
+def _run_start(record: Record) -> RunStart:
+    assert isinstance(record, RunStart)
+    return record

@@ -1,0 +1,315 @@
+"""`DuckStore`: the `Store` of one `serve` process, an embedded DuckDB file.
+
+The collector's thread appends and commits; any thread reads. `append` decodes, queues and shows; `commit`
+makes durable, positions and rows in one transaction. Each read has its own cursor and sees one consistent
+state: a snapshot of the database and the blocks of the live edge that the snapshot lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pandas as pd
+
+from probe.wire import Event, Layout, RunStart, StreamKey
+
+from ..errors import DashboardError
+from . import retention, runs
+from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
+from .edge import Edge, Pending
+from .heatmaps import plan_heatmap, read_heatmap
+from .ingest import Intake, decode
+from .protocol import GapRange, Heatmap, RunSummary, StepRange, StreamPosition
+from .queries import Snapshot, read_scalars
+from .schema import open_cursor, open_database
+from .writer import Writer
+
+ALL_STEPS: Final = StepRange()
+RETENTION_EVERY: Final = 50
+"""Commits between two looks at what is old."""
+MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
+"""While commits fail, appends beyond this are not taken; the journal keeps them for later."""
+
+
+class DuckStore:
+    """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
+
+    Where several incarnations, or a repeated step, have a value for the same step of a series, reads show the
+    one of the newest incarnation, and of that the last to arrive. Ranges are widened to whole columns.
+
+    Attributes:
+        notice: What the user must be told about opening the file; None if nothing.
+    """
+
+    def __init__(
+        self, folder: Path, *, clock: Callable[[], float] = time.time, raw_steps: int = retention.RAW_STEPS
+    ) -> None:
+        """Open or create the database.
+
+        Args:
+            folder: Made if it does not exist, mode 0700.
+            clock: UNIX seconds; decides when a rank is silent.
+            raw_steps: Newest steps of a rank that are kept one by one; older ones only pooled by 16 and more,
+                except around events.
+
+        Raises:
+            DashboardError: another process has the file open, or the folder cannot be used.
+        """
+        opened = open_database(folder, self._load_catalog)
+        self.notice = opened.notice
+        self._root = opened.connection
+        self._catalog = opened.loaded
+        self._database = open_cursor(self._root)
+        self._clock = clock
+        self._raw_steps = raw_steps
+        self._writer = Writer(self._database)
+        self._edge = Edge()
+        self._epoch = _read_epoch(self._database)
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._closed = False
+
+    def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
+        catalog = Catalog(self._load_layout)
+        catalog.load(database)
+        return catalog
+
+    # -- delivery
+
+    def position(self, key: StreamKey) -> StreamPosition:
+        """Where this stream continues (durable); zeros for one never seen."""
+        with self._lock:
+            stream = self._catalog.streams.get(key)
+            return position_of(key, stream.durable if stream else (0, 0, 0, 0))
+
+    def positions(self, run: str) -> list[StreamPosition]:
+        """The delivery account of every stream of a run."""
+        with self._lock:
+            known = [(key, state.durable) for key, state in self._catalog.streams.items() if key.run == run]
+        return [position_of(key, account) for key, account in sorted(known, key=lambda pair: str(pair[0]))]
+
+    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+        """Queue encoded records; see `Store.append`."""
+        with self._lock:
+            expected = self._next_seq(key)
+            size = sum(map(len, records))
+            if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
+                return expected
+        decoded = decode(records[max(0, expected - first_seq) :])
+        with self._lock:
+            self._require_open()
+            if not decoded or self._next_seq(key) != expected:
+                return self._next_seq(key)
+            pending, refused = Intake(self._catalog, key, now=self._clock()).take(expected, decoded)
+            stream = self._catalog.stream(key)
+            stream.next_seq += len(decoded)
+            stream.dropped += refused
+            stream.stored += len(decoded) - refused
+            self._queued_bytes += size
+            self._edge.add(pending)
+            return stream.next_seq
+
+    def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
+        """Count `[first_seq, end_seq)` as a gap under the same rules as `append`."""
+        with self._lock:
+            self._require_open()
+            expected = self._next_seq(key)
+            if first_seq > expected or end_seq <= expected:
+                return expected
+            stream = self._catalog.stream(key)
+            stream.gaps += end_seq - expected
+            stream.next_seq = end_seq
+            runs.note_skip(self._catalog, key, first_seq=expected, end_seq=end_seq, reason=reason)
+            return end_seq
+
+    def _next_seq(self, key: StreamKey) -> int:
+        stream = self._catalog.streams.get(key)
+        return stream.next_seq if stream else 0
+
+    def commit(self) -> dict[StreamKey, int]:
+        """Write everything queued in one transaction; return the durable next sequence numbers that moved.
+
+        Raises:
+            DashboardError: the database refuses (a full disk, say); everything stays queued for the next try.
+        """
+        with self._commit_lock:
+            with self._lock:
+                self._require_open()
+                changes, self._catalog.changes = self._catalog.changes, Changes()
+                if not changes.streams:
+                    self._catalog.changes = changes
+                    return {}
+                taken = self._edge.take(self._epoch + 1)
+                saved = self._catalog.snapshot(changes)
+                queued, self._queued_bytes = self._queued_bytes, 0
+            durable = False
+            try:
+                self._transaction(saved, taken)
+                durable = True
+            except duckdb.Error as error:
+                raise DashboardError(f"the store cannot write, and tries again: {error}") from error
+            finally:
+                if not durable:
+                    with self._lock:
+                        self._catalog.changes = changes.followed_by(self._catalog.changes)
+                        self._queued_bytes += queued
+            with self._lock:
+                self._epoch += 1
+                self._edge.forget(self._epoch)
+                return self._catalog.settle(saved)
+
+    def _transaction(self, saved: SavedRows, taken: list[Pending]) -> None:
+        self._database.execute("BEGIN")
+        done = False
+        try:
+            self._writer.write(saved, taken)
+            if self._epoch % RETENTION_EVERY == 0:
+                retention.remove_old_rows(self._database, raw_steps=self._raw_steps)
+            self._database.execute("UPDATE meta SET epoch = ?", [self._epoch + 1])
+            self._database.execute("COMMIT")
+            done = True
+        finally:
+            if not done:
+                with contextlib.suppress(duckdb.Error):
+                    self._database.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Commit what is queued and release the file. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+        try:
+            self.commit()
+        finally:
+            with self._commit_lock, self._lock:
+                self._closed = True
+                self._database.close()
+                self._root.close()
+
+    # -- reading
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[Snapshot]:
+        """Give a read one consistent state."""
+        cursor = self._cursor()
+        try:
+            while True:
+                cursor.execute("BEGIN TRANSACTION")
+                epoch = _read_epoch(cursor)
+                with self._lock:
+                    edge = self._edge.beyond(epoch)
+                if edge is not None:
+                    break
+                cursor.execute("ROLLBACK")
+            yield Snapshot(cursor, edge)
+            cursor.execute("ROLLBACK")
+        except duckdb.Error as error:
+            raise DashboardError(f"the store cannot read: {error}") from error
+        finally:
+            cursor.close()
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            self._require_open()
+            return open_cursor(self._root)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DashboardError("the store is closed")
+
+    def _load_layout(self, timeline: int) -> bytes:
+        """Return the encoded layout of a timeline; called under the lock."""
+        query = "SELECT data FROM layouts WHERE timeline = ? LIMIT 1"
+        row = open_cursor(self._root).execute(query, [timeline]).fetchone()
+        if row is None:
+            raise DashboardError(f"the data file has lost the layout of timeline {timeline}")
+        return bytes(row[0])
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, newest first."""
+        with self._snapshot() as snapshot:
+            counts = runs.count_events(snapshot)
+        with self._lock:
+            return runs.summarise(self._catalog, counts, self._clock())
+
+    def run_start(self, run: str, rank: int = 0) -> RunStart | None:
+        """The newest incarnation's description; None for an unknown run or rank."""
+        with self._lock:
+            newest = self._catalog.newest(run, rank)
+            return newest.description() if newest else None
+
+    def layout(self, run: str, rank: int = 0) -> Layout | None:
+        """The newest layout of the newest incarnation that has one."""
+        with self._lock:
+            found = self._catalog.newest_layout(run, rank)
+            return found[1] if found else None
+
+    def scalar_names(self, run: str, rank: int = 0) -> list[str]:
+        """Names of all scalar series of the rank, sorted."""
+        with self._lock:
+            timeline = self._catalog.find_scalar_timeline(run, rank)
+            return [] if timeline is None else self._catalog.series_names(timeline, SCALAR)
+
+    def scalars(
+        self, run: str, rank: int, names: list[str], steps: StepRange = ALL_STEPS, max_points: int = 1000
+    ) -> pd.DataFrame:
+        """Read scalar series; see `Store.scalars`. Unknown names have no rows."""
+        with self._lock:
+            timeline = self._catalog.find_scalar_timeline(run, rank)
+            numbers = (
+                {}
+                if timeline is None
+                else {
+                    number: name
+                    for name in names
+                    if (number := self._catalog.find_series(timeline, SCALAR, name)) is not None
+                }
+            )
+        with self._snapshot() as snapshot:
+            return read_scalars(snapshot, timeline or 0, numbers, steps=steps, max_points=max(1, max_points))
+
+    def heatmap(
+        self,
+        run: str,
+        rank: int,
+        statistic: str = "grad_norm",
+        steps: StepRange = ALL_STEPS,
+        max_columns: int = 1000,
+        unfolded: tuple[str, ...] = (),
+    ) -> Heatmap | None:
+        """Pool a statistic to at most `max_columns` columns; None before the first layout."""
+        with self._lock:
+            request = plan_heatmap(self._catalog, run, rank, statistic=statistic, unfolded=unfolded)
+        if request is None:
+            return None
+        with self._snapshot() as snapshot:
+            return read_heatmap(snapshot, request, steps=steps, max_columns=max(1, max_columns))
+
+    def events(self, run: str, rank: int | None = None) -> list[Event]:
+        """Events in their latest state, by step; includes uncommitted ones."""
+        with self._snapshot() as snapshot:
+            return runs.read_events(snapshot, run, rank=rank)
+
+    def event(self, run: str, event_id: str) -> Event | None:
+        """One event; None if there is none."""
+        with self._snapshot() as snapshot:
+            found = runs.read_events(snapshot, run, event_id=event_id)
+            return found[0] if found else None
+
+    def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
+        """Known holes of the metrics streams."""
+        with self._lock:
+            return runs.list_gaps(self._catalog, run, rank=rank)
+
+
+def _read_epoch(database: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of the last commit that this connection's transaction sees."""
+    row = database.execute("SELECT epoch FROM meta").fetchone()
+    return int(row[0]) if row else 0

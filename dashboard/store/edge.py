@@ -1,0 +1,114 @@
+"""The live edge: what was appended and is not yet in the database, as numpy blocks that reads merge in.
+
+Blocks are immutable once made. `append` adds them, `commit` marks them with the epoch that makes them
+durable, and readers take those that their snapshot of the database does not contain. The store's lock guards
+the list; nothing here takes a lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.wire import Event
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarBlock:
+    """Scalars of the frames of one append, one element per value."""
+
+    timeline: int
+    incarnation: int
+    frame_steps: Ints
+    """One element per frame."""
+    series: npt.NDArray[np.int32]
+    step: Ints
+    seq: Ints
+    time: npt.NDArray[np.float64]
+    value: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRows:
+    """One statistic of the frames of one append."""
+
+    series: int
+    kind: str
+    """`layer` or `parameter`."""
+    step: Ints
+    seq: Ints
+    values: npt.NDArray[np.float32]
+    """(frames, width)."""
+    flags: npt.NDArray[np.uint8] | None
+    """(frames, width); None when every value was measured and is finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorBlock:
+    """All statistics of the frames of one append that share a layout."""
+
+    timeline: int
+    incarnation: int
+    step: Ints
+    rows: tuple[TensorRows, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRow:
+    """A hole in a metrics stream. `last_step` is filled when the next frame arrives."""
+
+    run: str
+    writer: str
+    source: str
+    """`skip` (counted in the stream's account) or `journal` (announced by a Gap record)."""
+    first_seq: int
+    end_seq: int
+    reason: str
+    first_step: int | None
+    last_step: int | None
+
+
+@dataclass(slots=True)
+class Pending:
+    """What one append added."""
+
+    scalars: list[ScalarBlock] = field(default_factory=list)
+    tensors: list[TensorBlock] = field(default_factory=list)
+    events: list[tuple[Event, bytes]] = field(default_factory=list)
+    host_samples: list[tuple[str, int, int, float, bytes]] = field(default_factory=list)
+    epoch: int | None = None
+    """The commit that contains it; None until one has begun."""
+
+
+class Edge:
+    """The appended and not yet durable part of the store."""
+
+    def __init__(self) -> None:
+        self._items: list[Pending] = []
+        self._oldest_epoch = 0
+
+    def add(self, item: Pending) -> None:
+        """Make an append visible to readers."""
+        self._items.append(item)
+
+    def take(self, epoch: int) -> list[Pending]:
+        """Mark everything as part of the commit `epoch` and return it; a failed commit takes it again."""
+        taken = [item for item in self._items if item.epoch is None or item.epoch == epoch]
+        for item in taken:
+            item.epoch = epoch
+        return taken
+
+    def forget(self, epoch: int) -> None:
+        """Drop what commits before `epoch` made durable; snapshots older than `epoch - 1` become useless."""
+        self._items = [item for item in self._items if item.epoch is None or item.epoch >= epoch]
+        self._oldest_epoch = epoch - 1
+
+    def beyond(self, epoch: int) -> list[Pending] | None:
+        """Return what a snapshot of the database at `epoch` lacks; None if it is too old to say."""
+        if epoch < self._oldest_epoch:
+            return None
+        return [item for item in self._items if item.epoch is None or item.epoch > epoch]

@@ -1,0 +1,152 @@
+"""The heatmap read: which rows a picture has, from which layouts they come, and their pooled values.
+
+Called by `DuckStore.heatmap`: `plan_heatmap` under the store's lock, `read_heatmap` with a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from .catalog import LAYER, PARAMETER, Catalog
+from .protocol import Heatmap, StepRange
+from .pyramid import MEASURED, Grid, choose_grid
+from .queries import (
+    Extent,
+    Index,
+    Picture,
+    Snapshot,
+    blank_picture,
+    combine,
+    read_picture,
+    tensor_extent,
+)
+
+ZERO_WHEN_ABSENT: Final = {"grad_nan_count": "grad_norm", "grad_inf_count": "grad_norm"}
+"""The probe leaves these columns out when all are zero; zero then is what was measured, wherever the other
+statistic was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One layout of the same model whose rows belong into the picture."""
+
+    timeline: int
+    names: dict[str, tuple[str, ...]]
+    """Kind -> row names of the layout."""
+    series: dict[tuple[str, str], int]
+    """(kind, statistic) -> series."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatmapPlan:
+    """Rows of the picture and where they come from."""
+
+    statistic: str
+    rows: tuple[str, ...]
+    kinds: tuple[str, ...]
+    sources: tuple[Source, ...]
+    """Oldest first."""
+
+
+def plan_heatmap(
+    catalog: Catalog, run: str, rank: int, *, statistic: str, unfolded: Sequence[str]
+) -> HeatmapPlan | None:
+    """Return the plan of a picture; None before the first layout."""
+    found = catalog.newest_layout(run, rank)
+    if found is None:
+        return None
+    geometry = catalog.layout(found[0])[1]
+    rows: list[str] = []
+    kinds: list[str] = []
+    for name, members in zip(geometry.layers, geometry.parameters_of, strict=True):
+        rows.append(name)
+        kinds.append(LAYER)
+        if name in unfolded:
+            rows += [geometry.parameters[index] for index in members]
+            kinds += [PARAMETER] * len(members)
+    others = [t for t in catalog.tensor_timelines(run, rank) if t != found[0]]
+    sources = [
+        _source(catalog, timeline, statistic)
+        for timeline in (*others, found[0])
+        if catalog.layout(timeline)[1].model == geometry.model
+    ]
+    return HeatmapPlan(statistic, tuple(rows), tuple(kinds), tuple(sources))
+
+
+def _source(catalog: Catalog, timeline: int, statistic: str) -> Source:
+    geometry = catalog.layout(timeline)[1]
+    wanted = [statistic, *filter(None, [ZERO_WHEN_ABSENT.get(statistic)])]
+    series = {
+        (kind, name): number
+        for kind in (LAYER, PARAMETER)
+        for name in wanted
+        if (number := catalog.find_series(timeline, kind, name)) is not None
+    }
+    return Source(timeline, {LAYER: geometry.layers, PARAMETER: geometry.parameters}, series)
+
+
+def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max_columns: int) -> Heatmap:
+    """Read a planned picture. Before the first frame it has rows and no columns."""
+    extents = {source.timeline: tensor_extent(snapshot, source.timeline) for source in plan.sources}
+    spans = [span for extent in extents.values() if (span := extent.clip(steps))]
+    if not spans:
+        nothing = Grid(0, 1, 0, 1)
+        return _heatmap(plan, nothing, blank_picture(nothing, len(plan.rows)))
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    finest = max(extent.finest_level(first, last) for extent in extents.values())
+    grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
+    layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
+    return _heatmap(plan, grid, combine(layers, grid))
+
+
+def _read(snapshot: Snapshot, source: Source, plan: HeatmapPlan, grid: Grid, extent: Extent) -> Picture:
+    """Return what one layout contributes, in the order of the plan's rows."""
+    result = blank_picture(grid, len(plan.rows))
+    for kind in (LAYER, PARAMETER):
+        places = [index for index, of_kind in enumerate(plan.kinds) if of_kind == kind]
+        if places:
+            where = {name: index for index, name in enumerate(source.names[kind])}
+            wanted = np.array([where.get(plan.rows[place], -1) for place in places], dtype=np.intp)
+
+            def read(statistic: str, kind: str = kind, wanted: Index = wanted) -> Picture:
+                number = source.series.get((kind, statistic))
+                if number is None:
+                    return blank_picture(grid, len(wanted))
+                return read_picture(
+                    snapshot, source.timeline, kind, series=number, index=wanted, grid=grid, extent=extent
+                )
+
+            picture = _with_zeros(read, plan.statistic)
+            result.values[:, places], result.flags[:, places] = picture.values, picture.flags
+    return result
+
+
+def _with_zeros(read: Callable[[str], Picture], statistic: str) -> Picture:
+    """Read a statistic; one that is left out when zero is zero wherever its companion was measured."""
+    picture = read(statistic)
+    if statistic not in ZERO_WHEN_ABSENT:
+        return picture
+    zero = (picture.flags == 0) & (read(ZERO_WHEN_ABSENT[statistic]).flags > 0)
+    return Picture(
+        np.where(zero, np.float32(0), picture.values), np.where(zero, np.uint8(MEASURED), picture.flags)
+    )
+
+
+def _heatmap(plan: HeatmapPlan, grid: Grid, picture: Picture) -> Heatmap:
+    steps = grid.first + np.arange(grid.columns, dtype=np.int64) * grid.width
+    finite = np.where(np.isfinite(picture.values), picture.values, np.float32(np.nan))
+    values, flags = np.ascontiguousarray(finite.T), np.ascontiguousarray(picture.flags.T)
+    for array in (steps, values, flags):
+        array.setflags(write=False)
+    return Heatmap(
+        rows=plan.rows,
+        row_kinds=plan.kinds,
+        steps=steps,
+        steps_per_column=grid.width,
+        values=values,
+        flags=flags,
+    )

@@ -1,0 +1,139 @@
+"""Parameter statistics to layer statistics: L2 norm, maximum or sum over a layer's own parameters.
+
+Pure functions of arrays, called by `ingest` while a batch is queued. A value that was not measured takes no
+part; NaN and Inf of a parameter show in its layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.wire import Layout
+
+from .pyramid import MEASURED, Flags, Floats
+
+Reduction = Literal["norm", "max", "sum"]
+REDUCTIONS: Final[dict[str, Reduction]] = {
+    "grad_norm": "norm",
+    "parameter_norm": "norm",
+    "grad_max_abs": "max",
+    "grad_nan_count": "sum",
+    "grad_inf_count": "sum",
+}
+"""Statistics that have a value per layer; the others only have one per parameter."""
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+_SMALLEST: Final = float(np.finfo(np.float32).smallest_subnormal)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A layout's names and how its parameters are grouped."""
+
+    model: str
+    parameters: tuple[str, ...]
+    layers: tuple[str, ...]
+    parameters_of: tuple[tuple[int, ...], ...]
+    """For each layer the indices of its parameters."""
+    order: npt.NDArray[np.intp]
+    """(parameters,) indices that make every layer's parameters contiguous."""
+    starts: npt.NDArray[np.intp]
+    """Where each non-empty layer begins in `order`."""
+    filled: npt.NDArray[np.intp]
+    """Indices of the layers that own a parameter."""
+
+
+def geometry_of(layout: Layout) -> Geometry:
+    """Prepare a layout.
+
+    Raises:
+        ValueError: a parameter names a layer that does not exist.
+    """
+    owner = np.array([parameter.layer for parameter in layout.parameters], dtype=np.int64)
+    if len(owner) and owner.max() >= len(layout.layers):
+        raise ValueError(f"a parameter belongs to layer {owner.max()} of {len(layout.layers)}")
+    order = np.argsort(owner, kind="stable")
+    filled, starts = np.unique(owner[order], return_index=True)
+    members: list[list[int]] = [[] for _ in layout.layers]
+    for index, parameter in enumerate(layout.parameters):
+        members[parameter.layer].append(index)
+    return Geometry(
+        model=layout.model,
+        parameters=tuple(parameter.name for parameter in layout.parameters),
+        layers=tuple(layer.name for layer in layout.layers),
+        parameters_of=tuple(map(tuple, members)),
+        order=order,
+        starts=starts.astype(np.intp),
+        filled=filled.astype(np.intp),
+    )
+
+
+def narrow(values: npt.NDArray[np.float64]) -> Floats:
+    """Return float32 in which finite stays finite and non-zero stays non-zero (at float32's own limits)."""
+    with np.errstate(over="ignore", under="ignore"):
+        result = values.astype(np.float32)
+    overflow = np.isinf(result) & np.isfinite(values)
+    result[overflow] = np.copysign(_LARGEST, values[overflow])
+    underflow = (result == 0) & (values != 0)
+    result[underflow] = np.copysign(_SMALLEST, values[underflow])
+    return result
+
+
+def reduce_layers(
+    reduction: Reduction, values: npt.NDArray[np.floating], flags: Flags | None, geometry: Geometry
+) -> tuple[Floats, Flags | None]:
+    """Reduce (frames, parameters) to (frames, layers), in float64.
+
+    Args:
+        values: Any value where the parameter was not measured.
+        flags: None when everything was measured and is finite.
+    """
+    frames, shape = len(values), (len(values), len(geometry.layers))
+    whole = len(geometry.filled) == len(geometry.layers)
+    grouped = values[:, geometry.order].astype(np.float64)
+    group_flags = None if flags is None else flags[:, geometry.order]
+    if group_flags is not None:
+        grouped[group_flags == 0] = -np.inf if reduction == "max" else 0.0
+    if not frames or not len(geometry.starts):
+        return np.full(shape, np.nan, np.float32), np.zeros(shape, np.uint8)
+    reduced = narrow(_REDUCERS[reduction](grouped, geometry.starts))
+    if whole and group_flags is None:
+        return reduced, None
+    result, result_flags = np.full(shape, np.nan, np.float32), np.zeros(shape, np.uint8)
+    result[:, geometry.filled] = reduced
+    if group_flags is None:
+        result_flags[:, geometry.filled] = MEASURED
+    else:
+        result_flags[:, geometry.filled] = np.bitwise_or.reduceat(group_flags, geometry.starts, axis=1)
+    result[result_flags == 0] = np.nan
+    return result, result_flags
+
+
+def _norm(values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """L2 norm of each group of columns, scaled by each group's maximum so that squares cannot overflow."""
+    if not len(values) or (np.abs(values).max() < 1e150 and _smallest_nonzero(values) > 1e-150):
+        return np.asarray(np.sqrt(np.add.reduceat(values * values, starts, axis=1)))
+    scale = np.maximum.reduceat(np.abs(values), starts, axis=1)
+    usable = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+    widths = np.diff(np.r_[starts, values.shape[1]])
+    scaled = values / np.repeat(usable, widths, axis=1)
+    return np.asarray(usable * np.sqrt(np.add.reduceat(scaled * scaled, starts, axis=1)))
+
+
+def _smallest_nonzero(values: npt.NDArray[np.float64]) -> float:
+    return float(np.abs(values).min(where=values != 0, initial=np.inf))
+
+
+def _max(values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.maximum.reduceat(values, starts, axis=1))
+
+
+def _sum(values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.add.reduceat(values, starts, axis=1))
+
+
+_REDUCERS: Final = {"norm": _norm, "max": _max, "sum": _sum}

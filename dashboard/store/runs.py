@@ -1,0 +1,131 @@
+"""Runs, ranks, events and gaps: the small reads.
+
+Called by `DuckStore`, on any thread: with a snapshot, or under the store's lock where a catalogue is given.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from probe.wire import SEVERITIES, Event, StreamKey, decode_record
+
+from .catalog import Catalog, Incarnation
+from .edge import GapRow
+from .ingest import writer_of
+from .protocol import GapRange, RunSummary
+from .queries import Snapshot
+
+
+def read_events(
+    snapshot: Snapshot, run: str, *, rank: int | None = None, event_id: str | None = None
+) -> list[Event]:
+    """Return a run's events in their latest state, by step, then time; of one rank or one id if given."""
+    query, values = "SELECT id, data FROM events WHERE run = ?", [run]
+    if event_id is not None:
+        query, values = f"{query} AND id = ?", [run, event_id]
+    latest: dict[str, Event] = {}
+    for number, data in snapshot.cursor.execute(query, values).fetchall():
+        record = decode_record(data)
+        assert isinstance(record, Event)
+        latest[number] = record
+    for item in snapshot.edge:
+        for event, _ in item.events:
+            if event.run == run and event_id in (None, event.id):
+                latest[event.id] = event
+    chosen = [event for event in latest.values() if rank in (None, event.rank)]
+    return sorted(chosen, key=lambda event: (event.step, event.time, event.id))
+
+
+def count_events(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """Return run -> severity -> number of events."""
+    pending = {(event.run, event.id): event.severity for item in snapshot.edge for event, _ in item.events}
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SEVERITIES, 0))
+    query = "SELECT run, severity, count(*) FROM events GROUP BY run, severity"
+    for run, severity, count in snapshot.cursor.execute(query).fetchall():
+        counts[run][severity] += count
+    for (run, number), severity in pending.items():
+        query = "SELECT severity FROM events WHERE run = ? AND id = ?"
+        for (old,) in snapshot.cursor.execute(query, [run, number]).fetchall():
+            counts[run][old] -= 1
+        counts[run][severity] += 1
+    return counts
+
+
+def summarise(catalog: Catalog, counts: dict[str, dict[str, int]], now: float) -> list[RunSummary]:
+    """Return all runs, newest first."""
+    newest: dict[str, dict[int, Incarnation]] = defaultdict(dict)
+    first_start: dict[str, float] = {}
+    for entry in catalog.incarnations.values():
+        started = entry.description().time
+        first_start[entry.run] = min(started, first_start.get(entry.run, started))
+        known = newest[entry.run].get(entry.rank)
+        if known is None or entry.number > known.number:
+            newest[entry.run][entry.rank] = entry
+    result = []
+    for run, ranks in newest.items():
+        start = ranks[min(ranks)].description()
+        result.append(
+            RunSummary(
+                run=run,
+                name=start.name or run,
+                start=start,
+                started=first_start[run],
+                ranks=tuple(ranks[rank].summary(now) for rank in sorted(ranks)),
+                event_counts=dict(counts[run]) if run in counts else dict.fromkeys(SEVERITIES, 0),
+            )
+        )
+    return sorted(result, key=lambda summary: (summary.started, summary.run), reverse=True)
+
+
+def note_skip(catalog: Catalog, key: StreamKey, *, first_seq: int, end_seq: int, reason: str) -> None:
+    """Remember a hole of a trainer's metrics stream, with the step before it."""
+    writer = writer_of(key)
+    if key.stream != "metrics" or writer is None:
+        return
+    entry = catalog.incarnations.get((key.run, *writer))
+    row = GapRow(
+        run=key.run,
+        writer=key.writer,
+        source="skip",
+        first_seq=first_seq,
+        end_seq=end_seq,
+        reason=reason,
+        first_step=entry.state.last_step if entry else None,
+        last_step=None,
+    )
+    catalog.add_gap(row)
+
+
+def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]:
+    """Return the holes that the streams have skipped, and those announced and not yet reached."""
+    result = []
+    for row in catalog.gaps.values():
+        key = StreamKey(run=row.run, writer=row.writer, stream="metrics")
+        writer = writer_of(key)
+        if row.run != run or writer is None or rank not in (None, writer[0]):
+            continue
+        first = row.first_seq
+        if row.source == "journal":
+            stream = catalog.streams.get(key)
+            first = max(first, stream.next_seq if stream else 0)
+        if first < row.end_seq:
+            reason = _announced(catalog, row) or row.reason
+            result.append(
+                GapRange(
+                    rank=writer[0],
+                    first_step=row.first_step,
+                    last_step=row.last_step,
+                    count=row.end_seq - first,
+                    reason=reason,
+                )
+            )
+    return sorted(result, key=lambda gap: (gap.rank, gap.first_step or 0))
+
+
+def _announced(catalog: Catalog, row: GapRow) -> str | None:
+    """Return the journal's own reason for a skipped hole."""
+    for other in catalog.gaps.values():
+        same = (other.run, other.writer, other.source) == (row.run, row.writer, "journal")
+        if same and other.first_seq < row.end_seq and row.first_seq < other.end_seq:
+            return other.reason
+    return None

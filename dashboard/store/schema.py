@@ -1,0 +1,212 @@
+"""Opens the database file: settings, tables, version, and what happens to a file that cannot be used.
+
+Called once by `DuckStore`, on the thread that makes it. Nothing here reads or writes a run's data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import duckdb
+
+from ..errors import DashboardError
+
+FILE_NAME: Final = "nanscope.duckdb"
+SCHEMA_VERSION: Final = 1
+MEMORY_LIMIT: Final = "160MB"
+"""DuckDB's buffers. With the interpreter, numpy and pandas the server stays near 250 MB on a small run."""
+THREADS: Final = 2
+DATABASE: Final = "nanscope"
+ROW_GROUP: Final = 8192
+"""Rows that a checkpoint writes as one. It rewrites every row group that is not full, and joins small ones unless
+`max_vacuum_tasks` is 0. Measured with rows of 8 kB, for 100 MB on a busy machine: 3 to 15 s with DuckDB's 122,880
+and automatic compression, 0.5 s with 8,192 and none; random floats do not compress."""
+WAL_CHECKPOINT: Final = "64MB"
+"""A checkpoint merges the write-ahead log into the file; rarer ones keep commits short."""
+
+_RAW_TENSOR: Final = """timeline INTEGER, series INTEGER, step BIGINT, incarnation BIGINT, seq BIGINT,
+    superseded BOOLEAN, data BLOB USING COMPRESSION uncompressed, flags BLOB"""
+_POOLED_TENSOR: Final = """timeline INTEGER, series INTEGER, level BIGINT, step BIGINT,
+    data BLOB USING COMPRESSION uncompressed, flags BLOB"""
+TABLES: Final[dict[str, str]] = {
+    "meta": "version INTEGER, epoch BIGINT",
+    "streams": """run VARCHAR, writer VARCHAR, stream VARCHAR, next_seq BIGINT, stored BIGINT, gaps BIGINT,
+        dropped BIGINT""",
+    "incarnations": "run VARCHAR, rank BIGINT, incarnation BIGINT, start BLOB, state BLOB",
+    "layouts": "run VARCHAR, rank BIGINT, incarnation BIGINT, number BIGINT, timeline INTEGER, data BLOB",
+    "timelines": "timeline INTEGER, run VARCHAR, rank BIGINT, digest BLOB",
+    "progress": "timeline INTEGER, first_step BIGINT, max_step BIGINT, raw_floor BIGINT",
+    "kept": "timeline INTEGER, first_step BIGINT, end_step BIGINT, rewritten BOOLEAN",
+    "series": "series INTEGER, timeline INTEGER, kind VARCHAR, name VARCHAR",
+    "events": """run VARCHAR, id VARCHAR, rank BIGINT, incarnation BIGINT, step BIGINT, severity VARCHAR,
+        data BLOB""",
+    "gaps": """run VARCHAR, writer VARCHAR, source VARCHAR, first_seq BIGINT, end_seq BIGINT, reason VARCHAR,
+        first_step BIGINT, last_step BIGINT""",
+    "host_samples": "run VARCHAR, rank BIGINT, incarnation BIGINT, time DOUBLE, data BLOB",
+    "scalar_raw": """timeline INTEGER, series INTEGER, step BIGINT, incarnation BIGINT, seq BIGINT,
+        superseded BOOLEAN, time DOUBLE, value DOUBLE""",
+    "scalar_pooled": """timeline INTEGER, series INTEGER, level BIGINT, step BIGINT, time DOUBLE, min DOUBLE,
+        mean DOUBLE, max DOUBLE, finite BIGINT, nan BIGINT, inf BIGINT, pooled BIGINT""",
+    "layer_raw": _RAW_TENSOR,
+    "layer_pooled": _POOLED_TENSOR,
+    "parameter_raw": _RAW_TENSOR,
+    "parameter_pooled": _POOLED_TENSOR,
+}
+"""Table -> columns. Rows of raw tables keep the order of arrival; a *timeline* is one rank's scalars or one
+layout's tensors, and the unit in which steps advance, close buckets and age."""
+
+
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Generic[Loaded]):
+    """A usable database."""
+
+    connection: duckdb.DuckDBPyConnection
+    loaded: Loaded
+    """What `load` returned."""
+    notice: str | None
+    """What the user must be told, for instance that a damaged file was set aside."""
+
+
+def open_database(folder: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Opened[Loaded]:
+    """Open or create `folder/nanscope.duckdb`; a file that cannot be used is renamed, never deleted.
+
+    Args:
+        folder: Made if it does not exist, mode 0700.
+        load: Reads what the store needs first; damage that it meets counts as damage of the file.
+
+    Raises:
+        DashboardError: another process has the file open, or the folder cannot be used.
+    """
+    path = folder / FILE_NAME
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DashboardError(
+            f"cannot use the data folder {folder}: {error.strerror}; choose another with --data"
+        ) from error
+    try:
+        return _open(path, load)
+    except duckdb.Error as error:
+        _raise_unless_damaged(path, str(error))
+        problem = f"The data file could not be read ({str(error).splitlines()[0][:200]})."
+    aside = _set_aside(path, "damaged", numbered=True)
+    opened = _open(path, load)
+    notice = (
+        f"{problem} It was kept as {aside.name} and a new one was started. Runs whose journals still exist "
+        "can be read in again from the spool."
+    )
+    return Opened(opened.connection, opened.loaded, notice)
+
+
+def _open(path: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Opened[Loaded]:
+    """Open, create or, if its schema is another one, replace the file."""
+    notice = None
+    connection = _connect(path)
+    try:
+        version = _version(connection)
+        if version not in (None, SCHEMA_VERSION):
+            connection.close()
+            aside = _set_aside(path, f"schema-{version}", numbered=False)
+            notice = (
+                f"The data file has another layout than this version of nanscope uses (schema {version}, not "
+                f"{SCHEMA_VERSION}). It was kept as {aside.name} and a new one was started."
+            )
+            connection, version = _connect(path), None
+        if version is None:
+            _create(connection)
+        return Opened(connection, load(connection), notice)
+    except duckdb.Error:
+        connection.close()
+        raise
+
+
+def _raise_unless_damaged(path: Path, text: str) -> None:
+    """Raise for a lock or for missing access, which say nothing about the file's content."""
+    if "lock on file" in text.lower():
+        holder = re.search(r"PID (\d+)", text)
+        who = f"process {holder.group(1)}" if holder else "another process"
+        raise DashboardError(
+            f"{path} is in use by {who}, probably another `dashboard serve`; stop that one, or choose "
+            "another folder with --data"
+        )
+    if _is_about_access(text):
+        raise DashboardError(f"cannot use {path}: {text.splitlines()[0]}; free it or choose --data")
+
+
+def _is_about_access(text: str) -> bool:
+    return any(
+        words in text for words in ("Permission denied", "No space left", "Read-only", "Too many open")
+    )
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "threads": str(THREADS),
+            "checkpoint_threshold": WAL_CHECKPOINT,
+            "temp_directory": str(path.with_suffix(".tmp")),
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "max_vacuum_tasks": "0",
+        },
+    )
+    quoted = str(path).replace("'", "''")
+    try:
+        connection.execute(f"ATTACH '{quoted}' AS {DATABASE} (ROW_GROUP_SIZE {ROW_GROUP})")
+        connection.execute(f"USE {DATABASE}")
+    except duckdb.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def open_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Return a connection of its own to the same database."""
+    cursor = connection.cursor()
+    cursor.execute(f"USE {DATABASE}")
+    return cursor
+
+
+def _version(connection: duckdb.DuckDBPyConnection) -> int | None:
+    """Return the file's schema version: None when it is new, 0 when it is somebody else's database."""
+    names = {
+        row[0]
+        for row in connection.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
+        ).fetchall()
+    }
+    if not names:
+        return None
+    if "meta" not in names:
+        return 0
+    row = connection.execute("SELECT version FROM meta").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _create(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("BEGIN")
+    for name, columns in TABLES.items():
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute("INSERT INTO meta VALUES (?, 0)", [SCHEMA_VERSION])
+    connection.execute("COMMIT")
+
+
+def _set_aside(path: Path, reason: str, *, numbered: bool) -> Path:
+    """Rename the file and its write-ahead log to the first free name; return the file's."""
+    plain = f"{path.name}.{reason}"
+    names = ([] if numbered else [plain]) + [f"{plain}-{number}" for number in range(1, 10_000)]
+    target = next(place for name in names if not (place := path.with_name(name)).exists())
+    wal = path.with_name(path.name + ".wal")
+    path.rename(target)
+    if wal.exists():
+        wal.rename(target.with_name(target.name + ".wal"))
+    return target

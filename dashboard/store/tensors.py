@@ -1,0 +1,193 @@
+"""Rows of tensor tables: one blob of float32 per step and statistic, packed, fetched and merged.
+
+Used by `writer.py` and `aging.py` on the writer's connection and by `queries.py` on a reader's cursor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from .catalog import LAYER, PARAMETER
+from .pyramid import Flags, Floats, Steps
+
+Columns = dict[str, npt.NDArray[Any]]
+RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw"}
+POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRows:
+    """Rows of one series, ascending in step."""
+
+    series: int
+    step: Steps
+    incarnation: Steps
+    """-1 for pooled rows."""
+    seq: Steps
+    values: Floats
+    """(rows, width)."""
+    flags: Flags | None
+    """(rows, width); None when every value was measured and is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the committed part of a timeline reaches."""
+
+    first_step: int
+    max_step: int
+    raw_floor: int
+    """Raw rows below this step may have been removed."""
+
+
+def read_progress(database: duckdb.DuckDBPyConnection, timeline: int) -> Progress | None:
+    """Return how far a timeline is committed; None when nothing is."""
+    query = "SELECT first_step, max_step, raw_floor FROM progress WHERE timeline = ?"
+    row = database.execute(query, [timeline]).fetchone()
+    return Progress(*row) if row else None
+
+
+def fetch_rows(
+    database: duckdb.DuckDBPyConnection,
+    kind: str,
+    timeline: int,
+    *,
+    level: int,
+    first: int,
+    end: int,
+    series: int | None = None,
+) -> list[SeriesRows]:
+    """Read the rows of one level in `[first, end)`, of one series or of all of a timeline."""
+    values: list[int] = [timeline, first, end]
+    if level == 1:
+        chosen, table, extra = "incarnation, seq", RAW_TABLES[kind], "NOT superseded"
+    else:
+        chosen, table, extra = "-1 AS incarnation, -1 AS seq", POOLED_TABLES[kind], "level = ?"
+        values.append(level)
+    if series is not None:
+        extra += " AND series = ?"
+        values.append(series)
+    fetched = database.execute(
+        f"SELECT series, step, {chosen}, data, flags FROM {table} "
+        f"WHERE timeline = ? AND step >= ? AND step < ? AND {extra}",
+        values,
+    ).fetchnumpy()
+    return _split_series({name: np.asarray(column) for name, column in fetched.items()})
+
+
+def _split_series(rows: Columns) -> list[SeriesRows]:
+    """Group fetched rows by series, each ascending in step."""
+    if not len(rows["series"]):
+        return []
+    order = np.lexsort((rows["step"], rows["series"]))
+    rows = {name: column[order] for name, column in rows.items()}
+    bounds = [0, *(np.flatnonzero(np.diff(rows["series"])) + 1).tolist(), len(order)]
+    result = []
+    for start, end in itertools.pairwise(bounds):
+        part = {name: column[start:end] for name, column in rows.items()}
+        values, flags = unpack_blobs(part["data"].tolist(), part["flags"].tolist())
+        result.append(
+            SeriesRows(
+                series=int(part["series"][0]),
+                step=part["step"],
+                incarnation=part["incarnation"].astype(np.int64),
+                seq=part["seq"].astype(np.int64),
+                values=values,
+                flags=flags,
+            )
+        )
+    return result
+
+
+def unpack_blobs(data: list[bytes], flags: list[bytes]) -> tuple[Floats, Flags | None]:
+    """Return (rows, width) values, and flags unless every row is measured and finite."""
+    values = np.frombuffer(b"".join(data), dtype="<f4").reshape(len(data), -1)
+    if not any(flags):
+        return values, None
+    full = b"\1" * values.shape[1]
+    joined = b"".join(row or full for row in flags)
+    return values, np.frombuffer(joined, dtype=np.uint8).reshape(len(data), -1)
+
+
+def group_by_series(rows: Iterable[SeriesRows]) -> list[SeriesRows]:
+    """Merge several reads so that every series stands once."""
+    grouped: dict[int, list[SeriesRows]] = defaultdict(list)
+    for row in rows:
+        grouped[row.series].append(row)
+    return [merge_rows(parts) for parts in grouped.values()]
+
+
+def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
+    """Merge reads of one series: of raw rows of one step the newest stays, pooled rows all stay.
+
+    Newest is the largest incarnation, then the last to arrive.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    step, incarnation, seq = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("step", "incarnation", "seq")
+    )
+    order = np.lexsort((seq, incarnation, step))
+    last = np.r_[step[order][1:] != step[order][:-1], True]
+    chosen = order[last | (incarnation[order] < 0)]
+    flags = None
+    if any(part.flags is not None for part in parts):
+        full = [np.ones(p.values.shape, np.uint8) if p.flags is None else p.flags for p in parts]
+        flags = np.concatenate(full)[chosen]
+    return SeriesRows(
+        series=parts[0].series,
+        step=step[chosen],
+        incarnation=incarnation[chosen],
+        seq=seq[chosen],
+        values=np.concatenate([part.values for part in parts])[chosen],
+        flags=flags,
+    )
+
+
+def value_blobs(values: npt.NDArray[Any]) -> Iterable[bytes]:
+    """Return one blob per row of a (rows, width) array."""
+    whole, width = values.tobytes(), values.shape[1] * values.itemsize
+    return (whole[index * width : (index + 1) * width] for index in range(len(values)))
+
+
+def flag_blobs(flags: Flags | None, count: int) -> Iterable[bytes]:
+    """Return one blob per row, empty where every value was measured and is finite."""
+    if flags is None:
+        return (b"" for _ in range(count))
+    plain = (flags == 1).all(axis=1).tolist()
+    return (b"" if clean else blob for clean, blob in zip(plain, value_blobs(flags), strict=True))
+
+
+def objects(blobs: Iterable[bytes]) -> npt.NDArray[Any]:
+    """Return an object array, which is how DuckDB takes blobs."""
+    items = list(blobs)
+    result = np.empty(len(items), dtype=object)
+    result[:] = items
+    return result
+
+
+def insert_columns(database: duckdb.DuckDBPyConnection, table: str, columns: Columns) -> None:
+    """Append equal-length columns, given in the table's column order. NaN stays NaN."""
+    # DuckDB takes a numpy NaN for NULL.
+    chosen = [f"coalesce({n}, 'nan')" if c.dtype.kind == "f" else n for n, c in columns.items()]
+    database.register("incoming", columns)
+    database.execute(f"INSERT INTO {table} SELECT {', '.join(chosen)} FROM incoming")
+    database.unregister("incoming")
+
+
+def without_masks(columns: Columns) -> Columns:
+    """Return plain arrays: NULL, which only floating columns have, becomes NaN."""
+    return {
+        name: column.filled(np.nan)
+        if isinstance(column, np.ma.MaskedArray) and column.mask.any()
+        else np.asarray(column)
+        for name, column in columns.items()
+    }
