@@ -1,0 +1,242 @@
+"""The command `dashboard`: reads arguments, prints, and maps errors to exit codes; imports nothing heavy.
+
+Exit codes: 0 done, 1 the reader of our output went away, 2 a user's mistake (one sentence on stderr),
+130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+MINIMUM_PYTHON = (3, 11)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` defaults to the process's arguments."""
+    if sys.version_info < MINIMUM_PYTHON:
+        return _fail(unsupported_python(sys.version_info[:2]))
+    from probe.errors import ProbeError
+
+    from .errors import DashboardError
+
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.handler(arguments)
+        sys.stdout.flush()
+        return code
+    except (DashboardError, ProbeError) as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end; that must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror or error}")
+    except KeyboardInterrupt:
+        return 130
+
+
+def unsupported_python(version: tuple[int, ...]) -> str:
+    """Say which Python is needed and which one was found."""
+    needed, found = (".".join(map(str, part)) for part in (MINIMUM_PYTHON, version))
+    return (
+        f"nanscope needs Python {needed} or newer; this is {found}. Create the environment with a newer one."
+    )
+
+
+def _fail(sentence: str) -> int:
+    print(f"dashboard: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+def _notice(line: str) -> None:
+    print(f"dashboard: {line}", file=sys.stderr, flush=True)
+
+
+def _tolerate_any_encoding() -> None:
+    """Print a question mark where the terminal's encoding lacks a character, rather than fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _version() -> str:
+    from probe import __version__
+
+    return f"nanscope {__version__}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dashboard", description="Live debugger for PyTorch training.")
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_demo(commands)
+    _add_events(commands)
+    _add_export(commands)
+    _add_open(commands)
+    return parser
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="collect running trainings and show them")
+    _add_page_options(serve)
+    _add_folders(serve)
+    serve.set_defaults(handler=_serve)
+
+
+def _add_demo(commands: Commands) -> None:
+    demo = commands.add_parser("demo", help="serve, and train a small real model beside it")
+    _add_page_options(demo)
+    _add_folders(demo)
+    demo.add_argument("script_arguments", nargs="*", metavar="-- ARGS", help="arguments for demo_train.py")
+    demo.set_defaults(handler=_demo)
+
+
+def _add_events(commands: Commands) -> None:
+    events = commands.add_parser("events", help="list a run's events from its journals")
+    _add_target(events)
+    events.add_argument("--json", action="store_true", help="one JSON object a line")
+    events.set_defaults(handler=_events)
+
+
+def _add_export(commands: Commands) -> None:
+    export = commands.add_parser("export", help="write a run as one file that needs no network and no server")
+    _add_target(export)
+    export.add_argument("--format", choices=("html", "json"), default="html")
+    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
+    export.add_argument("--theme", choices=("dark", "light", "system"), default="system")
+    export.set_defaults(handler=_export)
+
+
+def _add_open(commands: Commands) -> None:
+    command = commands.add_parser("open", help="show a finished spool that never had a dashboard")
+    command.add_argument("spool", metavar="SPOOL")
+    _add_page_options(command, ingest="tcp://127.0.0.1:*")
+    command.set_defaults(handler=_open)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="RUN|SPOOL", help="a spool's folder, or a run's id, unique prefix of one, or name"
+    )
+
+
+def _add_page_options(parser: argparse.ArgumentParser, *, ingest: str | None = None) -> None:
+    from probe.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
+
+    shown = "(default: %(default)s)"
+    parser.add_argument("--host", default="127.0.0.1", help=f"address of the page {shown}")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PAGE_PORT, help=f"port of the page; 0 takes a free one {shown}"
+    )
+    parser.add_argument(
+        "--ingest", default=ingest or DEFAULT_INGEST, help=f"ZeroMQ address that trainings ship to {shown}"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="folder of the store (default: in the user's state folder)")
+    parser.add_argument(
+        "--spool", type=Path, help="spool whose finished runs are read in (default: NANSCOPE_SPOOL)"
+    )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is no port; give a number from 0 to 65535")
+    return port
+
+
+def _events(arguments: argparse.Namespace) -> int:
+    from .commands.events import json_lines, load_events, table_lines
+
+    _tolerate_any_encoding()
+    found = load_events(arguments.target)
+    for line in (json_lines if arguments.json else table_lines)(found.events):
+        print(line)
+    if found.unreadable:
+        _notice(f"{found.unreadable:,} records of the journal are missing or damaged; the rest is shown.")
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from .runs import resolve_runs
+    from .server import serve
+
+    if arguments.spool is not None and arguments.spool.exists():
+        resolve_runs(str(arguments.spool.resolve()))
+    serve(
+        host=arguments.host,
+        port=arguments.port,
+        ingest=arguments.ingest,
+        data=arguments.data,
+        spool=arguments.spool,
+        open_browser=not arguments.no_browser,
+        announce=_announce,
+    )
+    return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .commands.demo import DemoOptions, run_demo
+
+    options = DemoOptions(
+        host=arguments.host,
+        port=arguments.port,
+        ingest=arguments.ingest,
+        data=arguments.data,
+        spool=arguments.spool,
+        open_browser=not arguments.no_browser,
+        script_arguments=arguments.script_arguments,
+        ends_by_itself=os.environ.get("DEMO_EXIT") == "1",
+    )
+    run_demo(options, announce=_announce, notice=_notice)
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from .commands.export import export_run
+
+    export_run(
+        arguments.target,
+        form=arguments.format,
+        output=arguments.output,
+        rank=arguments.rank,
+        theme=arguments.theme,
+        notice=_notice,
+    )
+    return 0
+
+
+def _open(arguments: argparse.Namespace) -> int:
+    from .commands.open import open_spool
+
+    open_spool(
+        arguments.spool,
+        host=arguments.host,
+        port=arguments.port,
+        ingest=arguments.ingest,
+        open_browser=not arguments.no_browser,
+        announce=_announce,
+        notice=_notice,
+    )
+    return 0

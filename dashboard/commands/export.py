@@ -1,0 +1,57 @@
+"""`dashboard export`: one run's journals, through a temporary store, into one HTML or JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from ..export.html import PageTheme, export_html
+from ..export.json import export_json
+from ..runs import resolve_run
+from ..spool_ingest import SpoolIngest
+from ..store.duck import DuckStore
+
+Format = Literal["html", "json"]
+
+
+def export_run(
+    target: str, *, form: Format, output: Path, rank: int, theme: PageTheme, notice: Callable[[str], None]
+) -> None:
+    """Write RUN|SPOOL to `output`, whole or not at all; works with no server running.
+
+    Raises:
+        DashboardError: the argument does not name one run, or the run has no such rank.
+        OSError: the file cannot be written.
+    """
+    run = resolve_run(target)
+    with tempfile.TemporaryDirectory(prefix="nanscope-export-") as folder:
+        store = DuckStore(Path(folder))
+        try:
+            report = SpoolIngest(store, run.path.parent).run_one(run.path)
+            if form == "html":
+                text = export_html(store, run.run, rank=rank, theme=theme)
+            else:
+                text = json.dumps(export_json(store, run.run, rank=rank), allow_nan=False)
+        finally:
+            store.close()
+    _replace(output, text)
+    if report.missing:
+        notice(f"{report.missing:,} records of the journal are missing or damaged; the file says so.")
+
+
+def _replace(path: Path, text: str) -> None:
+    """A reader of `path` sees the old file or the new one; a device such as /dev/stdout is written to."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    partial = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,59 @@
+"""`dashboard open`: the page over a finished spool, on a temporary store that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import UnknownRunError
+from ..runs import RunFolder, resolve_runs
+from ..server import serve
+from ..spool_ingest import SpoolIngest
+from ..store.duck import DuckStore
+
+
+def open_spool(
+    spool: str,
+    *,
+    host: str,
+    port: int,
+    ingest: str,
+    open_browser: bool,
+    announce: Callable[[str], None],
+    notice: Callable[[str], None],
+) -> None:
+    """Read a spool, or one run's folder in it, and serve it until Ctrl-C.
+
+    A state folder of its own keeps running trainings from taking this server for the user's real one.
+
+    Raises:
+        DashboardError: it is no spool, it is empty, or the server cannot start.
+    """
+    runs = resolve_runs(spool)
+    if not runs:
+        raise UnknownRunError(f"{spool} is an empty spool; give one that holds a run.")
+    with tempfile.TemporaryDirectory(prefix="nanscope-open-") as folder:
+        _fill(Path(folder) / "data", runs, notice=notice)
+        serve(
+            host=host,
+            port=port,
+            ingest=ingest,
+            data=Path(folder) / "data",
+            spool=runs[0].path.parent,
+            open_browser=open_browser,
+            announce=announce,
+            environment={**os.environ, "XDG_STATE_HOME": folder},
+        )
+
+
+def _fill(data: Path, runs: list[RunFolder], *, notice: Callable[[str], None]) -> None:
+    store = DuckStore(data)
+    try:
+        for run in runs:
+            report = SpoolIngest(store, run.path.parent).run_one(run.path)
+            if report.missing:
+                notice(f"{report.missing:,} records of {run.run} are missing or damaged.")
+    finally:
+        store.close()

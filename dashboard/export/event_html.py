@@ -1,0 +1,137 @@
+"""One event as HTML for an exported page: the same facts and class names as the page's event panel.
+
+Every piece of run text passes through `html.escape`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from probe.wire import Event, StackFrame
+
+from ..views import event_facts as facts
+from ..views.source_lines import SourceLine, is_library, source_lines
+
+
+def event_html(event: Event, *, started: float | None, stacks: bool = True) -> str:
+    """Return a `<details>` that unfolds message, place, evidence, stacks with source and advice."""
+    shown = facts.stacks(event) if stacks else ()
+    sections = (
+        ("Where", _facts(facts.place(event)) + _affected(event)),
+        ("Evidence", _evidence(event)),
+        ("Stack traces", "".join(map(_stack, shown))),
+        ("What to try", _advice(event)),
+    )
+    body = "".join(
+        f'<section class="event-section"><h3>{title}</h3>{content}</section>'
+        for title, content in sections
+        if content
+    )
+    paragraphs = "".join(f'<p class="event-message">{escape(line)}</p>' for line in facts.explanation(event))
+    return (
+        f'<details class="event" id="event-{escape(event.id)}"><summary>{_badge(event)}'
+        f'<span class="event-step">step {event.step:,}</span>'
+        f'<span class="event-headline">{escape(facts.headline(event))}</span></summary>'
+        f'<div class="event-panel">{paragraphs}{_chips(event, started)}{body}</div></details>'
+    )
+
+
+def _badge(event: Event) -> str:
+    icon = facts.SEVERITY_ICONS[event.severity]
+    return (
+        f'<span class="severity-badge severity-{event.severity}">'
+        f'<span aria-hidden="true">{icon}</span> {event.severity}</span>'
+    )
+
+
+def _chips(event: Event, started: float | None) -> str:
+    texts = [f"rank {event.rank}", facts.kind_label(event.kind), facts.episode(event), f"id {event.id}"]
+    if event.micro_step is not None:
+        texts.insert(1, f"micro-step {event.micro_step}")
+    chips = "".join(f'<span class="event-chip">{escape(text)}</span>' for text in texts)
+    absolute, relative = facts.absolute_time(event.time), facts.relative_time(event.time, started)
+    return (
+        f'<div class="event-chips">{chips}<time class="event-chip" title="{absolute}">{relative}</time></div>'
+    )
+
+
+def _facts(rows: Sequence[facts.Fact]) -> str:
+    pairs = "".join(
+        f"<dt>{escape(row.label)}</dt><dd{_title(row.detail)}>{escape(row.value)}</dd>" for row in rows
+    )
+    return f'<dl class="event-facts">{pairs}</dl>'
+
+
+def _affected(event: Event) -> str:
+    if not event.propagated_to:
+        return ""
+    names = escape("\n".join(event.propagated_to))
+    return (
+        f"<details><summary>{len(event.propagated_to):,} affected parameters or layers</summary>"
+        f'<pre class="event-names">{names}</pre></details>'
+    )
+
+
+def _evidence(event: Event) -> str:
+    rows = facts.evidence_facts(event)
+    if not rows:
+        return ""
+    table = _table(facts.quantity(event), rows)
+    neighbours = facts.neighbour_facts(event)
+    if not neighbours:
+        return table
+    summary = f"<summary>The {len(neighbours):,} steps before</summary>"
+    return f"{table}<details>{summary}{_table('step', neighbours)}</details>"
+
+
+def _table(caption: str, rows: Sequence[facts.Fact]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{escape(row.label)}</th><td{_title(row.detail)}>{escape(row.value)}</td></tr>'
+        for row in rows
+    )
+    head = f'<thead><tr><th scope="col">number</th><th scope="col">{escape(caption)}</th></tr></thead>'
+    return f'<table class="event-evidence">{head}<tbody>{body}</tbody></table>'
+
+
+def _stack(stack: facts.Stack) -> str:
+    frames = "".join(map(_frame, stack.frames))
+    return (
+        f'<div class="event-stack"><h4>{stack.title}<small> · {facts.STACK_ORDER}</small></h4>{frames}</div>'
+    )
+
+
+def _frame(frame: StackFrame) -> str:
+    library = is_library(frame)
+    lines = source_lines(frame)
+    body = _source(lines) if lines else "<p>The source of this frame could not be read.</p>"
+    return (
+        f'<details class="event-frame{" library" if library else ""}"{"" if library else " open"}>'
+        f"<summary{_title(f'{frame.file}:{frame.line}')}>{escape(facts.frame_label(frame))}"
+        f"{' <small>library</small>' if library else ''}</summary>{body}</details>"
+    )
+
+
+def _source(lines: Sequence[SourceLine]) -> str:
+    return f'<pre class="source" tabindex="0">{"".join(map(_source_line, lines))}</pre>'
+
+
+def _source_line(line: SourceLine) -> str:
+    code = "".join(
+        f'<span class="{token.kind}">{escape(token.text)}</span>' if token.kind else escape(token.text)
+        for token in line.tokens
+    )
+    mark = "▶" if line.is_current else " "
+    classes = "source-line current" if line.is_current else "source-line"
+    number = f'<span class="source-number">{mark}{line.number:>5} </span>'
+    return f'<div class="{classes}">{number}<code>{code}\n</code></div>'
+
+
+def _advice(event: Event) -> str:
+    if not event.advice:
+        return ""
+    return f'<ul class="event-advice">{"".join(f"<li>{escape(line)}</li>" for line in event.advice)}</ul>'
+
+
+def _title(detail: str) -> str:
+    return f' title="{escape(detail)}"' if detail else ""

@@ -1,0 +1,115 @@
+"""The figures of an exported page as JSON, in one theme, with what changes when the other one is chosen.
+
+Both themes in full would double the file: the data is the same, a patch holds the rest. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io
+
+from ..views.charts import CHARTS, series_figure
+from ..views.heatmap import heatmap_figure
+from ..views.theme import Theme
+from ..views.timeline import timeline_figure
+from .snapshot import Snapshot
+
+_ROW_HEIGHT = 14
+_HEATMAP_HEIGHTS = (220, 1600)
+_LEGEND = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1, "yanchor": "bottom"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageFigure:
+    """One chart of the exported page."""
+
+    id: str
+    label: str
+    """For screen readers."""
+    height: int
+    """Pixels."""
+    light: dict[str, Any]
+    """The whole figure, in light colours."""
+    dark_patch: dict[str, Any]
+    """See `difference`."""
+
+
+def page_figures(snapshot: Snapshot) -> list[PageFigure]:
+    """Draw every chart that the snapshot has data for, top to bottom."""
+    dark = {name: figure for name, _, _, figure in _draw(snapshot, "dark")}
+    return [
+        PageFigure(
+            id=name, label=label, height=height, light=figure, dark_patch=difference(figure, dark[name])
+        )
+        for name, label, height, figure in _draw(snapshot, "light")
+    ]
+
+
+def _draw(snapshot: Snapshot, theme: Theme) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+    """Yield (id, label, height, figure); all share the x-range that the snapshot covers."""
+    steps = snapshot.covered
+    for spec in CHARTS:
+        data = snapshot.series[snapshot.series["name"].isin(spec.names)]
+        if len(data):
+            figure = series_figure(
+                data,
+                title=spec.title,
+                unit=spec.unit,
+                theme=theme,
+                steps=steps,
+                gaps=snapshot.gaps,
+                names=spec.labels,
+                log=spec.log,
+            )
+            figure.update_layout(showlegend=data["name"].nunique() > 1, legend=_LEGEND)
+            yield spec.id, spec.title, 200, _plain(figure)
+    yield "timeline", "Events", 130, _plain(timeline_figure(snapshot.events, theme=theme, steps=steps))
+    if snapshot.heatmap is not None:
+        low, high = _HEATMAP_HEIGHTS
+        height = min(max(_ROW_HEIGHT * len(snapshot.heatmap.rows) + 60, low), high)
+        figure = heatmap_figure(snapshot.heatmap, theme=theme, steps=steps)
+        figure.for_each_trace(_halve, selector={"type": "heatmap"})
+        yield "heatmap", "Gradient norm per layer", height, _plain(figure)
+
+
+def difference(base: Any, other: Any) -> dict[str, Any]:
+    """Return what turns `base` into `other`; `applyPatch` in `page.js` is the inverse.
+
+    ``{"change": {key: difference, ...}}`` for the differing keys of two objects, or the differing indexes of
+    two lists of equal length; ``{"set": other}`` for everything else. A key that goes is set to null, which
+    Plotly reads as absent.
+    """
+    if isinstance(base, dict) and isinstance(other, dict):
+        keys = [*base, *(key for key in other if key not in base)]
+        pairs = [(key, base.get(key), other.get(key)) for key in keys]
+    elif isinstance(base, list) and isinstance(other, list) and len(base) == len(other):
+        pairs = [(str(i), old, new) for i, (old, new) in enumerate(zip(base, other, strict=True))]
+    else:
+        return {"set": other}
+    return {"change": {key: difference(old, new) for key, old, new in pairs if old != new}}
+
+
+def _halve(trace: go.Heatmap) -> None:
+    """Colours need no double precision; most of a large file is this."""
+    trace.z = np.asarray(trace.z, dtype=np.float32)
+
+
+def _plain(figure: go.Figure) -> dict[str, Any]:
+    """The figure as Plotly's own JSON: numeric arrays as base64, non-finite numbers as null or in base64."""
+    plain: dict[str, Any] = json.loads(plotly.io.to_json(figure, validate=False))
+    for trace in plain["data"]:
+        _compact_text(trace)
+    return plain
+
+
+def _compact_text(trace: dict[str, Any]) -> None:
+    """A heatmap's hover names repeat along each row: keep one per row, `page.js` repeats them."""
+    text = trace.get("text")
+    if trace.get("type") == "heatmap" and isinstance(text, list) and all(len(set(row)) == 1 for row in text):
+        trace["text"] = {"rows": [row[0] for row in text], "columns": len(text[0]) if text else 0}

@@ -1,0 +1,130 @@
+"""A run as one versioned JSON object, for scripts and other tools.
+
+Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN"`` and ``"Infinity"``.
+
+    {"format", "v", "exported",                     UNIX seconds
+     "run": {"id", "name", "state", "started", ...}  plus every field of the run's `run.json`
+     "rank",
+     "range": {"asked": {"first", "end"}, "covered": {"first", "end"},    half-open, in steps
+               "steps_per_point", "steps_per_column"},                     1 is: nothing is down-sampled
+     "layout": {"model", "layers": [...], "parameters": [...]} | null,
+     "series": {name: {"unit", "description", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"}},
+     "heatmap": {"statistic", "pooling", "rows", "row_kinds", "steps", "steps_per_column",
+                 "values", "flags"} | null,
+     "events": [...],                                INTERFACES: Event, as JSON
+     "gaps": [...], "delivery": [...]}
+
+A series is a set of equally long columns, one entry per point; `min`, `mean` and `max` are over the finite
+values of the `pooled` steps of a point, `nan` and `inf` count the others. `values[row][column]` is the
+largest finite value, `flags` has bit 0: measured, bit 1: NaN, bit 2: Inf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probe.wire import SCALARS, event_json, jsonable
+
+from ..store.protocol import Heatmap, StepRange, Store
+from ..views.theme import ALL_STEPS
+from .snapshot import Snapshot, take_snapshot
+
+FORMAT = "nanscope-run"
+VERSION = 1
+JSON_POINTS = 10_000
+"""Points per series: ten times what a chart needs, since a script may want to compute with them."""
+
+
+def export_json(store: Store, run: str, *, rank: int = 0, steps: StepRange = ALL_STEPS) -> dict[str, Any]:
+    """Return one rank of a run as the object described above; every JSON encoder can write it.
+
+    Raises:
+        UnknownRunError: the store has no such run or rank.
+    """
+    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=JSON_POINTS)
+    return {
+        "format": FORMAT,
+        "v": VERSION,
+        "exported": snapshot.exported,
+        "run": _run(snapshot),
+        "rank": rank,
+        "range": {
+            "asked": _range(snapshot.asked),
+            "covered": _range(snapshot.covered),
+            "steps_per_point": snapshot.steps_per_point,
+            "steps_per_column": snapshot.steps_per_column,
+        },
+        "layout": jsonable(snapshot.layout),
+        "series": {str(name): _series(str(name), rows) for name, rows in snapshot.series.groupby("name")},
+        "heatmap": _heatmap(snapshot.heatmap),
+        "events": [event_json(event) for event in snapshot.events],
+        "gaps": [_fields(gap) for gap in snapshot.gaps],
+        "delivery": [{**_fields(position), "key": jsonable(position.key)} for position in snapshot.positions],
+    }
+
+
+def _run(snapshot: Snapshot) -> dict[str, Any]:
+    summary = snapshot.run
+    (rank,) = [known for known in summary.ranks if known.rank == snapshot.rank]
+    start = jsonable(summary.start)
+    return {
+        **{name: value for name, value in start.items() if name not in ("run", "rank")},
+        "id": summary.run,
+        "name": summary.name,
+        "started": summary.started,
+        **{name: value for name, value in _fields(rank).items() if name != "rank"},
+    }
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """The fields of a slotted dataclass; nested records are left as they are."""
+    return {name: jsonable(getattr(record, name)) for name in record.__dataclass_fields__}
+
+
+def _range(steps: StepRange) -> dict[str, int | None]:
+    return {"first": steps.first, "end": steps.end}
+
+
+def _series(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        column: [int(number) for number in rows[column]] for column in ("step", "nan", "inf", "pooled")
+    }
+    columns["time"] = [jsonable(float(number)) for number in rows["time"]]
+    for column in ("min", "mean", "max"):
+        columns[column] = [
+            _finite_or_name(float(value), nan=nan > 0, inf=inf > 0)
+            for value, nan, inf in zip(rows[column], rows["nan"], rows["inf"], strict=True)
+        ]
+    unit = "bytes" if name.endswith("_bytes") else "s" if name.endswith("_s") else ""
+    return {"unit": unit, "description": SCALARS.get(name, ""), **columns}
+
+
+def _finite_or_name(value: float, *, nan: bool, inf: bool) -> float | str | None:
+    """A finite number as it is; else what stood there instead, or null for nothing."""
+    if np.isfinite(value):
+        return value
+    return "NaN" if nan else "Infinity" if inf else None
+
+
+def _heatmap(heatmap: Heatmap | None) -> dict[str, Any] | None:
+    if heatmap is None:
+        return None
+    return {
+        "statistic": "grad_norm",
+        "pooling": "maximum",
+        "rows": list(heatmap.rows),
+        "row_kinds": list(heatmap.row_kinds),
+        "steps": [int(step) for step in heatmap.steps],
+        "steps_per_column": heatmap.steps_per_column,
+        "values": [
+            [
+                _finite_or_name(value, nan=bool(flag & 2), inf=bool(flag & 4))
+                for value, flag in zip(values, flags, strict=True)
+            ]
+            for values, flags in zip(heatmap.values.tolist(), heatmap.flags.tolist(), strict=True)
+        ],
+        "flags": heatmap.flags.tolist(),
+    }

@@ -1,0 +1,115 @@
+"""Gathers what an export shows from a store, once, so that HTML and JSON say the same.
+
+Any `Store` will do: the live one of a running server, or a temporary one filled from journals.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import pandas as pd
+
+from probe.wire import Event, Layout
+
+from ..errors import UnknownRunError
+from ..store.protocol import GapRange, Heatmap, RunSummary, StepRange, Store, StreamPosition
+from ..views.event_facts import event_order
+from ..views.theme import ALL_STEPS
+
+MAX_POINTS = 1000
+MAX_COLUMNS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One rank of one run over a range of steps, at one moment."""
+
+    run: RunSummary
+    rank: int
+    asked: StepRange
+    """What was asked for; open ends mean the whole run."""
+    covered: StepRange
+    """First step with data and one past the last; open when there is none."""
+    exported: float
+    """UNIX seconds."""
+    layout: Layout | None
+    series: pd.DataFrame
+    """As `Store.scalars` returns it, all names."""
+    heatmap: Heatmap | None
+    events: tuple[Event, ...]
+    gaps: tuple[GapRange, ...]
+    positions: tuple[StreamPosition, ...]
+
+    @property
+    def steps_per_point(self) -> int:
+        """The most steps that one point of a line chart stands for."""
+        return int(self.series["pooled"].max()) if len(self.series) else 1
+
+    @property
+    def steps_per_column(self) -> int:
+        """Steps that one column of the heatmap stands for."""
+        return self.heatmap.steps_per_column if self.heatmap is not None else 1
+
+
+def take_snapshot(
+    store: Store,
+    run: str,
+    *,
+    rank: int = 0,
+    steps: StepRange = ALL_STEPS,
+    max_points: int = MAX_POINTS,
+    max_columns: int = MAX_COLUMNS,
+) -> Snapshot:
+    """Read everything that an export of one rank needs.
+
+    Raises:
+        UnknownRunError: the store has no such run, or the run no such rank.
+    """
+    summary = _summary(store, run, rank)
+    series = store.scalars(run, rank, store.scalar_names(run, rank), steps, max_points)
+    heatmap = store.heatmap(run, rank, "grad_norm", steps, max_columns)
+    events = sorted((event for event in store.events(run, rank) if _within(event, steps)), key=event_order)
+    return Snapshot(
+        run=summary,
+        rank=rank,
+        asked=steps,
+        covered=_covered(series, heatmap, tuple(events)),
+        exported=time.time(),
+        layout=store.layout(run, rank),
+        series=series,
+        heatmap=heatmap,
+        events=tuple(events),
+        gaps=tuple(store.gaps(run, rank)),
+        positions=tuple(store.positions(run)),
+    )
+
+
+def _summary(store: Store, run: str, rank: int) -> RunSummary:
+    for summary in store.runs():
+        if summary.run == run:
+            ranks = [known.rank for known in summary.ranks]
+            if rank in ranks:
+                return summary
+            raise UnknownRunError(
+                f"Run {run} has no rank {rank}; it has {', '.join(map(str, ranks)) or 'none'}."
+            )
+    raise UnknownRunError(f"The store has no run {run}.")
+
+
+def _covered(series: pd.DataFrame, heatmap: Heatmap | None, events: tuple[Event, ...]) -> StepRange:
+    """The steps that lines, heatmap and events span together."""
+    firsts = [event.step for event in events]
+    ends = [event.step + 1 for event in events]
+    if len(series):
+        firsts.append(int(series["step"].min()))
+        ends.append(int((series["step"] + series["pooled"]).max()))
+    if heatmap is not None and len(heatmap.steps):
+        firsts.append(int(heatmap.steps[0]))
+        ends.append(int(heatmap.steps[-1]) + 1)
+    return StepRange(first=min(firsts), end=max(ends)) if firsts else ALL_STEPS
+
+
+def _within(event: Event, steps: StepRange) -> bool:
+    after_first = steps.first is None or event.step >= steps.first
+    return after_first and (steps.end is None or event.step < steps.end)

@@ -1,0 +1,122 @@
+"""The command line: output, exit codes, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sample_events import nan_event, spike_event
+from sample_runs import write_run
+
+from dashboard.cli import main, unsupported_python
+from probe.wire import event_json
+
+CONTRACT = set(
+    "v id run rank incarnation model step micro_step time kind severity subject message evidence origin "
+    "propagated_to stacks advice count last_step ended".split()
+)
+
+
+def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dashboard", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_events_json_is_one_contract_object_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path)
+    assert main(["events", str(tmp_path), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [json.loads(json.dumps(event_json(event))) for event in (spike_event(), nan_event())]
+    assert set(lines[0]) == CONTRACT
+
+
+def test_events_json_writes_nan_as_a_string(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, events=[nan_event()])
+    main(["events", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["evidence"]["value"] == "NaN"
+
+
+def test_events_table_names_headline_line_and_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path)
+    assert main(["events", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "◆ critical  NaN first at step 400 in `blocks.3`, model.py:26, forward" in text
+    assert "project/model.py:26 in forward" in text
+    assert text.endswith("1 critical, 1 warning\n")
+
+
+def test_events_table_shows_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, events=[nan_event(message="\x1b[2Jgone")])
+    main(["events", str(tmp_path)])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_events_json_empty_spool_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", str(tmp_path), "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", [["events"], ["export", "-o", "x.html"]])
+def test_unknown_run_is_one_sentence_and_exit_2(command: list[str], tmp_path: Path) -> None:
+    result = run_cli(*command, "nosuch", NANSCOPE_SPOOL=str(tmp_path), XDG_STATE_HOME=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "No run in" in result.stderr
+
+
+def test_events_not_a_spool_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    result = run_cli("events", str(tmp_path))
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "not a spool" in result.stderr
+
+
+def test_events_reader_that_leaves_early_is_no_traceback(tmp_path: Path) -> None:
+    write_run(tmp_path, events=[spike_event(step) for step in range(2000)])
+    command = f"{sys.executable} -m dashboard events {tmp_path} --json | head -n 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == ""
+
+
+def test_events_ascii_terminal_still_shows_the_table(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    result = run_cli("events", str(tmp_path), PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert "critical" in result.stdout
+
+
+def test_events_imports_nothing_heavy(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    heavy = "{'duckdb', 'pandas', 'dash', 'plotly', 'torch', 'zmq', 'fastapi'}"
+    code = (
+        "import sys; from dashboard.cli import main; "
+        f"main(['events', {str(tmp_path)!r}, '--json']); print({heavy} & set(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stderr == "set()\n"
+
+
+def test_version_names_the_product(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["--version"])
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out.startswith("nanscope ")
+
+
+def test_unsupported_python_names_both_versions() -> None:
+    assert "needs Python 3.11 or newer; this is 3.9" in unsupported_python((3, 9))

@@ -1,0 +1,193 @@
+"""The event panel: what it says, and that run text stays text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dash import dcc, html
+from dash.development.base_component import Component
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_events import library_frame, nan_event, own_frame, spike_event
+
+from dashboard.store.protocol import RunSummary
+from dashboard.views import event_facts as facts
+from dashboard.views.event_panel import event_panel
+from dashboard.views.source_lines import is_library, source_lines
+from probe.wire import Evidence, Origin, RunStart, Stacks
+
+
+def walk(node: Any) -> Iterator[Any]:
+    if isinstance(node, Component):
+        yield node
+        yield from walk(getattr(node, "children", None))
+    elif isinstance(node, list | tuple):
+        for child in node:
+            yield from walk(child)
+    elif node is not None:
+        yield node
+
+
+def text_of(node: Any) -> str:
+    return "".join(str(part) for part in walk(node) if not isinstance(part, Component))
+
+
+def of_type(node: Any, kind: type[Component]) -> list[Any]:
+    return [part for part in walk(node) if isinstance(part, kind)]
+
+
+def with_class(node: Any, name: str) -> list[Any]:
+    return [part for part in walk(node) if name in str(getattr(part, "className", "")).split()]
+
+
+def test_event_panel_without_event_says_how_to_choose_one() -> None:
+    assert "press n" in text_of(event_panel(None))
+
+
+def test_event_panel_heading_is_the_first_line_of_the_message() -> None:
+    (heading,) = of_type(event_panel(nan_event()), html.H2)
+    assert text_of(heading) == "NaN first at step 400 in `blocks.3`, model.py:26, forward"
+
+
+@pytest.mark.parametrize(("severity", "icon"), [("critical", "◆"), ("warning", "▲"), ("info", "●")])
+def test_event_panel_severity_is_icon_and_text(severity: str, icon: str) -> None:
+    (badge,) = with_class(event_panel(nan_event(severity=severity)), "severity-badge")
+    assert text_of(badge) == f"{icon} {severity}"
+
+
+def test_event_panel_place_names_op_phase_module_and_line() -> None:
+    panel = event_panel(nan_event())
+    pairs = dict(
+        zip(map(text_of, of_type(panel, html.Dt)), map(text_of, of_type(panel, html.Dd)), strict=True)
+    )
+    assert pairs["Operation"] == "aten.sqrt"
+    assert pairs["Phase"] == "forward"
+    assert pairs["Module"] == "blocks.3"
+    assert pairs["Line"] == "project/model.py:26 in forward"
+
+
+def test_event_panel_null_origin_gives_the_reason_in_the_message() -> None:
+    event = nan_event(origin=None, message="NaN in the loss at step 4\nThe replay could not reproduce it.")
+    assert facts.place(event)[0] == facts.Fact(label="Origin", value="The replay could not reproduce it.")
+
+
+def test_event_panel_event_that_needs_no_origin_says_nothing_of_one() -> None:
+    assert [fact.label for fact in facts.place(spike_event())] == ["Subject"]
+
+
+def test_event_panel_root_module_is_named_in_words() -> None:
+    event = nan_event(origin=Origin(phase="loss", op="aten.log", module=None))
+    assert "outside any module" in text_of(event_panel(event))
+
+
+def test_event_panel_own_frames_are_open_and_library_frames_folded() -> None:
+    frames = with_class(event_panel(nan_event()), "event-frame")
+    assert [bool(frame.open) for frame in frames] == [True, False, True]
+    assert [is_library(library_frame()), is_library(own_frame())] == [True, False]
+
+
+def test_event_panel_marks_exactly_the_line_that_ran() -> None:
+    (frame,) = with_class(event_panel(nan_event(stacks=Stacks(forward=[own_frame()]))), "event-frame")
+    (current,) = with_class(frame, "current")
+    assert text_of(current).startswith("▶   26")
+    assert "torch.sqrt(x * scale)  # negative" in text_of(current)
+
+
+def test_event_panel_frame_without_source_says_so() -> None:
+    panel = event_panel(nan_event(stacks=Stacks(forward=[own_frame(code="")])))
+    assert "source of this frame could not be read" in text_of(panel)
+
+
+def test_event_panel_affected_parameters_are_folded_and_complete() -> None:
+    (details,) = with_class(event_panel(nan_event()), "event-affected")
+    assert not getattr(details, "open", False)
+    assert text_of(of_type(details, html.Pre)) == "blocks.3.weight\nblocks.4.weight"
+
+
+def test_event_panel_empty_sections_are_left_out() -> None:
+    panel = event_panel(spike_event(evidence=Evidence(), advice=[], stacks=Stacks()))
+    assert [text_of(title) for title in of_type(panel, html.H3)] == ["Where"]
+
+
+def test_event_panel_time_is_relative_with_the_absolute_on_hover() -> None:
+    start = RunStart(run="run-a", rank=0, incarnation=1)
+    run = RunSummary(run="run-a", name="x", start=start, started=1_700_000_000.0, ranks=(), event_counts={})
+    (time,) = of_type(event_panel(nan_event(), run=run), html.Time)
+    assert (text_of(time), time.title) == ("1 min 12 s into the run", "2023-11-14 22:14:32 UTC")
+
+
+def test_event_panel_run_text_is_never_markup() -> None:
+    hostile = "<script>alert(1)</script> **bold** [x](javascript:alert(1))"
+    panel = event_panel(
+        nan_event(message=hostile, subject=hostile, advice=[hostile], propagated_to=[hostile])
+    )
+    assert hostile in text_of(panel)
+    assert not of_type(panel, dcc.Markdown)
+    assert not any(
+        "dangerously" in name.lower() for part in of_type(panel, Component) for name in part._prop_names
+    )
+
+
+def test_evidence_facts_compare_the_value_with_the_runs_own_median() -> None:
+    rows = {row.label: row.value for row in facts.evidence_facts(spike_event())}
+    assert rows == {
+        "at this event": "9.5",
+        "threshold": "3",
+        "median of this run": "2",
+        "ratio to the median": "× 4.75",
+    }
+
+
+def test_evidence_facts_nan_has_no_ratio() -> None:
+    rows = {row.label: row.value for row in facts.evidence_facts(nan_event())}
+    assert rows["at this event"] == "NaN"
+    assert "ratio to the median" not in rows
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.23456, "1.235"),
+        (0.000123456, "1.235e-04"),
+        (12345.0, "12,345"),
+        (1.5e9, "1.500e+09"),
+        (float("inf"), "+Inf"),
+        (float("-inf"), "-Inf"),
+    ],
+)
+def test_number_text_has_sensible_digits(value: float, text: str) -> None:
+    assert facts.number_text(value) == text
+
+
+def test_memory_evidence_has_binary_units() -> None:
+    event = spike_event(kind="memory_leak", evidence=Evidence(value=1.5 * 2**30))
+    assert facts.evidence_facts(event)[0].value == "1.5 GiB"
+
+
+@given(st.text(max_size=300), st.integers(0, 10_000))
+def test_source_lines_keep_every_character_of_the_source(code: str, first: int) -> None:
+    lines = source_lines(own_frame(code=code, code_first_line=first, line=first))
+    rebuilt = "\n".join("".join(token.text for token in line.tokens) for line in lines)
+    assert rebuilt == code.rstrip("\n")
+    assert [line.number for line in lines] == list(range(first, first + len(lines)))
+
+
+def test_source_lines_colour_what_python_would() -> None:
+    lines = source_lines(own_frame())
+    kinds = {token.text: token.kind for line in lines for token in line.tokens if token.kind}
+    assert kinds["class"] == kinds["return"] == "keyword"
+    assert kinds['"text"'] == "string"
+    assert kinds["# negative"] == "comment"
+    assert kinds["0.5"] == "number"
+
+
+def test_event_order_of_one_moment_puts_the_severest_first() -> None:
+    together = [spike_event(7, time=1.0, severity=name) for name in ("info", "critical", "warning")]
+    assert [event.severity for event in sorted(together, key=facts.event_order)] == [
+        "critical",
+        "warning",
+        "info",
+    ]

@@ -1,0 +1,175 @@
+"""The long-running commands as real processes: what they print, how they end, that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "dashboard"))
+
+from sample_runs import write_run
+
+from dashboard.commands.demo import is_stored
+from dashboard.spool_ingest import SpoolIngest
+from dashboard.store.duck import DuckStore
+
+ADDRESS = re.compile(r"nanscope (http://127\.0\.0\.1:\d+/\?token=\S+)")
+FREE = ("--port", "0", "--ingest", "tcp://127.0.0.1:*", "--no-browser")
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `dashboard ...` with all of its places under tmp_path; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        places = {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dashboard", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **places, **environment},
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    found = ADDRESS.fullmatch(process.stdout.readline().strip())
+    assert found, process.communicate(timeout=60)
+    return found[1]
+
+
+def visitor() -> urllib.request.OpenerDirector:
+    """A client that keeps cookies: the token is asked for once."""
+    return urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+
+def read(client: urllib.request.OpenerDirector, address: str) -> bytes:
+    with client.open(address, timeout=30) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Ctrl-C; return the exit code and what was written to stderr since."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    return process.returncode, errors
+
+
+def runs_behind(folder: Path) -> list[list[str]]:
+    """Command lines of living processes that belong to a test's folder."""
+    return [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if str(folder)
+        in " ".join([*(process.info["cmdline"] or []), *(process.info["environ"] or {}).values()])
+    ]
+
+
+def test_serve_prints_the_address_first_and_ends_quietly_on_ctrl_c(start: Start, tmp_path: Path) -> None:
+    server = start("serve", *FREE)
+    assert b"nanscope" in read(visitor(), address_of(server))
+    assert interrupt(server) == (0, "")
+    assert not (tmp_path / "state" / "nanscope" / "serve.json").exists()
+
+
+def test_serve_port_in_use_is_one_sentence_and_exit_2(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = start("serve", "--port", str(taken.getsockname()[1]), "--ingest", "tcp://127.0.0.1:*")
+        _, errors = server.communicate(timeout=60)
+    assert server.returncode == 2
+    assert errors.count("\n") == 1
+    assert "in use" in errors
+
+
+def test_serve_spool_that_is_none_is_refused(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "photos" / "one").mkdir(parents=True)
+    server = start("serve", *FREE, "--spool", str(tmp_path / "photos"))
+    _, errors = server.communicate(timeout=60)
+    assert (server.returncode, errors.count("\n")) == (2, 1)
+    assert "is not a spool" in errors
+
+
+def test_open_shows_the_finished_run_and_leaves_no_trace(start: Start, tmp_path: Path) -> None:
+    write_run(tmp_path / "finished", steps=30)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    server = start("open", str(tmp_path / "finished"), *FREE, TMPDIR=str(temporary))
+    address, browser = address_of(server), visitor()
+    read(browser, address)
+    assert b"nonfinite_gradient" in read(browser, address.partition("?")[0] + "export/json?run=run-a")
+    assert interrupt(server) == (0, "")
+    assert list(temporary.iterdir()) == []
+    assert not (tmp_path / "state").exists()
+
+
+def test_open_empty_spool_is_one_sentence(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    server = start("open", str(tmp_path / "empty"), *FREE)
+    _, errors = server.communicate(timeout=60)
+    assert (server.returncode, errors.count("\n")) == (2, 1)
+
+
+@pytest.mark.slow
+def test_demo_ends_by_itself_once_all_is_stored(start: Start, tmp_path: Path) -> None:
+    demo = start("demo", *FREE, "--", "--steps", "12", "--fault", "none", DEMO_EXIT="1")
+    output, errors = demo.communicate(timeout=170)
+    assert demo.returncode == 0, errors
+    assert ADDRESS.search(output)
+    (run,) = (tmp_path / "spool").iterdir()
+    store = DuckStore(tmp_path / "state" / "nanscope" / "data")
+    try:
+        assert is_stored(store, run)
+    finally:
+        store.close()
+    assert runs_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_demo_ctrl_c_ends_training_and_server_and_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    demo = start("demo", *FREE, "--", "--steps", "100000")
+    address_of(demo)
+    assert demo.stdout is not None
+    assert "step" in demo.stdout.readline()
+    assert interrupt(demo) == (0, "")
+    assert runs_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_demo_failing_training_is_one_clear_sentence(start: Start) -> None:
+    demo = start("demo", *FREE, "--", "--nonsense", DEMO_EXIT="1")
+    _, errors = demo.communicate(timeout=120)
+    assert demo.returncode == 2
+    assert errors.splitlines()[-1].startswith("dashboard: The demo's training failed with exit code 2")
+
+
+def test_is_stored_only_once_the_store_has_every_record(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "spool", steps=10)
+    store = DuckStore(tmp_path / "data")
+    try:
+        assert not is_stored(store, run)
+        SpoolIngest(store, tmp_path / "spool").run_one(run)
+        assert is_stored(store, run)
+        assert not is_stored(store, tmp_path / "spool" / "unknown")
+    finally:
+        store.close()
