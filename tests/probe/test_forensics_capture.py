@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from replayed_step import CapturedStep, Lambda, around, batch, run_step
+from replayed_step import CapturedStep, Lambda, batch, run_step
 from torch import nn
 
 from probe.forensics.capture import begin_capture
@@ -137,10 +137,31 @@ def test_parameter_returned_by_the_forward_gets_no_hook():
     assert not capture.declined
 
 
-def test_capture_of_a_released_step_is_declined():
-    step = run_step(around(torch.tanh), batch())
-    step.captures[0].release()
-    assert "released" in step.replay().reason
+def test_output_in_an_unknown_object_is_found_one_level_deep():
+    class Result:
+        pass
+
+    class Root(nn.Linear):
+        def forward(self, x):
+            result = Result()
+            result.score, result.self_reference = super().forward(x), self
+            return result
+
+    step = CapturedStep(Root(4, 3))
+    step.backward(step.call(batch()).score.pow(2).mean())
+    assert step.replay().fidelity == "exact"
+
+
+def test_capture_dies_with_the_session_although_the_output_lives_on():
+    model = nn.Linear(4, 4)
+    capture = _begin(model, batch())
+    output = model(batch())
+    capture.finish(output)
+    gone = weakref.ref(capture)
+    del capture
+    gc.collect()
+    assert gone() is None
+    output.sum().backward()
 
 
 @pytest.mark.parametrize(

@@ -105,5 +105,11 @@ def test_version_of_an_inference_tensor_is_none():
     assert torch_private.version_of(tensor) is None
 
 
-def test_storage_key_of_a_sparse_tensor_is_zero():
-    assert torch_private.storage_key(torch.eye(2).to_sparse()) == 0
+def test_storage_key_of_a_sparse_tensor_is_that_of_its_values():
+    indices, values = torch.tensor([[0, 2]]), torch.ones(2)
+    sparse = torch.sparse_coo_tensor(indices, values, (4,), check_invariants=True)
+    assert torch_private.storage_key(sparse) == values.data_ptr()
+
+
+def test_storage_key_of_an_empty_tensor_is_zero():
+    assert torch_private.storage_key(torch.empty(0)) == 0

@@ -60,7 +60,7 @@ def test_mask_argument_loses_against_a_creator():
 
 def test_infinite_gradient_from_outside_is_an_entry_whatever_its_sign():
     verdict = find_origin({}, [_cause(None, MASK, "gradient")])
-    assert verdict.entry.source == "gradient"
+    assert (verdict.entry.source, verdict.weak) == ("gradient", False)
 
 
 def test_reader_of_unknown_bad_memory_is_the_last_resort():

@@ -39,6 +39,14 @@ def test_model_called_three_times_for_one_loss_is_exact():
     assert step.replay().fidelity == "exact"
 
 
+def test_one_call_then_three_calls_for_one_loss_are_exact():
+    step = CapturedStep(around(torch.tanh))
+    step.backward(step.call(batch()).pow(2).mean())
+    outputs = [step.call(batch() * number) for number in (0.1, 3.0, 7.0)]
+    step.backward(sum((output**2).mean() for output in outputs))
+    assert step.replay().fidelity == "exact"
+
+
 def test_two_backwards_through_one_graph_are_exact():
     step = CapturedStep(around(torch.tanh))
     output = step.call(batch())
@@ -89,6 +97,15 @@ def test_bf16_autocast_is_exact():
         loss = step.call(torch.randn(2, 5, 8)).float().pow(2).mean()
     step.backward(loss)
     assert step.replay().fidelity == "exact"
+
+
+def test_trip_inside_autocast_after_a_backward_outside_of_it_is_exact():
+    step = CapturedStep(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = step.call(torch.randn(2, 5, 8)).float().pow(2).mean()
+    step.backward(loss)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert step.replay().fidelity == "exact"
 
 
 def test_bf16_autocast_still_open_at_the_trip_is_exact():
@@ -170,6 +187,37 @@ class Counting(nn.Module):
     def forward(self, x):
         self.calls += 1
         return self.body(x) * self.calls + self.body(x) ** 2
+
+
+class Recurrent(nn.Module):
+    """Carries a hidden state from step to step, and counts its calls."""
+
+    def __init__(self, *, in_place):
+        super().__init__()
+        self.cell, self.in_place = nn.GRUCell(4, 4), in_place
+        self.hidden, self.calls = torch.zeros(6, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.cell(x, self.hidden.clone()) / self.calls
+        if self.in_place:
+            self.hidden.copy_(y.detach())
+        else:
+            self.hidden = y.detach()
+        return y
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_attributes_carried_from_step_to_step_are_exact_from_the_second_call(in_place):
+    model = Recurrent(in_place=in_place)
+    run_step(model, batch())
+    model.zero_grad()
+    step = run_step(model, batch())
+    hidden, content = model.hidden, model.hidden.clone()
+    assert step.replay().fidelity == "exact"
+    assert model.hidden is hidden
+    assert torch.equal(hidden, content)
+    assert model.calls == 2
 
 
 def test_attribute_that_changes_finite_gradients_could_not_be_reproduced():

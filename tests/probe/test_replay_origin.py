@@ -190,6 +190,16 @@ def test_last_module_name_has_no_wrapper_prefix():
     assert step.replay().origin.module == "1"
 
 
+def test_op_without_a_derivative_does_not_take_the_line_of_the_one_before():
+    def then_a_constant(x):
+        y = torch.sqrt((x - x) * x)
+        torch.zeros(3)
+        return y
+
+    replay = run_step(around(then_a_constant), batch()).replay()
+    assert source_line(replay.forward[-1]) == "y = torch.sqrt((x - x) * x)"
+
+
 class Reciprocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -219,3 +229,19 @@ def test_fault_in_an_in_place_op_on_a_view_is_named_with_its_line():
     replay = run_step(around(root_of_a_column), batch()).replay()
     assert (replay.origin.op, replay.origin.module) == ("CopySlices (sqrt_)", "1")
     assert source_line(replay.forward[-1]) == "x[:, 0].sqrt_()"
+
+
+class SparseWords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.root = nn.Embedding(10, 4, sparse=True), SquareRoot()
+
+    def forward(self, words):
+        return self.root(self.words(words))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_fault_that_reaches_only_a_sparse_gradient_is_named():
+    replay = run_step(SparseWords(), torch.tensor([1, 1, 3])).replay()
+    assert replay.fidelity == "exact"
+    assert (replay.origin.op, replay.origin.module) == ("SqrtBackward0", "root")
