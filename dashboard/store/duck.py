@@ -27,7 +27,7 @@ from .heatmaps import plan_heatmap, read_heatmap
 from .ingest import Intake, decode
 from .protocol import GapRange, Heatmap, RunSummary, StepRange, StreamPosition
 from .queries import Snapshot, read_scalars
-from .schema import open_cursor, open_database
+from .schema import FILE_NAME, open_cursor, open_database
 from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
@@ -154,7 +154,7 @@ class DuckStore:
                 self._transaction(saved, taken)
                 durable = True
             except duckdb.Error as error:
-                raise DashboardError(f"the store cannot write, and tries again: {error}") from error
+                raise DashboardError(_explain("cannot write, and tries again", error)) from error
             finally:
                 if not durable:
                     with self._lock:
@@ -211,7 +211,7 @@ class DuckStore:
             yield Snapshot(cursor, edge)
             cursor.execute("ROLLBACK")
         except duckdb.Error as error:
-            raise DashboardError(f"the store cannot read: {error}") from error
+            raise DashboardError(_explain("cannot read", error)) from error
         finally:
             cursor.close()
 
@@ -313,3 +313,14 @@ def _read_epoch(database: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the last commit that this connection's transaction sees."""
     row = database.execute("SELECT epoch FROM meta").fetchone()
     return int(row[0]) if row else 0
+
+
+def _explain(what: str, error: duckdb.Error) -> str:
+    """Return one sentence for a failed read or commit, with the way out where the file is damaged."""
+    text = str(error).splitlines()[0]
+    damaged = any(word in text.lower() for word in ("checksum", "corrupt", "could not read"))
+    way_out = (
+        f"; the data file is damaged: stop the dashboard, move {FILE_NAME} out of its data folder and start "
+        "again, and what the journals still hold is read in again"
+    )
+    return f"the store {what}: {text}{way_out if damaged else ''}"

@@ -22,9 +22,9 @@ MEMORY_LIMIT: Final = "160MB"
 THREADS: Final = 2
 DATABASE: Final = "nanscope"
 ROW_GROUP: Final = 8192
-"""Rows that a checkpoint writes as one. It rewrites every row group that is not full, and joins small ones unless
-`max_vacuum_tasks` is 0. Measured with rows of 8 kB, for 100 MB on a busy machine: 3 to 15 s with DuckDB's 122,880
-and automatic compression, 0.5 s with 8,192 and none; random floats do not compress."""
+"""Rows that a checkpoint writes as one. It rewrites every row group that is not full, and joins small ones
+unless `max_vacuum_tasks` is 0. Measured with rows of 8 kB, 100 MB on a busy machine: 3 to 15 s with DuckDB's
+122,880 and automatic compression, 0.5 s with 8,192 and none; random floats do not compress."""
 WAL_CHECKPOINT: Final = "64MB"
 """A checkpoint merges the write-ahead log into the file; rarer ones keep commits short."""
 

@@ -128,7 +128,8 @@ def test_damage_inside_the_data_is_an_error_and_never_a_wrong_number(tmp_path):
         try:
             frame = store.scalars(RUN, 0, ["loss"])
             assert store.notice is not None or set(frame["mean"]) == {1.0}
-        except DashboardError:
+        except DashboardError as error:
+            assert "move nanscope.duckdb out of its data folder" in str(error)
             found += 1
         store.close()
     assert found > 0
