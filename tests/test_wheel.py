@@ -1,0 +1,71 @@
+"""The built wheel, installed on its own: what it carries, and that it works away from the checkout."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, and this one's libraries behind it."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=False, system_site_packages=False)
+    site = next((home / "lib").glob("python*/site-packages"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    # Behind the wheel's own files; the checkout's editable install is left out by not reading .pth files.
+    (site / "libraries.pth").write_text("\n".join(libraries))
+    return home / "bin" / "python"
+
+
+def run(python: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(python), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_wheel_carries_assets_demo_types_and_license(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assets = {f"dashboard/assets/{path.name}" for path in (ROOT / "assets").iterdir()}
+    expected = {"dashboard/demo_train.py", "dashboard/py.typed", "probe/py.typed", *assets}
+    expected |= {f"dashboard/export/{path.name}" for path in (ROOT / "dashboard" / "export").glob("page.*")}
+    assert expected <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "demo_train", "assets/"))]
+
+
+def test_wheel_imports_come_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    code = "import probe, dashboard; print(probe.__file__); print(dashboard.__file__)"
+    finished = run(installed, "-c", code, folder=tmp_path)
+    assert finished.stderr == ""
+    assert all(str(installed.parents[1]) in line for line in finished.stdout.splitlines())
+
+
+def test_wheel_records_a_run_and_exports_it(installed: Path, tmp_path: Path) -> None:
+    demo = next((installed.parents[1] / "lib").glob("python*/site-packages/dashboard/demo_train.py"))
+    trained = run(installed, str(demo), "--steps", "12", "--fault-step", "6", folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    spool = os.environ["NANSCOPE_SPOOL"]
+    listed = run(installed, "-m", "dashboard", "events", spool, "--json", folder=tmp_path)
+    assert '"kind":"nonfinite_loss"' in listed.stdout.replace(": ", ":")
+    exported = run(installed, "-m", "dashboard", "export", spool, "-o", "run.html", folder=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    assert "demo_train.py" in (tmp_path / "run.html").read_text()
