@@ -8,7 +8,7 @@ Nothing here draws random numbers, changes a tensor or leaves a gradient graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import cast
 
@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 _SMALL_ELEMENTS = 16_384
 """Up to this size copying into a flat buffer is cheaper than a torch call each (see bench_statistics)."""
+_CHUNK_ELEMENTS = 32_768
 _CANCELLATION = 1e-3
 """Below this ratio of variance to mean square, float32 sums no longer carry the variance: use float64."""
 _SAFE_NORM = (1e-15, 1e15)
@@ -58,15 +59,22 @@ class TensorStatistics:
             return float(np.sqrt(np.sum(np.square(self.norm[~self.missing]))))
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Tensors that make one flat buffer: their indices, sizes and offsets in it, each (tensors,)."""
+
+    at: npt.NDArray[np.intp]
+    sizes: npt.NDArray[np.intp]
+    starts: npt.NDArray[np.intp]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuringPlan:
     """Which way each tensor of a list is measured. Holds as long as kinds and sizes stay the same."""
 
     count: int
-    small: npt.NDArray[np.intp]
-    """Indices of the tensors that are concatenated."""
-    small_sizes: npt.NDArray[np.intp]
-    small_starts: npt.NDArray[np.intp]
+    chunks: tuple[_Chunk, ...]
+    """Small tensors that are concatenated and reduced together."""
     large: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
     """(accumulator dtype, indices), one entry for each device and accumulator."""
     unusual: tuple[int, ...]
@@ -97,13 +105,11 @@ def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
         else:
             wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
             large.setdefault((tensor.device, wide), []).append(index)
-    sizes = np.array([cast(Tensor, tensors[index]).numel() for index in small], dtype=np.intp)
+    sizes = [cast(Tensor, tensors[index]).numel() for index in small]
     planned = len(small) + len(unusual) + sum(map(len, large.values()))
     return MeasuringPlan(
         count=len(tensors),
-        small=np.array(small, dtype=np.intp),
-        small_sizes=sizes,
-        small_starts=np.cumsum(sizes) - sizes,
+        chunks=tuple(_cut_into_chunks(small, sizes)),
         large=tuple((accumulator, tuple(indices)) for (_, accumulator), indices in large.items()),
         unusual=tuple(unusual),
         absent=planned < len(tensors),
@@ -129,8 +135,8 @@ def tensor_statistics(
     present = cast(Sequence[Tensor], tensors)
     result = _empty(len(tensors))
     with torch.no_grad(), np.errstate(all="ignore"):
-        if len(plan.small):
-            _measure_small(result, present, plan)
+        for chunk in plan.chunks:
+            _measure_chunk(result, present, chunk)
         for accumulator, indices in plan.large:
             _measure_large(result, [(index, present[index]) for index in indices], accumulator)
         for index in plan.unusual:
@@ -158,19 +164,29 @@ def _empty(count: int) -> TensorStatistics:
     return TensorStatistics(**arrays, missing=np.ones(count, dtype=np.bool_))
 
 
-def _measure_small(result: TensorStatistics, tensors: Sequence[Tensor], plan: MeasuringPlan) -> None:
+def _cut_into_chunks(indices: list[int], sizes: list[int]) -> Iterator[_Chunk]:
+    """Group tensors, in order, so that a group's float64 copy stays in the processor's cache."""
+    begin, elements = 0, 0
+    for position, size in enumerate([*sizes, _CHUNK_ELEMENTS + 1]):
+        if elements + size > _CHUNK_ELEMENTS and position > begin:
+            chosen = np.array(sizes[begin:position], dtype=np.intp)
+            yield _Chunk(np.array(indices[begin:position]), chosen, np.cumsum(chosen) - chosen)
+            begin, elements = position, 0
+        elements += size
+
+
+def _measure_chunk(result: TensorStatistics, tensors: Sequence[Tensor], chunk: _Chunk) -> None:
     """Concatenate and reduce by segment, in float64."""
-    at, sizes, starts = plan.small, plan.small_sizes, plan.small_starts
-    chosen = tensors if len(at) == len(tensors) else [tensors[index] for index in at]
+    at, sizes, starts = chunk.at, chunk.sizes, chunk.starts
+    chosen = [tensors[index] for index in at]
     flat = torch_private.concatenate(chosen).double().numpy()
     mean = np.add.reduceat(flat, starts) / sizes
-    max_abs = np.maximum.reduceat(np.abs(flat), starts)
-    # flat is our own copy: squaring in place saves an allocation.
+    # flat is our own copy: it is overwritten to save an allocation.
+    max_abs = np.maximum.reduceat(np.abs(flat, out=flat), starts)
     mean_square = np.add.reduceat(np.square(flat, out=flat), starts) / sizes
-    variance = mean_square - np.square(mean)
     norm = np.sqrt(mean_square * sizes)
     result.norm[at], result.max_abs[at], result.mean[at] = norm, max_abs, mean
-    result.std[at] = np.sqrt(np.maximum(variance, 0.0))
+    result.std[at] = np.sqrt(np.maximum(mean_square - np.square(mean), 0.0))
     result.missing[at] = False
     # Counts are wanted where something is not finite; squares of extreme float64 overflow or vanish.
     doubtful = ~np.isfinite(norm) | ((norm < 1e-140) & (max_abs > 0))
