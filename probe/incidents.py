@@ -7,6 +7,7 @@ decides what an event says.
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -291,13 +292,15 @@ def _message(finding: Finding, step: int, replay: Replay | None, no_replay: str 
 
 
 def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
-    """Write "NaN first at step 400 in `blocks.3.norm`, `train.py:26`, forward"."""
+    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)"."""
     assert replay.origin is not None
     origin = replay.origin
-    where = "outside any module" if origin.module is None else f"in `{origin.module or '(root)'}`"
-    line = user_line(replay.forward)
-    at = "" if line is None else f", `{Path(line.file).name}:{line.line}`"
-    return f"{replay.value_kind} first at step {step} {where}{at}, {origin.phase} ({origin.op})"
+    seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
+    what = f"{seen} first at step {step}"
+    if replay.value_kind != seen:
+        what = f"{seen} at step {step} began as {replay.value_kind}"
+    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
+    return f"{what} {where}{_at_line(replay.forward)}, {origin.phase} ({origin.op})"
 
 
 def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
@@ -308,7 +311,7 @@ def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
 
 def _at_line(frames: Sequence[StackFrame]) -> str:
     line = user_line(frames)
-    return "" if line is None else f", `{Path(line.file).name}:{line.line}`"
+    return "" if line is None else f", {Path(line.file).name}:{line.line}"
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:

@@ -1,0 +1,49 @@
+"""`ProbeConfig`: where options come from, what is refused, and that the README's table is true."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from probe.config import ProbeConfig, is_switched_off
+
+
+def test_argument_goes_before_environment_goes_before_default() -> None:
+    environment = {"NANSCOPE_RUN": "from-environment", "NANSCOPE_CONNECT": ""}
+    assert ProbeConfig.resolve({}, {}).run is None
+    assert ProbeConfig.resolve({}, environment).run == "from-environment"
+    assert ProbeConfig.resolve({}, environment).connect == ""
+    assert ProbeConfig.resolve({"run": "mine"}, environment).run == "mine"
+
+
+def test_spool_from_environment_is_taken(tmp_path: Path) -> None:
+    assert ProbeConfig.resolve({}, {"NANSCOPE_SPOOL": str(tmp_path)}).spool == tmp_path
+
+
+def test_level_from_environment_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="level='loud' is not available"):
+        ProbeConfig.resolve({}, {"NANSCOPE_LEVEL": "loud"})
+
+
+@pytest.mark.parametrize("value", [True, 0, -1, 1.5, "3"])
+def test_counts_must_be_whole_and_positive(value: object) -> None:
+    with pytest.raises(ValueError, match=r"parameter_norm_every=.* must be a whole number of at least 1"):
+        ProbeConfig.resolve({"parameter_norm_every": value}, {})
+
+
+@pytest.mark.parametrize(("value", "off"), [("", False), ("0", False), ("1", True), ("yes", True)])
+def test_off_switch_reads_its_variable(value: str, off: bool) -> None:
+    assert is_switched_off({"NANSCOPE_OFF": value}) is off
+
+
+def test_readme_table_lists_every_option_with_its_default() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- options:", 1)[1].split("\n\n", 1)[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if "| `" in line]
+    documented = {name.strip("`"): default.strip("`") for name, default in rows}
+    assert set(documented) == {field.name for field in fields(ProbeConfig)}
+    for field in fields(ProbeConfig):
+        if isinstance(field.default, bool | int):
+            assert documented[field.name] == str(field.default), field.name
+        elif isinstance(field.default, str):
+            assert documented[field.name] == f'"{field.default}"', field.name
