@@ -1,0 +1,130 @@
+"""The whole line as a user has it: `dashboard serve`, a real training with a fault, a browser, an export."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+FAULT_STEP = 120
+PLANTED = "return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight"
+NEWEST_STEP = (
+    "Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
+    ".map(t => t.x.at(-1) ?? -1))"
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Everything under tmp_path; probes find the dashboard by themselves, as they do for a user."""
+    places = {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
+    kept = {name: value for name, value in os.environ.items() if name != "NANSCOPE_CONNECT"}
+    return {**kept, **places, "NANSCOPE_LINGER_S": "2"}
+
+
+@pytest.fixture
+def address(environment: dict[str, str]) -> Iterator[str]:
+    """Address of a running `dashboard serve`, with its token."""
+    command = ["serve", "--port", "0", "--ingest", "tcp://127.0.0.1:*", "--no-browser"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "dashboard", *command], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert server.stdout is not None
+    found = re.fullmatch(r"nanscope (\S+)", server.stdout.readline().strip())
+    assert found
+    yield found[1]
+    server.terminate()
+    server.communicate(timeout=30)
+    assert server.returncode == 0
+
+
+def until(page: Page, script: str, arg: object = None) -> None:
+    """Wait as long as a real training on a busy machine may take."""
+    deadline = time.monotonic() + 120
+    while not page.evaluate(script, arg):
+        assert time.monotonic() < deadline, f"never true: {script}"
+        page.wait_for_timeout(100)
+
+
+def start_training(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 60)]
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "demo_train.py"), *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def watch_it_grow(page: Page) -> None:
+    """The loss line and the heatmap get longer on the page that was loaded before training began."""
+    picture = "document.querySelector('#heatmap-canvas').toDataURL()"
+    until(page, f"document.querySelector('#plot-loss')?.data && {NEWEST_STEP} >= 5")
+    before = page.evaluate(NEWEST_STEP), page.evaluate(picture)
+    until(page, f"before => {NEWEST_STEP} > before", arg=before[0])
+    until(page, f"before => {picture} !== before", arg=before[1])
+    assert page.evaluate("window.loadedBeforeTraining") is True
+
+
+def test_nan_in_a_real_training_is_seen_explained_and_exported(
+    page: Page, browser: Browser, address: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    page.goto(address)
+    expect(page.locator("#empty-state")).to_be_visible()
+    page.evaluate("window.loadedBeforeTraining = true")
+    training = start_training(environment)
+    try:
+        watch_it_grow(page)
+        marker = page.locator("#plot-timeline .scatterlayer .point")
+        expect(marker.first).to_be_attached(timeout=120_000)
+        click_where_it_is(page, marker.first)
+        expect(page.locator("#event-content")).to_contain_text(f"at step {FAULT_STEP}")
+        expect(page.locator("#event-content")).to_contain_text("blocks.0.norm1")
+        planted = page.locator("#event-content .source-line.current", has_text=PLANTED)
+        expect(planted.first).to_be_visible()
+        assert training.wait(timeout=120) == 0
+    finally:
+        training.kill()
+        training.wait(timeout=30)
+    assert_in_offline_export(browser, export_html(page, tmp_path / "run.html"))
+
+
+def click_where_it_is(page: Page, marker: Locator) -> None:
+    """Click as a hand does, once the marker is in view: the charts move on while training is live."""
+    expect(marker).to_be_visible(timeout=30_000)
+    box = marker.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
+def export_html(page: Page, target: Path) -> Path:
+    page.locator("#export-menu").click()
+    with page.expect_download() as download:
+        page.locator("#export-html").click()
+    download.value.save_as(target)
+    return target
+
+
+def assert_in_offline_export(browser: Browser, file: Path) -> None:
+    """The same event, with its line, in the file alone: no server, no network."""
+    context = browser.new_context()
+    context.set_offline(True)
+    exported = context.new_page()
+    requests: list[str] = []
+    exported.on("request", lambda request: requests.append(request.url))
+    exported.goto(file.as_uri())
+    event = exported.locator("details", has_text="blocks.0.norm1").first
+    expect(event).to_contain_text(f"at step {FAULT_STEP}")
+    expect(exported.locator(".source-line.current", has_text=PLANTED).first).to_be_attached()
+    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [file.as_uri()]
+    context.close()
