@@ -66,7 +66,7 @@ class LossMeter:
         ).tolist()
         losses, raw = host[:count], host[count:]
         # A division counts as the accumulation's only if it is by the number of micro-steps that really ran.
-        accumulated = count > 1 and all(divisor == count for divisor in self._divisors)
+        accumulated = all(divisor == count for divisor in self._divisors)
         return StepLoss(sum(losses) * (count if accumulated else 1), sum(raw))
 
     def reset(self) -> None:

@@ -54,19 +54,18 @@ def new_threads(before: set[threading.Thread]) -> list[str]:
 
 
 def _children() -> set[int]:
-    return {
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and not _is_playwright(child)
-    }
+    return {child.pid for child in psutil.Process().children(recursive=True) if _is_ours(child)}
 
 
-def _is_playwright(process: psutil.Process) -> bool:
+def _is_ours(process: psutil.Process) -> bool:
+    """Not a process that has ended in the meantime, nor one of the browser's, which ends in its own time."""
     try:
-        command = " ".join(process.cmdline())
+        with process.oneshot():
+            name, command = process.name(), " ".join(process.cmdline())
+            has_ended = process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return True
-    return "playwright" in command or "chromium" in command
+        return False
+    return not (has_ended or name.startswith("chrom") or "playwright" in command or "chromium" in command)
 
 
 def _assert_no_torch_hooks() -> None:

@@ -9,6 +9,7 @@ import torch
 from journals import read_journal
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
 
 import probe
 
@@ -133,14 +134,47 @@ def test_grad_scaler_scale_is_undone_and_its_overflow_is_information(spool: Path
 def test_forked_child_records_nothing(spool: Path) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with probe.watch(model, optimizer):
+    with probe.watch(model, optimizer) as run:
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
             model(torch.ones(3, 4)).sum().backward()
             optimizer.step()
-            os._exit(0)
+            os._exit(1 if run.active else 0)
         assert os.waitpid(child, 0)[1] == 0
         (model(torch.ones(3, 4)).sum() * math.pi).backward()
         optimizer.step()
     assert steps_of(spool) == [0]
+
+
+def test_reentrant_checkpoint_is_one_backward(spool: Path) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.inner = make_model()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, self.first(x), use_reentrant=True)
+
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer):
+        (model(torch.ones(3, 4)).sum() * math.nan).backward()
+        optimizer.step()
+    (run,) = spool.iterdir()
+    (frame,) = read_journal(run).frames
+    # Judged inside the backward of the checkpoint, the first layer would not have its gradient yet.
+    assert frame.missing == b""
+
+
+def test_second_clipping_does_not_hide_what_the_first_changed(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer):
+        model(100 * torch.ones(3, 4)).square().sum().backward()
+        total = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        optimizer.step()
+    (run,) = spool.iterdir()
+    assert read_journal(run).frames[0].scalars["grad_norm"] == pytest.approx(total)
