@@ -1,0 +1,145 @@
+"""Synthetic runs as wire records: what a probe would send, without a training."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dashboard.store.protocol import Store
+from probe.wire import (
+    Event,
+    Evidence,
+    Frame,
+    LayerInfo,
+    Layout,
+    Origin,
+    ParameterInfo,
+    RunEnd,
+    RunStart,
+    StackFrame,
+    Stacks,
+    StreamKey,
+    encode,
+    event_id,
+    pack_column,
+)
+
+INCARNATION = 1_700_000_000_000_000_000
+
+
+def key(stream: str, *, run: str = "demo-run", rank: int = 0) -> StreamKey:
+    return StreamKey(run=run, writer=f"{rank}-{INCARNATION}", stream=stream)
+
+
+def run_start(
+    *, run: str = "demo-run", rank: int = 0, time: float = 1_700_000_000.0, name: str = "train.py"
+) -> RunStart:
+    return RunStart(run=run, rank=rank, incarnation=INCARNATION, name=name, time=time, world_size=1)
+
+
+def layout(blocks: int = 4) -> Layout:
+    names = ["embed"]
+    for block in range(blocks):
+        names += [
+            f"blocks.{block}.{part}" for part in ("norm1", "attn.qkv", "attn.out", "norm2", "mlp.0", "mlp.2")
+        ]
+    names += ["norm", "head"]
+    layers = [LayerInfo(name=name, type="Linear") for name in names]
+    parameters = [
+        ParameterInfo(name=f"{name}.{part}", shape=[8, 8], dtype="float32", layer=index)
+        for index, name in enumerate(names)
+        for part in ("weight", "bias")
+    ]
+    return Layout(layout=0, model="Transformer", parameters=parameters, layers=layers)
+
+
+def frame(step: int, description: Layout, *, time: float, bad: str = "", seed: int = 0) -> Frame:
+    """One step; `bad` is "nan" or "inf" for non-finite loss and gradients from the third layer on."""
+    count = len(description.parameters)
+    draw = np.random.default_rng((seed, step))
+    depth = np.linspace(0.0, -2.5, count)
+    norms = 10 ** (depth + 0.15 * draw.standard_normal(count) - 0.3 * np.log10(1 + step / 50))
+    loss = 4.2 * np.exp(-step / 400) + 1.2 + 0.05 * draw.standard_normal()
+    if bad:
+        norms[: count // 2] = np.nan if bad == "nan" else np.inf
+        loss = float(bad)
+    scalars = {
+        "loss": float(loss),
+        "grad_norm": float(np.sqrt(np.sum(norms**2))),
+        "step_time_s": 0.1,
+        "probe_fraction": 0.011,
+        "process_rss_bytes": 1.1e9 + 1e5 * step,
+        "system_used_bytes": 5.6e9,
+        "system_total_bytes": 16e9,
+    }
+    return Frame(step=step, time=time, scalars=scalars, columns=[pack_column("grad_norm", norms)])
+
+
+def event(
+    step: int,
+    *,
+    run: str = "demo-run",
+    kind: str = "nonfinite_loss",
+    severity: str = "critical",
+    time: float = 0.0,
+    message: str = "",
+) -> Event:
+    code = "def forward(self, x):\n    variance = x.var(-1)\n    return x / variance.sqrt()\n"
+    where = StackFrame(file="/home/ann/train.py", line=26, function="forward", code=code, code_first_line=24)
+    return Event(
+        id=event_id(
+            run=run, rank=0, incarnation=INCARNATION, model="", kind=kind, subject="blocks.1.norm1", step=step
+        ),
+        run=run,
+        rank=0,
+        incarnation=INCARNATION,
+        step=step,
+        time=time or 1_700_000_000.0 + step * 0.1,
+        kind=kind,
+        severity=severity,
+        subject="blocks.1.norm1",
+        message=message or f"NaN first at step {step} in blocks.1.norm1, train.py:26, forward",
+        evidence=Evidence(value=float("nan"), baseline={"median": 1.3, "steps": 400.0}),
+        origin=Origin(phase="forward", op="aten.div", module="blocks.1.norm1"),
+        stacks=Stacks(forward=[where], training_loop=[where]),
+        advice=["Add an epsilon to the variance."],
+    )
+
+
+def fill(
+    store: Store,
+    *,
+    steps: range,
+    blocks: int = 4,
+    run: str = "demo-run",
+    rank: int = 0,
+    bad: dict[int, str] | None = None,
+    start_time: float = 1_700_000_000.0,
+    name: str = "train.py",
+) -> None:
+    """Append frames, and before the first ones what describes the run."""
+    description = layout(blocks)
+    events, metrics = key("events", run=run, rank=rank), key("metrics", run=run, rank=rank)
+    if store.position(events).next_seq == 0:
+        start = run_start(run=run, rank=rank, time=start_time, name=name)
+        store.append(events, 0, [encode(start), encode(description)])
+    frames = [
+        encode(frame(step, description, time=start_time + step * 0.1, bad=(bad or {}).get(step, "")))
+        for step in steps
+    ]
+    store.append(metrics, store.position(metrics).next_seq, frames)
+    store.commit()
+
+
+def add_event(store: Store, event: Event) -> None:
+    """Append one event to its run."""
+    events = key("events", run=event.run, rank=event.rank)
+    store.append(events, store.position(events).next_seq, [encode(event)])
+    store.commit()
+
+
+def end_run(store: Store, *, run: str = "demo-run") -> None:
+    """Append the record of an orderly end."""
+    events = key("events", run=run)
+    record = encode(RunEnd(time=1_700_000_000.0, step=None, outcome="finished"))
+    store.append(events, store.position(events).next_seq, [record])
+    store.commit()

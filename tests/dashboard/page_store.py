@@ -1,0 +1,229 @@
+"""The reading half of the `Store` protocol by plain loops over lists: what views and live feed run on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from dashboard.store.protocol import GapRange, Heatmap, RankSummary, RunSummary, StepRange, StreamPosition
+from dashboard.views.theme import ALL_STEPS
+from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record, unpack_column
+
+
+@dataclass
+class _Rank:
+    start: RunStart
+    layout: Layout | None = None
+    frames: list[Frame] = field(default_factory=list)
+    events: dict[str, Event] = field(default_factory=dict)
+    end: RunEnd | None = None
+
+
+class PageStore:
+    """Everything in lists, nothing durable."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[str, int], _Rank] = {}
+        self._next: dict[StreamKey, int] = {}
+        self._lock = threading.RLock()
+        self.gap_ranges: list[GapRange] = []
+
+    def position(self, key: StreamKey) -> StreamPosition:
+        at = self._next.get(key, 0)
+        return StreamPosition(key=key, next_seq=at, stored=at, gaps=0, dropped=0)
+
+    def positions(self, run: str) -> list[StreamPosition]:
+        return [self.position(key) for key in self._next if key.run == run]
+
+    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+        with self._lock:
+            expected = self._next.get(key, 0)
+            if first_seq > expected:
+                return expected
+            for data in records[expected - first_seq :]:
+                self._take(key, decode_record(data))
+            self._next[key] = max(expected, first_seq + len(records))
+            return self._next[key]
+
+    def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
+        self._next[key] = end_seq
+        return end_seq
+
+    def commit(self) -> dict[StreamKey, int]:
+        return dict(self._next)
+
+    def runs(self) -> list[RunSummary]:
+        with self._lock:
+            by_run: dict[str, list[tuple[int, _Rank]]] = {}
+            for (run, rank), data in sorted(self._ranks.items()):
+                by_run.setdefault(run, []).append((rank, data))
+            summaries = [_summary(run, ranks) for run, ranks in by_run.items()]
+        return sorted(summaries, key=lambda run: -run.started)
+
+    def run_start(self, run: str, rank: int = 0) -> RunStart | None:
+        found = self._ranks.get((run, rank))
+        return found.start if found else None
+
+    def layout(self, run: str, rank: int = 0) -> Layout | None:
+        found = self._ranks.get((run, rank))
+        return found.layout if found else None
+
+    def scalar_names(self, run: str, rank: int = 0) -> list[str]:
+        return sorted({name for frame in self._frames(run, rank, ALL_STEPS) for name in frame.scalars})
+
+    def scalars(
+        self, run: str, rank: int, names: list[str], steps: StepRange = ALL_STEPS, max_points: int = 1000
+    ) -> pd.DataFrame:
+        frames = self._frames(run, rank, steps)
+        rows: list[dict[str, object]] = []
+        for name in names:
+            points = [(f.step, f.time, f.scalars[name]) for f in frames if name in f.scalars]
+            size = max(1, -(-len(points) // max_points))
+            rows += [_pool(name, points[begin : begin + size]) for begin in range(0, len(points), size)]
+        columns = ["name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def heatmap(
+        self,
+        run: str,
+        rank: int,
+        statistic: str = "grad_norm",
+        steps: StepRange = ALL_STEPS,
+        max_columns: int = 1000,
+        unfolded: tuple[str, ...] = (),
+    ) -> Heatmap | None:
+        layout = self.layout(run, rank)
+        if layout is None:
+            return None
+        frames = self._frames(run, rank, steps)
+        rows, kinds, members = _rows(layout, unfolded)
+        size = max(1, -(-len(frames) // max_columns))
+        groups = [frames[begin : begin + size] for begin in range(0, len(frames), size)]
+        values = np.full((len(rows), len(groups)), np.nan, dtype=np.float32)
+        flags = np.zeros((len(rows), len(groups)), dtype=np.uint8)
+        for column, group in enumerate(groups):
+            for frame in group:
+                _paint(frame, statistic, members, values[:, column], flags[:, column])
+        first = np.array([group[0].step for group in groups], dtype=np.int64)
+        return Heatmap(
+            rows=rows, row_kinds=kinds, steps=first, steps_per_column=size, values=values, flags=flags
+        )
+
+    def events(self, run: str, rank: int | None = None) -> list[Event]:
+        with self._lock:
+            found = [
+                event
+                for (name, number), data in self._ranks.items()
+                if name == run and rank in (None, number)
+                for event in data.events.values()
+            ]
+        return sorted(found, key=lambda event: event.step)
+
+    def event(self, run: str, event_id: str) -> Event | None:
+        return next((event for event in self.events(run) if event.id == event_id), None)
+
+    def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
+        return list(self.gap_ranges)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _take(self, key: StreamKey, record: object) -> None:
+        if isinstance(record, RunStart):
+            self._ranks[(record.run, record.rank)] = _Rank(start=record)
+            return
+        rank = self._ranks[(key.run, int(key.writer.split("-")[0]))]
+        if isinstance(record, Layout):
+            rank.layout = record
+        elif isinstance(record, Frame):
+            rank.frames.append(record)
+        elif isinstance(record, Event):
+            rank.events[record.id] = record
+        elif isinstance(record, RunEnd):
+            rank.end = record
+
+    def _frames(self, run: str, rank: int, steps: StepRange) -> list[Frame]:
+        with self._lock:
+            found = self._ranks.get((run, rank))
+            frames = list(found.frames) if found else []
+        low = -1 if steps.first is None else steps.first
+        high = float("inf") if steps.end is None else steps.end
+        return [frame for frame in frames if low <= frame.step < high]
+
+
+def _summary(run: str, ranks: list[tuple[int, _Rank]]) -> RunSummary:
+    counts: dict[str, int] = {}
+    for _, data in ranks:
+        for event in data.events.values():
+            counts[event.severity] = counts.get(event.severity, 0) + 1
+    start = ranks[0][1].start
+    return RunSummary(
+        run=run,
+        name=start.name,
+        start=start,
+        started=start.time,
+        ranks=tuple(_rank_summary(number, data) for number, data in ranks),
+        event_counts=counts,
+    )
+
+
+def _rank_summary(number: int, data: _Rank) -> RankSummary:
+    return RankSummary(
+        rank=number,
+        incarnation=data.start.incarnation,
+        state=data.end.outcome if data.end else "running",
+        first_step=data.frames[0].step if data.frames else None,
+        last_step=data.frames[-1].step if data.frames else None,
+        last_time=data.frames[-1].time if data.frames else None,
+    )
+
+
+def _pool(name: str, points: list[tuple[int, float, float]]) -> dict[str, object]:
+    values = np.array([value for _, _, value in points], dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    return {
+        "name": name,
+        "step": points[0][0],
+        "time": points[0][1],
+        "min": finite.min() if finite.size else np.nan,
+        "mean": finite.mean() if finite.size else np.nan,
+        "max": finite.max() if finite.size else np.nan,
+        "nan": int(np.isnan(values).sum()),
+        "inf": int(np.isinf(values).sum()),
+        "pooled": points[-1][0] - points[0][0] + 1,
+    }
+
+
+def _rows(
+    layout: Layout, unfolded: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], list[list[int]]]:
+    rows: list[str] = []
+    kinds: list[str] = []
+    members: list[list[int]] = []
+    for index, layer in enumerate(layout.layers):
+        inside = [i for i, parameter in enumerate(layout.parameters) if parameter.layer == index]
+        rows.append(layer.name)
+        kinds.append("layer")
+        members.append(inside)
+        if layer.name in unfolded:
+            rows += [layout.parameters[i].name for i in inside]
+            kinds += ["parameter"] * len(inside)
+            members += [[i] for i in inside]
+    return tuple(rows), tuple(kinds), members
+
+
+def _paint(
+    frame: Frame, statistic: str, members: list[list[int]], values: np.ndarray, flags: np.ndarray
+) -> None:
+    column = next((column for column in frame.columns if column.name == statistic), None)
+    if column is None:
+        return
+    data = unpack_column(column)
+    for row, inside in enumerate(members):
+        norm = float(np.sqrt(np.sum(data[inside] ** 2)))
+        flags[row] |= 1 | (2 if np.isnan(norm) else 0) | (4 if np.isinf(norm) else 0)
+        if np.isfinite(norm):
+            values[row] = np.float32(np.fmax(values[row], norm))
