@@ -1,0 +1,68 @@
+// The one namespace of the page's scripts, and the small things all of them need: events, elements, numbers.
+// Dash loads the files of this folder in alphabetical order as classic scripts; each adds to `nanscope`.
+window.nanscope = window.nanscope || {};
+(function (ns) {
+  "use strict";
+
+  const listeners = new Map();
+
+  // ns.on(name, function) and ns.emit(name, value): how the scripts hear of each other.
+  //   message  a decoded message of the live feed (its header)
+  //   view     what the user wants to see has changed
+  //   range    the step range on screen has changed, [first, end)
+  //   theme    "dark" or "light" is now in force
+  //   link     the connection opened or closed
+  ns.on = function (name, listener) {
+    if (!listeners.has(name)) listeners.set(name, []);
+    listeners.get(name).push(listener);
+  };
+  ns.emit = function (name, value) {
+    for (const listener of listeners.get(name) || []) listener(value);
+  };
+
+  // Runs a drawing function before the next frame, once however often it was asked for.
+  const due = new Set();
+  ns.later = function (draw) {
+    if (!due.size) {
+      requestAnimationFrame(() => {
+        const todo = [...due];
+        due.clear();
+        for (const each of todo) each();
+      });
+    }
+    due.add(draw);
+  };
+
+  ns.byId = (id) => document.getElementById(id);
+
+  // All text that comes from a training goes through here: as text, never as markup.
+  ns.setText = function (element, text) {
+    if (element && element.textContent !== text) element.textContent = text;
+  };
+  ns.setAttribute = function (element, name, value) {
+    if (element && element.getAttribute(name) !== value) element.setAttribute(name, value);
+  };
+  ns.make = function (tag, className, text) {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+
+  // Sets a property of a Dash component. Only after the page has been laid out.
+  ns.setProps = (id, props) => window.dash_clientside.set_props(id, props);
+
+  ns.count = (number) => Math.round(number).toLocaleString("en-US");
+  ns.significant = function (number) {
+    if (number === 0) return "0";
+    const size = Math.abs(number);
+    return size >= 1e-3 && size < 1e5 ? String(Number(number.toPrecision(3))) : number.toExponential(2);
+  };
+  ns.seconds = function (seconds) {
+    if (seconds < 1) return "now";
+    if (seconds < 90) return Math.round(seconds) + " s";
+    if (seconds < 5400) return Math.round(seconds / 60) + " min";
+    if (seconds < 129600) return Math.round(seconds / 3600) + " h";
+    return Math.round(seconds / 86400) + " d";
+  };
+})(window.nanscope);

@@ -1,0 +1,30 @@
+// Parses one binary message of the live feed. The layout is described in dashboard/live_codec.py.
+(function (ns) {
+  "use strict";
+
+  const TYPES = { f4: Float32Array, f8: Float64Array, u1: Uint8Array, u2: Uint16Array };
+  const text = new TextDecoder();
+
+  // Arrays that the server has sent, by key; it sends only what changed in them.
+  ns.arrays = new Map();
+  ns.array = (key) => ns.arrays.get(key) || new Float64Array(0);
+
+  // Applies the message's arrays to `ns.arrays` and returns its header.
+  ns.decode = function (buffer) {
+    const length = new DataView(buffer).getUint32(0, true);
+    const header = JSON.parse(text.decode(new Uint8Array(buffer, 4, length)));
+    let at = 4 + length;
+    for (const [key, dtype, drop, keep, count] of header.arrays) {
+      const Type = TYPES[dtype];
+      const bytes = count * Type.BYTES_PER_ELEMENT;
+      // A slice, because the payload is not aligned.
+      const tail = new Type(buffer.slice(at, at + bytes));
+      at += bytes;
+      const value = new Type(keep + count);
+      if (keep) value.set(ns.arrays.get(key).subarray(drop, drop + keep));
+      value.set(tail, keep);
+      ns.arrays.set(key, value);
+    }
+    return header;
+  };
+})(window.nanscope);

@@ -1,0 +1,83 @@
+// The live connection: subscribes to what the view asks for, acknowledges what was drawn, comes back by itself.
+(function (ns) {
+  "use strict";
+
+  const FIRST_WAIT_MS = 300;
+  const LONGEST_WAIT_MS = 4000;
+  let socket = null;
+  let wait = FIRST_WAIT_MS;
+  let subscription = 0;
+
+  ns.link = { isOpen: false, everOpen: false, heardAt: 0, bytes: 0, messages: 0 };
+
+  function send(message) {
+    if (socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+  }
+
+  function pixels() {
+    const width = ns.plotWidth ? ns.plotWidth() : 800;
+    return Math.max(64, Math.min(1000, Math.round(width)));
+  }
+
+  ns.subscribe = function () {
+    const view = ns.view;
+    subscription += 1;
+    send({
+      m: "subscribe",
+      id: subscription,
+      run: view.run,
+      rank: view.rank,
+      first: view.first,
+      end: view.end,
+      window: view.window,
+      points: pixels(),
+      columns: pixels(),
+      unfolded: view.unfolded,
+      paused: view.paused,
+    });
+  };
+
+  function receive(event) {
+    ns.link.heardAt = performance.now();
+    ns.link.bytes += event.data.byteLength;
+    ns.link.messages += 1;
+    const header = ns.decode(event.data);
+    // An answer to an older wish still updates arrays, but must not be drawn over the newer one.
+    if (header.subscription === subscription) ns.emit("message", header);
+    else if (header.runs) ns.emit("runs", header.runs);
+    // The next one comes after this one is on screen; a hidden tab draws no frames, but is told nothing either.
+    requestAnimationFrame(() => send({ m: "ack" }));
+  }
+
+  function connect() {
+    const scheme = window.location.protocol === "https:" ? "wss://" : "ws://";
+    socket = new WebSocket(scheme + window.location.host + "/live");
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => {
+      wait = FIRST_WAIT_MS;
+      ns.arrays.clear();
+      ns.link.isOpen = ns.link.everOpen = true;
+      ns.link.heardAt = performance.now();
+      send({ m: "visible", visible: !document.hidden });
+      ns.subscribe();
+      ns.emit("link", ns.link);
+    };
+    socket.onmessage = receive;
+    socket.onclose = () => {
+      ns.link.isOpen = false;
+      ns.emit("link", ns.link);
+      window.setTimeout(connect, wait);
+      wait = Math.min(LONGEST_WAIT_MS, wait * 2);
+    };
+  }
+
+  ns.startSocket = function () {
+    connect();
+    ns.on("view", ns.subscribe);
+    document.addEventListener("visibilitychange", () => {
+      send({ m: "visible", visible: !document.hidden });
+      // A frame that was never drawn was never acknowledged.
+      if (!document.hidden) send({ m: "ack" });
+    });
+  };
+})(window.nanscope);

@@ -1,0 +1,135 @@
+// Names beside the heatmap, as buttons: a layer unfolds into its parameters, a group of layers opens alone.
+// With more rows than fit, names are grouped by module path so that they stay readable.
+(function (ns) {
+  "use strict";
+
+  const LINE_PX = 10; // also in ns_page.css
+  const FEWEST_GROUPS = 6;
+
+  const prefix = (name, depth) => name.split(".").slice(0, depth).join(".");
+
+  // Groups neighbouring rows by the first `depth` parts of their names.
+  function groupsAt(depth) {
+    const { rows, kinds, shown } = ns.heatmap;
+    const groups = [];
+    let layer = "";
+    shown.forEach((row, at) => {
+      if (kinds[row] === "layer") layer = rows[row];
+      const isParameter = kinds[row] === "parameter";
+      const path = isParameter ? rows[row] : prefix(rows[row], depth);
+      const last = groups[groups.length - 1];
+      if (last && last.path === path && !isParameter) last.end = at + 1;
+      else groups.push({ path, at, end: at + 1, layer, isParameter });
+    });
+    return groups;
+  }
+
+  // The finest grouping that fits; rather too fine, with some names left out, than only a handful.
+  function groupRows(height) {
+    const names = ns.heatmap.shown.map((row) => ns.heatmap.rows[row]);
+    const deepest = Math.max(1, ...names.map((name) => name.split(".").length));
+    let finer = groupsAt(deepest);
+    for (let depth = deepest; depth >= 1; depth--) {
+      const groups = groupsAt(depth);
+      if (groups.length * LINE_PX <= height) return groups.length >= FEWEST_GROUPS ? groups : finer;
+      finer = groups;
+    }
+    return finer;
+  }
+
+  function label(group) {
+    const isGroup = group.end - group.at > 1;
+    const button = ns.make("button", "ns-label");
+    const isOpen = ns.view.unfolded.includes(group.layer);
+    if (group.isParameter) {
+      button.classList.add("ns-parameter");
+      button.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
+      button.disabled = true;
+    } else if (isGroup) {
+      button.textContent = group.path + " \u203a";
+      button.title = `${group.path}: ${group.end - group.at} layers. Click to see them alone.`;
+      button.onclick = () => { ns.focusRows(group.path); ns.later(ns.drawHeatmap); };
+      return button;
+    } else {
+      button.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
+      button.setAttribute("aria-expanded", String(isOpen));
+      button.onclick = () => ns.toggleUnfolded(group.layer);
+    }
+    button.title = group.isParameter ? group.path : `${group.layer || "(root)"}: click for its parameters`;
+    return button;
+  }
+
+  let signature = "";
+
+  function drawLabels() {
+    const box = ns.heatmapBox();
+    const height = box.h / Math.max(1, ns.heatmap.shown.length);
+    const key = [box.h, box.t, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
+    if (key === signature) return;
+    signature = key;
+    const holder = ns.byId("heatmap-labels");
+    holder.style.top = box.t + "px";
+    holder.style.height = box.h + "px";
+    const buttons = [];
+    let free = -Infinity;
+    for (const group of groupRows(box.h)) {
+      const middle = ((group.at + group.end) / 2) * height;
+      if (middle - LINE_PX / 2 < free) continue;
+      free = middle + LINE_PX / 2;
+      const button = label(group);
+      button.style.top = middle - LINE_PX / 2 + "px";
+      button.style.setProperty("--half", ((group.end - group.at) * height) / 2 + "px");
+      if (group.end - group.at > 1) button.classList.add("ns-group");
+      buttons.push(button);
+    }
+    holder.replaceChildren(...buttons);
+  }
+
+  function swatch(kind, text) {
+    const item = ns.make("span", "ns-legend");
+    item.append(ns.make("i", "ns-swatch ns-swatch-" + kind), text);
+    return item;
+  }
+
+  // Heading: what is shown, the way back from a group, what the special colours mean, what is pooled.
+  function drawHeading() {
+    const { focus, fields, rows, kinds } = ns.heatmap;
+    const layers = kinds.filter((kind) => kind === "layer").length;
+    const heading = ns.make("span", "ns-heading", "Gradient norm per layer");
+    const parts = [heading, ns.make("span", "ns-small", `L2, log colour \u00b7 ${ns.count(layers)} layers`)];
+    if (focus) {
+      const back = ns.make("button", "ns-link", "\u2039 all layers");
+      back.onclick = () => { ns.focusRows(""); ns.later(ns.drawHeatmap); };
+      parts.push(back, ns.make("span", "ns-small", focus));
+    }
+    const right = ns.make("span", "ns-heading-right");
+    right.append(swatch("nan", "NaN"), swatch("inf", "Inf"), swatch("none", "not measured"));
+    if (fields.note) right.append(ns.make("span", "ns-small", fields.note));
+    parts.push(right);
+    const key = [layers, focus, fields.note, rows.length].join();
+    const holder = ns.byId("heatmap-crumbs");
+    if (holder.dataset.key !== key) {
+      holder.dataset.key = key;
+      holder.replaceChildren(...parts);
+    }
+  }
+
+  const short = (code) => String(Number(ns.codeValue(code).toPrecision(2)));
+
+  // The colour scale and what its ends stand for.
+  function drawScale() {
+    const { low, high } = ns.heatmap.fields;
+    const box = ns.heatmapBox();
+    const holder = ns.byId("heatmap-scale");
+    Object.assign(holder.style, { top: box.t + "px", height: box.h + "px", left: box.l + box.w + 8 + "px" });
+    const bar = ns.make("i", "ns-scale-bar");
+    bar.style.background = `linear-gradient(to top, ${ns.templates.cividis.join(",")})`;
+    const top = ns.make("span", "ns-scale-top", short(high));
+    const bottom = ns.make("span", "ns-scale-bottom", short(low));
+    holder.replaceChildren(bar, top, bottom);
+  }
+
+  ns.startHeatmapRows = function () {
+    ns.on("heatmap", () => { drawLabels(); drawHeading(); drawScale(); });
+  };
+})(window.nanscope);

@@ -1,0 +1,57 @@
+// Tooltip of the heatmap: layer, steps, value, and that a value is the maximum of several steps.
+(function (ns) {
+  "use strict";
+
+  // The cell under a pointer position, or null.
+  function cellAt(clientX, clientY) {
+    const box = ns.heatmapBox();
+    if (!box || !ns.heatmap.fields || !ns.range) return null;
+    const card = ns.plot("heatmap").getBoundingClientRect();
+    const x = (clientX - card.left - box.l) / box.w, y = (clientY - card.top - box.t) / box.h;
+    if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
+    const [left, right] = ns.axisRange();
+    const step = Math.round(left + x * (right - left));
+    const row = ns.heatmap.shown[Math.floor(y * ns.heatmap.shown.length)];
+    const starts = ns.array("heatmap/steps");
+    let low = 0, high = starts.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (starts[middle] <= step) low = middle + 1;
+      else high = middle;
+    }
+    const column = low - 1;
+    const size = ns.heatmap.fields.stepsPerColumn;
+    const isInside = column >= 0 && step < starts[column] + size;
+    const code = isInside ? ns.array("heatmap/codes")[column * ns.heatmap.fields.rowCount + row] : 0;
+    return { row, step: isInside ? starts[column] : step, size, code };
+  }
+
+  function describe(code, size) {
+    if (code === 0) return "not measured";
+    if (code < 4) return ["", "NaN", "Inf", "NaN and Inf"][code];
+    const value = ns.significant(ns.codeValue(code));
+    return size > 1 ? `${value} (max of ${size} steps)` : value;
+  }
+
+  function show(event) {
+    const tooltip = ns.byId("tooltip");
+    const cell = cellAt(event.clientX, event.clientY);
+    tooltip.hidden = cell === null;
+    if (!cell) return;
+    const name = ns.heatmap.rows[cell.row] || "(root)";
+    const last = cell.step + cell.size - 1;
+    const steps = cell.size > 1 ? `steps ${ns.count(cell.step)}\u2013${ns.count(last)}` : `step ${ns.count(cell.step)}`;
+    tooltip.replaceChildren(
+      ns.make("b", "", name), ns.make("div", "", steps), ns.make("div", "", describe(cell.code, cell.size)),
+    );
+    const left = Math.min(event.clientX + 14, window.innerWidth - tooltip.offsetWidth - 8);
+    const top = Math.min(event.clientY + 14, window.innerHeight - tooltip.offsetHeight - 8);
+    Object.assign(tooltip.style, { left: left + "px", top: top + "px" });
+  }
+
+  ns.startHeatmapHover = function () {
+    const plot = ns.plot("heatmap");
+    plot.addEventListener("mousemove", show);
+    plot.addEventListener("mouseleave", () => { ns.byId("tooltip").hidden = true; });
+  };
+})(window.nanscope);

@@ -1,0 +1,166 @@
+// Everything that says how things stand: connection, age of the newest data, live or paused, tiles, window
+// title, notices, and the switch from the empty state to the charts.
+(function (ns) {
+  "use strict";
+
+  const LAG_S = 5;
+  const SILENT_LINK_MS = 7000;
+  let status = null; // newest header about a run
+  let runs = [];
+  let clockOffset = 0; // server clock minus ours, seconds
+
+  const STATES = {
+    connecting: "connecting",
+    reconnecting: "reconnecting",
+    waiting: "waiting for a run",
+    live: "live",
+    lagging: "lagging",
+    finished: "run ended",
+    exception: "ended by an exception",
+    killed: "run was killed",
+  };
+
+  function linkState(age) {
+    const isSilent = performance.now() - ns.link.heardAt > SILENT_LINK_MS && !document.hidden;
+    if (!ns.link.isOpen || isSilent) return ns.link.everOpen ? "reconnecting" : "connecting";
+    if (!status) return "waiting";
+    if (status.state in STATES) return status.state;
+    // A run whose steps take long is not late after five seconds.
+    const patience = Math.max(LAG_S, 4 * (status.stepSeconds || 0));
+    return status.state === "silent" || (age !== null && age > patience) ? "lagging" : "live";
+  }
+
+  function drawConnection() {
+    const now = Date.now() / 1000 + clockOffset;
+    const age = status && status.newestTime !== null ? Math.max(0, now - status.newestTime) : null;
+    const state = linkState(age);
+    const pill = ns.byId("connection");
+    ns.setAttribute(pill, "data-state", state);
+    ns.setText(ns.byId("connection-text"), STATES[state]);
+    ns.setText(ns.byId("connection-age"), age === null ? "" : age < 1 ? "now" : `${ns.seconds(age)} ago`);
+    if (age !== null) pill.title = "Newest step: " + new Date(status.newestTime * 1000).toLocaleString();
+  }
+
+  function drawLive() {
+    const { paused } = ns.view;
+    const newest = status ? status.newestStep : null;
+    const behind = paused && ns.range && newest !== null ? Math.max(0, newest + 1 - ns.range[1]) : 0;
+    const text = !paused ? "Live" : behind ? `${ns.count(behind)} new steps, resume` : "Paused, resume";
+    ns.setText(ns.byId("live-text"), text);
+    ns.setAttribute(ns.byId("live-button"), "aria-pressed", String(!paused));
+    ns.setAttribute(ns.byId("live-button"), "data-paused", String(paused));
+  }
+
+  function drawSpark(canvas, key) {
+    const values = ns.array(key + "/line/y");
+    const context = canvas.getContext("2d");
+    const width = (canvas.width = canvas.clientWidth), height = (canvas.height = canvas.clientHeight);
+    const finite = Array.from(values).filter(Number.isFinite);
+    if (finite.length < 2) return;
+    const low = Math.min(...finite), span = Math.max(...finite) - low || 1;
+    context.strokeStyle = ns.theme().colours.series[0];
+    context.lineWidth = 1.25;
+    context.beginPath();
+    let isDown = false;
+    values.forEach((value, index) => {
+      const x = (index / (values.length - 1)) * (width - 2) + 1;
+      const y = height - 2 - ((value - low) / span) * (height - 4);
+      if (Number.isFinite(value)) context[isDown ? "lineTo" : "moveTo"](x, y);
+      isDown = Number.isFinite(value);
+    });
+    context.stroke();
+  }
+
+  function drawTiles(header) {
+    for (const tile of header.tiles) {
+      const element = ns.byId("tile-" + tile.id);
+      if (!element) continue;
+      ns.setText(element.querySelector(".ns-tile-value"), tile.value);
+      ns.setText(element.querySelector(".ns-tile-unit"), tile.unit);
+      element.classList.toggle("ns-bad", tile.is_bad);
+      if (tile.hint) element.title = tile.hint;
+    }
+  }
+
+  function drawSparks() {
+    for (const tile of ns.templates.tiles) {
+      if (!tile.series) continue;
+      const chart = ns.templates.charts.find((each) => each.names.includes(tile.series));
+      const canvas = ns.byId("tile-" + tile.id).querySelector("canvas");
+      if (chart && canvas.clientWidth) drawSpark(canvas, `${chart.id}/${tile.series}`);
+    }
+  }
+
+  function drawTitle(header) {
+    const step = header.newestStep === null ? "" : ` \u00b7 step ${ns.count(header.newestStep)}`;
+    const text = header.headline ? `\u26a0 ${header.headline.text} \u00b7 ${header.name}` : header.name + step;
+    if (document.title !== text + " \u2013 nanscope") document.title = text + " \u2013 nanscope";
+    // Screen readers hear of a new critical event once.
+    ns.setText(ns.byId("announcer"), header.headline ? header.headline.message : "");
+  }
+
+  let ownNotice = "";
+
+  // Shows a sentence of ours before those of the server.
+  function drawNotices(fromServer) {
+    const text = [ownNotice, ...fromServer].filter(Boolean).join(" ");
+    ns.setText(ns.byId("notice"), text);
+    ns.byId("notice").hidden = !text;
+  }
+
+  function drawRuns() {
+    const options = runs.map((run) => {
+      const isRunning = run.ranks.some((rank) => rank.state === "running");
+      return { value: run.run, label: `${run.name} \u00b7 ${run.run.slice(-8)}${isRunning ? " \u25cf" : ""}` };
+    });
+    const shown = runs.find((run) => run.run === ns.view.run);
+    ns.setProps("run-select", { data: options, value: ns.view.run });
+    const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
+    ns.setProps("rank-select", { data: ranks, value: String(ns.view.rank), disabled: ranks.length < 2 });
+    document.body.classList.toggle("ns-one-rank", ranks.length < 2);
+    ns.byId("empty-state").hidden = runs.length > 0;
+    ns.byId("charts").hidden = runs.length === 0;
+  }
+
+  // A run that appears: the page moves to it if nobody chose the old one and that one is over.
+  function chooseByItself() {
+    const shown = runs.find((run) => run.run === ns.view.run);
+    const live = runs.find((run) => run.ranks.some((rank) => rank.state === "running"));
+    const isOver = shown && !shown.ranks.some((rank) => rank.state === "running");
+    if (shown && (ns.view.isOwnChoice || ns.view.paused || ns.view.event || !isOver || !live)) return;
+    if (!shown && ns.view.run !== null) {
+      if (!runs.length) return;
+      ownNotice = `The run ${ns.view.run} is not here; this is the newest one.`;
+    }
+    const next = live || runs[0];
+    if (next) ns.chooseRun(next.run, false);
+  }
+
+  function takeRuns(list) {
+    runs = list;
+    ns.runCount = runs.length;
+    chooseByItself();
+    drawRuns();
+  }
+
+  ns.startStatus = function () {
+    ns.on("runs", takeRuns);
+    ns.on("message", (header) => {
+      clockOffset = header.now - Date.now() / 1000;
+      if (header.runs) takeRuns(header.runs);
+      drawNotices(header.notices);
+      if (header.run === null || header.run !== ns.view.run) { if (header.run === null) status = null; return; }
+      status = header;
+      ns.newestStep = header.newestStep;
+      drawTiles(header);
+      drawTitle(header);
+      if (header.charts) ns.later(drawSparks);
+      drawConnection();
+      drawLive();
+    });
+    ns.on("view", () => { drawLive(); if (runs.length) drawRuns(); });
+    ns.on("link", drawConnection);
+    ns.on("theme", () => ns.later(drawSparks));
+    window.setInterval(drawConnection, 1000);
+  };
+})(window.nanscope);

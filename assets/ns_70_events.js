@@ -1,0 +1,134 @@
+// The anomaly timeline and the event panel beside the charts: opening, closing, next and previous. The figure,
+// the rows and the panel's content come from Dash callbacks (dashboard/callbacks/events.py).
+(function (ns) {
+  "use strict";
+
+  let figure = null;
+  let figureNumber = 0;
+  let rows = []; // of the table, in step order
+  let mark = null; // changes whenever any event does
+  let asked = ""; // what was asked of the server last
+  let opener = null; // gets the focus back
+
+  // Asks for timeline and rows. The range has slack, because events arrive before the frame of their step.
+  function ask() {
+    const { run, event } = ns.view;
+    if (run === null || mark === null || !ns.range) return;
+    const span = ns.range[1] - ns.range[0];
+    const slack = ns.view.paused ? 0 : Math.max(50, span * 0.25);
+    // Live, a range that grew a little does not need new clusters of markers.
+    const size = ns.view.paused ? ns.range.join() : Math.round(Math.log2(span + 16) * 4);
+    const key = [run, event, ns.themeName, mark, size].join("|");
+    if (key === asked) return;
+    asked = key;
+    ns.setProps("events-scope", {
+      data: {
+        run, rank: null, theme: ns.themeName, event, mark,
+        first: ns.view.paused ? ns.range[0] : Math.max(0, ns.range[0] - slack), end: Math.ceil(ns.range[1] + slack),
+      },
+    });
+  }
+
+  function drawTimeline() {
+    if (figure) ns.draw("timeline", figure.data, ns.withRange(figure.layout), figureNumber);
+  }
+
+  ns.takeTimeline = function (value) {
+    if (!value) return;
+    figure = value;
+    figureNumber += 1;
+    ns.later(drawTimeline);
+  };
+
+  ns.takeRows = function (list) {
+    rows = [...(list || [])].sort((a, b) => a.step - b.step || a.severity_order - b.severity_order);
+    drawPosition();
+  };
+
+  function drawPosition() {
+    const at = rows.findIndex((row) => row.id === ns.view.event);
+    ns.setText(ns.byId("event-position"), at < 0 ? "" : `${ns.count(at + 1)} of ${ns.count(rows.length)}`);
+  }
+
+  ns.openEvent = function (id) {
+    if (!id || id === ns.view.event) return;
+    if (ns.view.event === null) opener = document.activeElement;
+    ns.change({ event: id });
+  };
+  ns.closeEvent = function () {
+    if (ns.view.event === null) return;
+    ns.change({ event: null });
+    if (opener && opener.isConnected) opener.focus({ preventScroll: true });
+  };
+
+  // direction 1 is the next event by step, -1 the previous one.
+  ns.moveEvent = function (direction) {
+    if (!rows.length) return;
+    const at = rows.findIndex((row) => row.id === ns.view.event);
+    const start = direction > 0 ? 0 : rows.length - 1;
+    const next = at < 0 ? start : (at + direction + rows.length) % rows.length;
+    ns.openEvent(rows[next].id);
+  };
+
+  let shown = "";
+
+  function drawPanel() {
+    const { run, event } = ns.view;
+    ns.byId("event-aside").hidden = event === null;
+    document.body.classList.toggle("ns-event-open", event !== null);
+    const key = [run, event, mark].join("|");
+    if (event !== null && run !== null && key !== shown) {
+      ns.setProps("selection", { data: { run, event, mark: mark || 0 } });
+      ns.setProps("event-table", { selectedRows: { ids: [event] } });
+    }
+    shown = key;
+    drawPosition();
+  }
+
+  function downloadEvent() {
+    const query = new URLSearchParams({ run: ns.view.run, event: ns.view.event });
+    window.location.assign("/export/event?" + query);
+  }
+
+  const ACTIONS = {
+    "event-close": () => ns.closeEvent(),
+    "aside-close": () => ns.closeEvent(),
+    "event-next": () => ns.moveEvent(1),
+    "event-previous": () => ns.moveEvent(-1),
+    "event-copy-link": (button) => ns.copy(window.location.href, button),
+    "event-download": downloadEvent,
+  };
+
+  // Copies text, and says so on the button for a moment.
+  ns.copy = async function (text, button) {
+    await navigator.clipboard.writeText(text);
+    const before = button.textContent;
+    ns.setText(button, "Copied");
+    window.setTimeout(() => ns.setText(button, before), 1500);
+  };
+
+  ns.startEvents = function () {
+    document.addEventListener("click", (click) => {
+      const button = click.target.closest("button");
+      if (!button) return;
+      if (button.id in ACTIONS) ACTIONS[button.id](button);
+      if (button.dataset.copy) ns.copy(ns.byId(button.dataset.copy).textContent, button);
+    });
+    ns.on("first-draw", (id) => {
+      if (id !== "timeline") return;
+      ns.plot(id).on("plotly_click", (click) => ns.openEvent(click.points[0].customdata));
+    });
+    ns.on("message", (header) => {
+      if (header.run === null) return;
+      if (header.events !== mark) {
+        mark = header.events;
+        drawPanel();
+      }
+      ask();
+    });
+    ns.on("range", () => { ask(); ns.later(drawTimeline); });
+    ns.on("theme", ask);
+    ns.on("resized", (id) => id === "timeline" && ns.later(drawTimeline));
+    ns.on("view", () => { drawPanel(); ask(); });
+  };
+})(window.nanscope);

@@ -1,0 +1,30 @@
+// Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes the panel.
+(function (ns) {
+  "use strict";
+
+  const KEYS = {
+    " ": () => ns.togglePause(),
+    0: () => ns.resume(),
+    n: () => ns.moveEvent(1),
+    p: () => ns.moveEvent(-1),
+    Escape: () => ns.closeEvent(),
+  };
+
+  // Keys belong to whatever takes text or, for Space, can be pressed.
+  function isTaken(event) {
+    const target = event.target;
+    if (event.ctrlKey || event.metaKey || event.altKey) return true;
+    if (target.closest("input, textarea, select, [contenteditable=true], [role=combobox], [role=listbox]")) return true;
+    return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], .ag-root") !== null;
+  }
+
+  ns.startKeys = function () {
+    document.addEventListener("keydown", (event) => {
+      if (!(event.key in KEYS) || isTaken(event)) return;
+      event.preventDefault();
+      KEYS[event.key]();
+    });
+    ns.byId("live-button").addEventListener("click", ns.togglePause);
+    ns.byId("reset-button").addEventListener("click", ns.resume);
+  };
+})(window.nanscope);

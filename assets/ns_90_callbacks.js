@@ -1,0 +1,97 @@
+// Start of the page, theme, and the functions that Dash calls (dashboard/callbacks/page.py). They return
+// nothing to Dash: `no_update`.
+(function (ns) {
+  "use strict";
+
+  const THEME_KEY = "nanscope-theme";
+  const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function remembered() {
+    // Private windows may refuse storage; then the system decides.
+    try {
+      return window.localStorage.getItem(THEME_KEY) || "system";
+    } catch {
+      return "system";
+    }
+  }
+
+  function applyTheme() {
+    const choice = remembered();
+    ns.themeName = choice === "system" ? (systemDark.matches ? "dark" : "light") : choice;
+    ns.setProps("provider", { forceColorScheme: ns.themeName });
+    document.documentElement.dataset.theme = ns.themeName;
+    for (const name of ["dark", "light", "system"]) {
+      ns.setAttribute(ns.byId("theme-" + name), "data-chosen", String(name === choice));
+    }
+    ns.emit("theme", ns.themeName);
+  }
+
+  function chooseTheme(name) {
+    try {
+      window.localStorage.setItem(THEME_KEY, name);
+    } finally {
+      applyTheme();
+    }
+  }
+
+  function start(templates) {
+    if (ns.templates || !templates) return;
+    ns.templates = templates;
+    ns.startView();
+    ns.startPlots();
+    ns.startHeatmap();
+    ns.startHeatmapRows();
+    ns.startHeatmapHover();
+    ns.startStatus();
+    ns.startEvents();
+    ns.startKeys();
+    systemDark.addEventListener("change", applyTheme);
+    applyTheme();
+    // Plotly is loaded beside everything else and may come last.
+    const wait = window.setInterval(() => {
+      if (!window.Plotly) return;
+      window.clearInterval(wait);
+      ns.startSocket();
+    }, 20);
+  }
+
+  function exportAs(kind) {
+    if (ns.view.run === null) return;
+    const query = new URLSearchParams({ run: ns.view.run, rank: String(ns.view.rank) });
+    // The whole run, unless a part of it is on screen.
+    if (ns.range && (ns.view.first !== null || ns.view.window !== null)) {
+      query.set("first", String(ns.range[0]));
+      query.set("end", String(ns.range[1]));
+    }
+    if (kind === "html") query.set("theme", ns.themeName);
+    window.location.assign(`/export/${kind}?${query}`);
+  }
+
+  // Wraps a function so that Dash gets no value back, and only real choices reach it.
+  function quiet(call) {
+    return function (value) {
+      if (value !== undefined && value !== null && value !== 0) call(value);
+      return window.dash_clientside.no_update;
+    };
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    nanscope: {
+      start: quiet(start),
+      chooseRun: quiet((run) => ns.chooseRun(run, true)),
+      chooseRank: quiet((rank) => Number(rank) !== ns.view.rank && ns.change({ rank: Number(rank) })),
+      chooseWindow: quiet((steps) => {
+        const size = steps === "all" ? null : Number(steps);
+        if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
+      }),
+      drawTimeline: quiet(ns.takeTimeline),
+      listEvents: quiet(ns.takeRows),
+      openRow: quiet((rows) => rows.length && ns.openEvent(rows[0].id)),
+      exportHtml: quiet(() => exportAs("html")),
+      exportJson: quiet(() => exportAs("json")),
+      themeDark: quiet(() => chooseTheme("dark")),
+      themeLight: quiet(() => chooseTheme("light")),
+      themeSystem: quiet(() => chooseTheme("system")),
+    },
+  });
+})(window.nanscope);

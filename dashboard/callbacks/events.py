@@ -1,0 +1,84 @@
+"""Callbacks of the events: timeline, table and panel. Run on the server's callback threads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from dash import Dash, Input, Output, no_update
+
+from .. import ids
+from ..store.protocol import StepRange, Store
+from ..views.event_panel import event_panel
+from ..views.event_table import event_rows
+from ..views.theme import Theme
+from ..views.timeline import timeline_figure
+
+
+class EventsScope(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scripts ask to see; `mark` only makes two askings differ."""
+
+    run: str
+    rank: int | None = None
+    theme: Theme = "dark"
+    event: str | None = None
+    first: float | None = None
+    end: float | None = None
+    mark: float = 0
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """The open event; None closes the panel."""
+
+    run: str | None = None
+    event: str | None = None
+    mark: float = 0
+
+
+def register_events(app: Dash, store: Store) -> None:
+    """Register the callbacks of timeline, table and panel."""
+
+    def show_events(data: Any) -> tuple[Any, Any]:
+        return events_view(store, data)
+
+    def show_event(data: Any) -> Any:
+        return selected_panel(store, data)
+
+    app.callback(
+        Output(ids.TIMELINE_FIGURE, "data"),
+        Output(ids.EVENT_TABLE, "rowData"),
+        Input(ids.EVENTS_SCOPE, "data"),
+        prevent_initial_call=True,
+    )(show_events)
+    app.callback(
+        Output(ids.EVENT_PANEL, "children"), Input(ids.SELECTION, "data"), prevent_initial_call=True
+    )(show_event)
+
+
+def events_view(store: Store, data: Any) -> tuple[Any, Any]:
+    """Return the timeline as plain JSON and the table's rows; a malformed scope changes nothing."""
+    try:
+        scope = msgspec.convert(data, EventsScope)
+    except msgspec.ValidationError:
+        return no_update, no_update
+    events = store.events(scope.run, scope.rank)
+    steps = StepRange(
+        first=None if scope.first is None else int(scope.first),
+        end=None if scope.end is None else int(scope.end),
+    )
+    figure = timeline_figure(events, theme=scope.theme, steps=steps, selected=scope.event)
+    return json.loads(figure.to_json()), event_rows(events)
+
+
+def selected_panel(store: Store, data: Any) -> Any:
+    """Return the panel of the selected event; of an unknown one the panel that says so."""
+    try:
+        selection = msgspec.convert(data, Selection)
+    except msgspec.ValidationError:
+        return no_update
+    if selection.run is None or selection.event is None:
+        return event_panel(None)
+    event = store.event(selection.run, selection.event)
+    run = next((run for run in store.runs() if run.run == selection.run), None)
+    return event_panel(event, run=run)

@@ -1,0 +1,31 @@
+"""Ids of the page's elements that Python and the scripts in `assets/` both name. Constants only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROVIDER: Final = "provider"
+TEMPLATES: Final = "templates"
+"""Store: figure layouts and trace styles of both themes, for the scripts."""
+BOOTED: Final = "booted"
+
+RUN_SELECT: Final = "run-select"
+RANK_SELECT: Final = "rank-select"
+WINDOW_SELECT: Final = "window-select"
+LIVE_BUTTON: Final = "live-button"
+RESET_BUTTON: Final = "reset-button"
+CONNECTION: Final = "connection"
+THEME_MENU: Final = "theme-menu"
+EXPORT_MENU: Final = "export-menu"
+
+EVENTS_SCOPE: Final = "events-scope"
+"""Store: which events to draw, {run, rank, theme, event, first, end, mark}; written by the scripts."""
+SELECTION: Final = "selection"
+"""Store: the open event, {run, event, mark}; written by the scripts."""
+TIMELINE_FIGURE: Final = "timeline-figure"
+EVENT_TABLE: Final = "event-table"
+EVENT_PANEL: Final = "event-content"
+EVENT_ASIDE: Final = "event-aside"
+
+EMPTY_STATE: Final = "empty-state"
+CHARTS: Final = "charts"

@@ -1,0 +1,285 @@
+"""The page's skeleton: header, tiles, charts, timeline, table and the event panel beside them.
+
+Built once per server, on the thread that starts it. Everything that changes is filled in by the scripts in
+`assets/` (live data) and by the callbacks (events).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from . import ids
+from .views.charts import CHARTS, LOG_RATIO, PARTS, chart_layout, part_trace
+from .views.empty_state import empty_state
+from .views.event_panel import event_panel
+from .views.event_table import event_table
+from .views.heatmap import CIVIDIS, heatmap_axes
+from .views.theme import THEMES, Theme, colours, value_axis
+from .views.tiles import TILES
+
+
+def page_layout(*, page: str, ingest: str) -> Component:
+    """Return the whole page.
+
+    Args:
+        page: Address of the page, without the token.
+        ingest: Address that probes ship to.
+    """
+    return dmc.MantineProvider(
+        [
+            *_stores(),
+            html.A("Skip to the charts", href="#charts", className="ns-skip"),
+            _header(),
+            html.Div(id="notice", className="ns-notice", hidden=True, role="status"),
+            html.Div(
+                [
+                    html.Main(
+                        [
+                            html.Div(
+                                empty_state(page=page, ingest=ingest),
+                                id=ids.EMPTY_STATE,
+                                className="ns-empty",
+                            ),
+                            _charts(),
+                        ],
+                        className="ns-main",
+                    ),
+                    _aside(),
+                ],
+                className="ns-body",
+            ),
+            html.Div(id="announcer", className="ns-hidden", role="status", **{"aria-live": "polite"}),
+            html.Div(id="tooltip", className="ns-tooltip", hidden=True),
+        ],
+        id=ids.PROVIDER,
+        theme={"fontFamily": "inherit", "primaryColor": "blue"},
+    )
+
+
+def figure_templates() -> dict[str, Any]:
+    """Return, for both themes, the layouts and trace styles that the scripts draw with."""
+    return {
+        "themes": {theme: _theme_templates(theme) for theme in THEMES},
+        "parts": list(PARTS),
+        "charts": [
+            {"id": spec.id, "names": list(spec.names), "labels": dict(spec.labels), "log": spec.log}
+            for spec in CHARTS
+        ],
+        "logRatio": LOG_RATIO,
+        "cividis": list(CIVIDIS),
+        "tiles": [{"id": id_, "series": series} for id_, _, series in TILES],
+    }
+
+
+def _theme_templates(theme: Theme) -> dict[str, Any]:
+    palette = colours(theme)
+    return {
+        "layouts": {spec.id: chart_layout(title=spec.title, unit=spec.unit, theme=theme) for spec in CHARTS},
+        "logAxis": value_axis(theme, log=True),
+        "traces": {
+            f"{spec.id}/{name}/{part}": part_trace(
+                part,
+                label=spec.labels[name],
+                colour=palette.series[index % len(palette.series)],
+                theme=theme,
+                unit=spec.unit,
+            )
+            for spec in CHARTS
+            for index, name in enumerate(spec.names)
+            for part in PARTS
+        },
+        "heatmap": heatmap_axes(theme=theme, title=""),
+        "colours": {
+            "nan": palette.nan,
+            "inf": palette.inf,
+            "unmeasured": palette.unmeasured,
+            "gap": palette.gap,
+            "text": palette.text,
+            "muted": palette.muted,
+            "series": list(palette.series),
+        },
+    }
+
+
+def _stores() -> list[Component]:
+    return [
+        dcc.Store(id=ids.TEMPLATES, data=figure_templates()),
+        dcc.Store(id=ids.BOOTED),
+        dcc.Store(id=ids.EVENTS_SCOPE),
+        dcc.Store(id=ids.SELECTION),
+        dcc.Store(id=ids.TIMELINE_FIGURE),
+    ]
+
+
+def _header() -> Component:
+    return html.Header(
+        [
+            html.Div(
+                [html.Span(className="ns-logo", **{"aria-hidden": "true"}), "nanscope"], className="ns-brand"
+            ),
+            dmc.Select(
+                id=ids.RUN_SELECT,
+                data=[],
+                placeholder="no run yet",
+                searchable=True,
+                allowDeselect=False,
+                size="xs",
+                className="ns-run",
+                **{"aria-label": "Run"},
+            ),
+            dmc.Select(
+                id=ids.RANK_SELECT,
+                data=[],
+                placeholder="rank",
+                allowDeselect=False,
+                size="xs",
+                className="ns-rank",
+                **{"aria-label": "Rank"},
+            ),
+            html.Span(className="ns-spacer"),
+            _window_control(),
+            html.Button(
+                ["Reset ", html.Kbd("0")],
+                id=ids.RESET_BUTTON,
+                className="ns-button",
+                title="Show the whole range again (0)",
+            ),
+            html.Button(
+                [html.Span(className="ns-icon"), html.Span("Live", id="live-text")],
+                id=ids.LIVE_BUTTON,
+                className="ns-button ns-live",
+                title="Follow the newest step, or hold still (Space)",
+                **{"aria-pressed": "true"},
+            ),
+            html.Div(
+                [
+                    html.Span(className="ns-icon", **{"aria-hidden": "true"}),
+                    html.Span("connecting", id="connection-text"),
+                    html.Span("", id="connection-age", className="ns-age"),
+                ],
+                id=ids.CONNECTION,
+                className="ns-connection",
+                **{"data-state": "connecting"},
+            ),
+            _menu(
+                ids.EXPORT_MENU, "Export", (("export-html", "HTML (opens offline)"), ("export-json", "JSON"))
+            ),
+            _menu(
+                ids.THEME_MENU,
+                "Theme",
+                (("theme-dark", "Dark"), ("theme-light", "Light"), ("theme-system", "System")),
+            ),
+        ],
+        className="ns-header",
+    )
+
+
+def _window_control() -> Component:
+    choices = (("all", "All"), ("1000", "1k"), ("200", "200"))
+    control = dmc.SegmentedControl(
+        id=ids.WINDOW_SELECT,
+        data=[{"value": value, "label": label} for value, label in choices],
+        value="all",
+        size="xs",
+        **{"aria-label": "Newest steps shown while live"},
+    )
+    return html.Div(control, title="While live: all steps, or only the newest 1,000 or 200")
+
+
+def _menu(id_: str, label: str, items: tuple[tuple[str, str], ...]) -> Component:
+    target = html.Button([label, html.Span(className="ns-caret")], id=id_, className="ns-button")
+    entries = [dmc.MenuItem(text, id=item, n_clicks=0) for item, text in items]
+    return dmc.Menu([dmc.MenuTarget(target), dmc.MenuDropdown(entries)], keepMounted=True, shadow="md")
+
+
+def _charts() -> Component:
+    plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS}
+    return html.Div(
+        [
+            html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
+            plots["loss"],
+            plots["grad_norm"],
+            _heatmap_card(),
+            html.Div(
+                html.Div(id="plot-timeline", className="ns-plot"),
+                className="ns-card",
+                **{"data-chart": "timeline"},
+            ),
+            html.Div(event_table(), className="ns-card ns-table"),
+            plots["memory"],
+        ],
+        id=ids.CHARTS,
+        className="ns-charts",
+        hidden=True,
+        tabIndex=-1,
+    )
+
+
+def _card(id_: str, title: str) -> Component:
+    return html.Div(
+        html.Div(id=f"plot-{id_}", className="ns-plot"),
+        className="ns-card",
+        role="img",
+        **{"data-chart": id_, "aria-label": f"{title} over steps"},
+    )
+
+
+def _heatmap_card() -> Component:
+    """Canvas below, axes over it, names of layers as buttons on the left, colour scale on the right."""
+    return html.Div(
+        [
+            html.Canvas(id="heatmap-canvas", **{"aria-hidden": "true"}),
+            html.Div(id="plot-heatmap", className="ns-plot"),
+            html.Div(id="heatmap-labels", className="ns-labels"),
+            html.Div(id="heatmap-scale", className="ns-scale"),
+            html.Div(id="heatmap-crumbs", className="ns-crumbs"),
+        ],
+        className="ns-card ns-heatmap",
+        **{"data-chart": "heatmap", "aria-label": "Gradient norm per layer over steps"},
+    )
+
+
+def _tile(id_: str, label: str) -> Component:
+    return html.Div(
+        [
+            html.Div(label, className="ns-tile-label"),
+            html.Div(
+                [html.Span("\u2013", className="ns-tile-value"), html.Span("", className="ns-tile-unit")],
+                className="ns-tile-line",
+            ),
+            html.Canvas(className="ns-spark", **{"aria-hidden": "true"}),
+        ],
+        id=f"tile-{id_}",
+        className="ns-tile",
+    )
+
+
+def _aside() -> Component:
+    bar = html.Div(
+        [
+            html.Button(
+                "\u2039 Previous", id="event-previous", className="ns-button", title="Previous event (p)"
+            ),
+            html.Button("Next \u203a", id="event-next", className="ns-button", title="Next event (n)"),
+            html.Span("", id="event-position", className="ns-position"),
+            html.Button(
+                "\u00d7",
+                id="aside-close",
+                className="ns-button ns-close",
+                title="Close (Escape)",
+                **{"aria-label": "Close"},
+            ),
+        ],
+        className="ns-aside-bar",
+    )
+    return html.Aside(
+        [bar, html.Div(event_panel(None), id=ids.EVENT_PANEL, className="ns-aside-content")],
+        id=ids.EVENT_ASIDE,
+        className="ns-aside",
+        hidden=True,
+        **{"aria-label": "Event"},
+    )

@@ -1,0 +1,42 @@
+"""The event callbacks as functions: what they return, and that odd input changes nothing."""
+
+from __future__ import annotations
+
+import page_runs
+import pytest
+from dash import no_update
+from page_store import PageStore
+
+from dashboard.callbacks.events import events_view, selected_panel
+
+
+@pytest.fixture
+def store() -> PageStore:
+    filled = PageStore()
+    page_runs.fill(filled, steps=range(50))
+    page_runs.add_event(filled, page_runs.event(10))
+    page_runs.add_event(filled, page_runs.event(40, severity="warning"))
+    return filled
+
+
+def test_events_view_gives_figure_and_all_rows(store: PageStore) -> None:
+    figure, rows = events_view(store, {"run": "demo-run", "first": 0, "end": 20})
+    marked = [id_ for trace in figure["data"] for id_ in trace.get("customdata") or []]
+    assert marked == [page_runs.event(10).id]
+    assert {row["step"] for row in rows} == {10, 40}
+
+
+@pytest.mark.parametrize("data", [None, 3, {}, {"run": 5}, {"run": "demo-run", "theme": "pink"}])
+def test_events_view_malformed_scope_changes_nothing(store: PageStore, data: object) -> None:
+    assert events_view(store, data) == (no_update, no_update)
+
+
+def test_selected_panel_shows_the_event(store: PageStore) -> None:
+    event = page_runs.event(10)
+    panel = selected_panel(store, {"run": "demo-run", "event": event.id})
+    assert event.message in repr(panel)
+
+
+@pytest.mark.parametrize("data", [{"run": "demo-run", "event": "0" * 16}, {"run": None, "event": None}])
+def test_selected_panel_without_event_says_how_to_choose(store: PageStore, data: object) -> None:
+    assert "marker" in repr(selected_panel(store, data))

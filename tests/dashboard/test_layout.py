@@ -1,0 +1,83 @@
+"""The page's skeleton: every id that Python and the scripts share is there once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from dashboard import ids
+from dashboard.callbacks.page import BRIDGES
+from dashboard.layout import figure_templates, page_layout
+
+ASSETS = Path(__file__).parents[2] / "assets"
+LAYOUT = page_layout(page="http://127.0.0.1:8050/", ingest="tcp://127.0.0.1:8051")
+
+
+def all_ids() -> list[str]:
+    return [part.id for part in LAYOUT._traverse() if getattr(part, "id", None)] + [LAYOUT.id]
+
+
+def test_layout_ids_are_unique() -> None:
+    found = all_ids()
+    assert len(found) == len(set(found))
+
+
+def test_layout_has_every_id_of_the_constants() -> None:
+    named = {value for name, value in vars(ids).items() if name.isupper()}
+    assert named <= set(all_ids())
+
+
+def test_layout_has_every_element_that_the_scripts_look_up() -> None:
+    scripts = "\n".join(path.read_text() for path in sorted(ASSETS.glob("ns_*.js")))
+    looked_up = set(re.findall(r'(?:byId|setProps)\("([\w-]+)"[,)]', scripts))
+    assert looked_up - set(all_ids()) == set()
+    assert "heatmap-canvas" in looked_up
+
+
+def test_layout_empty_state_says_how_to_attach() -> None:
+    said = repr(LAYOUT)
+    for needed in ("probe.watch(model, optimizer)", "tcp://127.0.0.1:8051", "dashboard demo"):
+        assert needed in said
+
+
+def test_templates_have_a_style_for_every_series_and_part() -> None:
+    templates = figure_templates()
+    for theme in templates["themes"].values():
+        for chart in templates["charts"]:
+            for name in chart["names"]:
+                assert all(f"{chart['id']}/{name}/{part}" in theme["traces"] for part in templates["parts"])
+
+
+def test_templates_are_plain_json() -> None:
+    templates: dict[str, Any] = figure_templates()
+    assert json.loads(json.dumps(templates)) == templates
+
+
+def test_bridges_name_functions_and_components_that_exist() -> None:
+    script = (ASSETS / "ns_90_callbacks.js").read_text()
+    for function, component, _ in BRIDGES:
+        assert re.search(rf"^      {function}: quiet", script, re.MULTILINE), function
+        assert component in all_ids()
+
+
+def test_scripts_never_write_markup_or_evaluate_text() -> None:
+    for path in sorted(ASSETS.glob("ns_*.js")):
+        text = path.read_text()
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
+            assert forbidden not in text, f"{forbidden} in {path.name}"
+        assert len(text.splitlines()) < 250
+
+
+def test_assets_name_no_other_host() -> None:
+    for path in sorted(ASSETS.iterdir()):
+        foreign = set(re.findall(r"https?://[\w.]+", path.read_text())) - {"http://www.w3.org"}
+        assert foreign == set(), path.name

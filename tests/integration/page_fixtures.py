@@ -1,0 +1,136 @@
+"""A real server on free ports and a real Chromium in front of it, for the tests of the page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dashboard.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "dashboard"))
+import page_runs
+
+ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+PATIENCE_MS = 20_000
+TOKEN = "token-for-tests"
+
+
+class Served:
+    """A started server that can be restarted on the same port, and what is fed into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server = self._make(port=0)
+        self.server.start()
+
+    def restart(self) -> None:
+        port = int(self.server.page.rsplit(":", 1)[1].strip("/"))
+        self.server.stop()
+        self.server = self._make(port=port)
+        self.server.start()
+
+    def fill(self, **arguments: object) -> None:
+        """Put a synthetic run, or more of it, into the store; see `page_runs.fill`."""
+        page_runs.fill(self.server.store, **arguments)
+        self.server.notify()
+
+    def add_event(self, event: object) -> None:
+        page_runs.add_event(self.server.store, event)
+        self.server.notify()
+
+    def end_run(self, *, run: str = "demo-run") -> None:
+        page_runs.end_run(self.server.store, run=run)
+        self.server.notify()
+
+    def _make(self, *, port: int) -> Server:
+        return Server(
+            port=port,
+            ingest="tcp://127.0.0.1:0",
+            data=self.folder / "data",
+            spool=self.folder / "spool",
+            environment={"XDG_STATE_HOME": str(self.folder / "state"), "NANSCOPE_TOKEN": TOKEN},
+        )
+
+
+def until(page: Page, script: str, arg: object = None) -> None:
+    """Wait until a script is true. Playwright's own waiting needs eval, which the page's policy forbids."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(script, arg):
+        assert time.monotonic() < deadline, f"not true within {PATIENCE_MS} ms: {script}"
+        page.wait_for_timeout(50)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    started = Served(tmp_path)
+    yield started
+    started.server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path: str) -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=chromium_path, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that fails its test when it asks another host for something or breaks in a script."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(f"script: {error}"))
+    opened.on("console", lambda message: _note_console(problems, message.type, message.text))
+    opened.on("request", lambda request: _note_foreign(problems, request.url))
+    yield opened
+    context.close()
+    _wait_for_renderers()
+    assert problems == []
+
+
+def _wait_for_renderers() -> None:
+    """Let closed renderers end: meanwhile they have no command line by which to know them as Chromium's."""
+    deadline = time.monotonic() + 10
+    before: set[int] = set()
+    while time.monotonic() < deadline:
+        children = psutil.Process().children(recursive=True)
+        alive = {child.pid for child in children}
+        if alive == before and not any(_is_ending(child) for child in children):
+            return
+        before = alive
+        time.sleep(0.2)
+
+
+def _is_ending(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("chrom") and not process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def _note_console(problems: list[str], kind: str, text: str) -> None:
+    # A server that is being restarted refuses connections: that is what such tests are about.
+    if kind == "error" and "ERR_CONNECTION_REFUSED" not in text and "WebSocket" not in text:
+        problems.append(f"console: {text}")
+
+
+def _note_foreign(problems: list[str], url: str) -> None:
+    if not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")):
+        problems.append(f"foreign request: {url}")

@@ -1,0 +1,223 @@
+"""The page in a real Chromium, over a real server and store: live data, pause and zoom, themes, restarts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from page_fixtures import Served, page_runs, until
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def open_page(page: Page, served: Served, query: str = "") -> None:
+    page.goto(served.server.address + query)
+
+
+def wait_drawn(page: Page) -> None:
+    until(page, "document.querySelector('#plot-loss')?.data?.[0]?.x.length > 0")
+    until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
+
+
+def newest_drawn(page: Page) -> float:
+    return page.evaluate(
+        "Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
+        ".map(t => t.x.at(-1) ?? -1))"
+    )
+
+
+def wait_newest(page: Page, step: int) -> None:
+    until(
+        page,
+        "step => Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
+        ".map(t => t.x.at(-1) ?? -1)) >= step",
+        arg=step,
+    )
+
+
+def test_page_without_run_says_how_to_attach(page: Page, served: Served) -> None:
+    open_page(page, served)
+    expect(page.locator("#snippet")).to_contain_text("probe.watch(model, optimizer)")
+    expect(page.locator("#empty-state")).to_contain_text(served.server.ingest)
+    expect(page.locator("#connection-text")).to_have_text("waiting for a run")
+
+
+def test_page_first_run_appears_without_reload(page: Page, served: Served) -> None:
+    open_page(page, served)
+    expect(page.locator("#empty-state")).to_be_visible()
+    page.evaluate("window.loadedOnce = true")
+    served.fill(steps=range(30), start_time=time.time() - 3)
+    wait_drawn(page)
+    expect(page.locator("#empty-state")).to_be_hidden()
+    assert page.evaluate("window.loadedOnce") is True
+
+
+def test_page_live_lines_and_heatmap_grow(page: Page, served: Served) -> None:
+    served.fill(steps=range(50))
+    open_page(page, served)
+    wait_drawn(page)
+    picture = "document.querySelector('#heatmap-canvas').toDataURL()"
+    before = page.evaluate(picture)
+    served.fill(steps=range(50, 80))
+    wait_newest(page, 79)
+    until(page, f"before => {picture} !== before", arg=before)
+    expect(page.locator("#tile-step .ns-tile-value")).to_have_text("79")
+
+
+def test_page_token_leaves_the_address_and_is_remembered(page: Page, served: Served) -> None:
+    open_page(page, served)
+    expect(page.locator("#empty-state")).to_be_visible()
+    assert "token" not in page.url
+    page.goto(served.server.page)
+    expect(page.locator("#empty-state")).to_be_visible()
+
+
+def test_page_nan_is_named_in_title_and_list_without_click(page: Page, served: Served) -> None:
+    served.fill(steps=range(20))
+    open_page(page, served)
+    wait_drawn(page)
+    served.fill(steps=range(20, 21), bad={20: "nan"})
+    served.add_event(page_runs.event(20))
+    until(page, "document.title.includes('NaN at step 20 in blocks.1.norm1')")
+    expect(page.locator("#event-table")).to_contain_text("NaN first at step 20")
+    until(page, "document.querySelector('#plot-loss').data.some(t => t.yaxis === 'y2' && t.x.includes(20))")
+
+
+def test_page_after_nan_x_axis_runs_on(page: Page, served: Served) -> None:
+    served.fill(steps=range(40), bad=dict.fromkeys(range(20, 40), "nan"))
+    open_page(page, served)
+    wait_drawn(page)
+    low, high = page.evaluate("document.querySelector('#plot-loss')._fullLayout.xaxis.range")
+    assert (low, high) == (-0.5, 39.5)
+
+
+def test_page_zoom_pauses_and_resume_follows_again(page: Page, served: Served) -> None:
+    served.fill(steps=range(100))
+    open_page(page, served)
+    wait_drawn(page)
+    box = page.locator("#plot-loss .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20, steps=5)
+    page.mouse.up()
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
+    served.fill(steps=range(100, 130))
+    expect(page.locator("#live-text")).to_contain_text("new steps, resume")
+    ranges = page.evaluate(
+        "['loss', 'grad_norm', 'heatmap', 'timeline'].map("
+        "id => document.querySelector('#plot-' + id)._fullLayout.xaxis.range.join())"
+    )
+    assert len(set(ranges)) == 1, ranges
+    page.locator("#live-button").click()
+    wait_newest(page, 129)
+    expect(page.locator("#live-text")).to_have_text("Live")
+
+
+def test_page_space_holds_still_and_zero_resets(page: Page, served: Served) -> None:
+    served.fill(steps=range(60))
+    open_page(page, served)
+    wait_drawn(page)
+    page.keyboard.press("Space")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
+    served.fill(steps=range(60, 90))
+    expect(page.locator("#live-text")).to_have_text("30 new steps, resume")
+    assert newest_drawn(page) == 59
+    page.keyboard.press("0")
+    wait_newest(page, 89)
+
+
+def test_page_theme_menu_recolours_charts(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    wait_drawn(page)
+    colour = "document.querySelector('#plot-loss')._fullLayout.font.color"
+    dark = page.evaluate(colour)
+    page.locator("#theme-menu").click()
+    page.locator("#theme-light").click()
+    until(page, f"dark => {colour} !== dark", arg=dark)
+    assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
+
+
+def test_page_layer_unfolds_into_parameters(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    wait_drawn(page)
+    page.locator("#heatmap-labels button", has_text="embed").click()
+    until(page, "nanscope.heatmap.rows.includes('embed.weight')")
+    assert page.evaluate("nanscope.heatmap.kinds.filter(kind => kind === 'parameter').length") == 2
+
+
+def test_page_heatmap_hover_says_layer_step_and_value(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), bad={10: "nan"})
+    open_page(page, served)
+    wait_drawn(page)
+    box = page.locator("#heatmap-canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 10.5 / 30, box["y"] + 4)
+    expect(page.locator("#tooltip")).to_contain_text("embed")
+    expect(page.locator("#tooltip")).to_contain_text("step 10")
+    expect(page.locator("#tooltip")).to_contain_text("NaN")
+
+
+def test_page_server_restart_reconnects_by_itself(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    wait_drawn(page)
+    served.restart()
+    served.fill(steps=range(30, 60))
+    wait_newest(page, 59)
+
+
+def test_page_loss_and_all_layers_fit_one_screen(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    wait_drawn(page)
+    bottom = page.evaluate("document.querySelector('[data-chart=timeline]').getBoundingClientRect().bottom")
+    assert bottom <= 900
+    assert page.evaluate("document.documentElement.scrollWidth") == 1440
+
+
+def test_page_hostile_names_stay_text(page: Page, served: Served) -> None:
+    served.fill(steps=range(5), name='<img src=x onerror="window.hurt=1">')
+    open_page(page, served)
+    wait_drawn(page)
+    served.add_event(page_runs.event(3, message="<img src=x onerror='window.hurt=1'> at step 3"))
+    expect(page.locator("#event-table")).to_contain_text("<img src=x")
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_page_run_that_ends_says_so(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), start_time=time.time() - 3)
+    open_page(page, served)
+    expect(page.locator("#connection-text")).to_have_text("live")
+    served.end_run()
+    expect(page.locator("#connection-text")).to_have_text("run ended")
+
+
+def test_page_newer_run_replaces_one_that_is_over(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), run="first-run")
+    open_page(page, served)
+    wait_drawn(page)
+    served.end_run(run="first-run")
+    served.fill(steps=range(7), run="second-run", start_time=time.time())
+    expect(page.locator("#tile-step .ns-tile-value")).to_have_text("6")
+    assert "run=second-run" in page.url
+
+
+def test_page_chosen_run_stays_when_a_newer_one_starts(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), run="first-run")
+    open_page(page, served, "&run=first-run")
+    wait_drawn(page)
+    served.fill(steps=range(7), run="second-run", start_time=time.time())
+    until(page, "nanscope.runCount === 2")
+    assert "run=first-run" in page.url
+    expect(page.locator("#tile-step .ns-tile-value")).to_have_text("29")
+
+
+def test_page_rank_in_the_address_is_shown(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    served.fill(steps=range(12), rank=1)
+    open_page(page, served, "&run=demo-run&rank=1")
+    expect(page.locator("#tile-step .ns-tile-value")).to_have_text("11")
+    expect(page.locator("#rank-select")).to_have_value("rank 1")
