@@ -91,6 +91,7 @@ class StepTracker:
         self._optimizer_id = None if optimizer is None else id(optimizer)
         self._parameter_ids = frozenset(map(id, layout.parameters))
         self._is_distributed = isinstance(root, nn.parallel.DistributedDataParallel)
+        self._parameters = dict(zip(layout.names, layout.parameters, strict=True))
         self._plan = plan_measurement(layout.parameters)
         self._open = _OpenStep()
         self._losses = LossMeter()
@@ -281,7 +282,7 @@ class StepTracker:
         evidence = StepEvidence(
             root=nn.Module() if root is None else root,
             captures=opened.captures,
-            parameters=dict(zip(self._layout.names, self._layout.parameters, strict=True)),
+            parameters=self._parameters,
             loss=opened.loss,
             stage=stage,
             was_scaled=was_scaled,
