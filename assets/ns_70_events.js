@@ -124,6 +124,9 @@
         mark = header.events;
         drawPanel();
       }
+      if (ns.range && !ns.view.paused && header.eventEnd - 0.5 > ns.axisRange()[1]) {
+        ns.setRange([ns.range[0], header.eventEnd]);
+      }
       ask();
     });
     ns.on("range", () => { ask(); ns.later(drawTimeline); });

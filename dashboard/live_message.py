@@ -61,7 +61,7 @@ class ClientView:
         if run is not None and rank is not None:
             header |= self._run_fields(run, rank)
             if with_data:
-                header |= self._data_fields(run, rank, wish)
+                header |= self._data_fields(run, rank, wish, event_end=header["eventEnd"])
         return self._encoder.finish(header)
 
     def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
@@ -71,6 +71,8 @@ class ClientView:
             "events": events_mark(events),
             "eventCounts": run.event_counts,
             "headline": headline(events),
+            # An event arrives before the frame of its step: the axis has to make room for its marker.
+            "eventEnd": max((event.step + 1 for event in events), default=None),
         }
 
     def _slow_scalars(self, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
@@ -80,15 +82,19 @@ class ClientView:
             self._slow = (key, now, slow_scalars(self._store, run, rank))
         return self._slow[2]
 
-    def _data_fields(self, run: RunSummary, rank: RankSummary, wish: Subscription) -> dict[str, Any]:
-        """Lines, heatmap, gaps and the range they cover (half-open, in steps)."""
+    def _data_fields(
+        self, run: RunSummary, rank: RankSummary, wish: Subscription, *, event_end: int | None
+    ) -> dict[str, Any]:
+        """Lines, heatmap, gaps and the range they and the events cover (half-open, in steps)."""
         steps = step_range(wish, rank)
         charts = add_charts(self._encoder, self._store, run.run, rank.rank, steps=steps, points=wish.points)
         heatmap, self._rows = add_heatmap(
             self._encoder, self._store, run.run, rank.rank, steps=steps, wish=wish, held_rows=self._rows
         )
         first = steps.first if steps.first is not None else rank.first_step
-        end = steps.end if steps.end is not None or rank.last_step is None else rank.last_step + 1
+        end = steps.end
+        if end is None and rank.last_step is not None:
+            end = max(rank.last_step + 1, event_end or 0)
         return {
             "range": [first, end],
             "charts": charts,

@@ -159,3 +159,12 @@ def test_message_run_list_is_sent_once() -> None:
     view = ClientView(store)
     assert "runs" in client.decode(view.message(Subscription(id=1), with_data=False))
     assert "runs" not in client.decode(view.message(Subscription(id=1), with_data=False))
+
+
+def test_message_range_makes_room_for_an_event_whose_frame_is_not_here_yet() -> None:
+    store = PageStore()
+    page_runs.fill(store, steps=range(20))
+    page_runs.add_event(store, page_runs.event(24))
+    header = Client().decode(ClientView(store).message(Subscription(id=1), with_data=True))
+    assert header["range"] == [0, 25]
+    assert header["eventEnd"] == 25
