@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import Response
 
-from probe.wire import event_json
+from probe.event_json import event_json
 
 from .store.protocol import StepRange, Store
 from .views.theme import Theme

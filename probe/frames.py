@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from .columns import pack_column
 from .detectors.base import Observation
 from .layout import ModelLayout
 from .losses import StepLoss
 from .recorder import MemorySample
 from .statistics import TensorStatistics
-from .wire import Column, Frame, pack_column
+from .wire import Column, Frame
 
 
 def build_frame(

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from .errors import WireError
 
@@ -41,8 +38,8 @@ KINDS: Final = frozenset(
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 SourceText = Annotated[str, msgspec.Meta(max_length=65536)]
-RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-WriterId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+RunId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")]
+WriterId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")]
 
 
 class _Struct(msgspec.Struct, frozen=True):
@@ -205,7 +202,7 @@ class Evidence(_Struct, frozen=True, kw_only=True):
 class Event(_Struct, tag="event", tag_field="t", frozen=True, kw_only=True):
     """One episode, in its latest state; a later record with the same id replaces an earlier one."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     run: RunId
     rank: Count
     incarnation: Count
@@ -379,42 +376,6 @@ def decode_message(data: bytes) -> Message:
     return message
 
 
-def pack_column(name: str, values: npt.NDArray[np.float64]) -> Column:
-    """Pack a (parameters,) float64 array; float32 unless that would turn a finite value into Inf or zero."""
-    with np.errstate(over="ignore", under="ignore"):
-        narrow = values.astype("<f4")
-    lossless_range = np.isfinite(values) == np.isfinite(narrow)
-    if bool(np.all(lossless_range & ((values == 0) == (narrow == 0)))):
-        return Column(name=name, dtype="f4", data=narrow.tobytes())
-    return Column(name=name, dtype="f8", data=values.astype("<f8").tobytes())
-
-
-def unpack_column(column: Column) -> npt.NDArray[np.float64]:
-    """Return the (parameters,) float64 values of a column.
-
-    Raises:
-        WireError: the byte length is no whole number of elements.
-    """
-    width = 4 if column.dtype == "f4" else 8
-    if len(column.data) % width:
-        raise WireError(f"column {column.name!r} holds {len(column.data)} bytes, no multiple of {width}")
-    return np.frombuffer(column.data, dtype=f"<{column.dtype}").astype(np.float64)
-
-
-def unpack_missing(frame: Frame, parameter_count: int) -> npt.NDArray[np.bool_]:
-    """Return a (parameters,) mask that is True where the parameter had no gradient at this step.
-
-    Raises:
-        WireError: the mask is shorter than the layout.
-    """
-    if not frame.missing:
-        return np.zeros(parameter_count, dtype=np.bool_)
-    bits = np.unpackbits(np.frombuffer(frame.missing, dtype=np.uint8))
-    if len(bits) < parameter_count:
-        raise WireError(f"missing mask covers {len(bits)} of {parameter_count} parameters")
-    return bits[:parameter_count].astype(np.bool_)
-
-
 def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:
     """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it."""
     identity = "\x1f".join((run, str(rank), str(incarnation), model, kind, subject, str(step)))
@@ -424,31 +385,3 @@ def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, su
 def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
     """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
     return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()
-
-
-def jsonable(value: Any) -> Any:
-    """Turn a record or builtin into what any JSON encoder can write: non-finite floats become strings.
-
-    ``NaN`` -> ``"NaN"``, ``inf`` -> ``"Infinity"``, ``-inf`` -> ``"-Infinity"`` (INTERFACES: plain encoders
-    turn them into null or into invalid JSON). Bytes are not expected here.
-    """
-    if isinstance(value, float):
-        if math.isnan(value):
-            return "NaN"
-        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, msgspec.Struct):
-        return {name: jsonable(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, dict):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    return value
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return the event as the JSON object that INTERFACES.md fixes (``v`` is 1)."""
-    fields = jsonable(event)
-    fields["evidence"]["neighbours"] = [
-        {"step": step, "value": jsonable(value)} for step, value in event.evidence.neighbours
-    ]
-    return {"v": VERSION, **fields}

@@ -12,7 +12,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"dash", "plotly", "pandas", "duckdb"}
-FROM_PROBE = {"wire", "journal", "journal_reader", "places", "errors", "detectors", "helper"}
+FROM_PROBE = {
+    "columns",
+    "event_json",
+    "wire",
+    "journal",
+    "journal_reader",
+    "places",
+    "errors",
+    "detectors",
+    "helper",
+}
 """What the dashboard may use of the probe; `helper` for its lock alone, which says that a helper is alive."""
 
 

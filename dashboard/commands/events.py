@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from probe.wire import Event, event_json
+from probe.event_json import event_json
+from probe.wire import Event
 
 from ..runs import JournalEvents, read_events, resolve_runs
 from ..views import event_facts as facts

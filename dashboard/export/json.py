@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probe.wire import SCALARS, event_json, jsonable
+from probe.event_json import event_json, jsonable
+from probe.wire import SCALARS
 
 from ..store.protocol import Heatmap, StepRange, Store
 from ..views.theme import ALL_STEPS

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from probe.columns import unpack_column, unpack_missing
 from probe.errors import WireError
 from probe.wire import (
     Column,
@@ -28,8 +29,6 @@ from probe.wire import (
     StreamKey,
     decode_record,
     encode,
-    unpack_column,
-    unpack_missing,
 )
 
 from .catalog import LAYER, PARAMETER, SCALAR, Catalog, Incarnation

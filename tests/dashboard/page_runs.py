@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dashboard.store.protocol import Store
+from probe.columns import pack_column
 from probe.wire import (
     Event,
     Evidence,
@@ -20,7 +21,6 @@ from probe.wire import (
     StreamKey,
     encode,
     event_id,
-    pack_column,
 )
 
 INCARNATION = 1_700_000_000_000_000_000

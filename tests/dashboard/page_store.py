@@ -10,7 +10,8 @@ import pandas as pd
 
 from dashboard.store.protocol import GapRange, Heatmap, RankSummary, RunSummary, StepRange, StreamPosition
 from dashboard.views.theme import ALL_STEPS
-from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record, unpack_column
+from probe.columns import unpack_column
+from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record
 
 
 @dataclass

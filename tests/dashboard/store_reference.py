@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from probe.wire import (
-    Event,
-    Frame,
-    LayerInfo,
-    Layout,
-    ParameterInfo,
-    RunStart,
-    StreamKey,
-    encode,
-    pack_column,
-)
+from probe.columns import pack_column
+from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunStart, StreamKey, encode
 
 RUN = "run-1"
 

@@ -23,7 +23,8 @@ from dashboard.export.json import export_json
 from dashboard.spool_ingest import SpoolIngest
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepRange
-from probe.wire import Origin, Stacks, event_json
+from probe.event_json import event_json
+from probe.wire import Origin, Stacks
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import probe
 from probe import AnomalyError
-from probe.wire import unpack_column
+from probe.columns import unpack_column
 
 
 @pytest.fixture(autouse=True)
