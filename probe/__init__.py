@@ -22,7 +22,14 @@ _HOME = {"AnomalyError": "errors", "Probe": "session", "ProbeConfig": "config", 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"probe.{name} needs PyTorch, which is not installed here: pip install 'nanscope[torch]'"
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -32,6 +33,7 @@ from .step_tracker import LogValue, StepTracker
 
 _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
+_TESTED_TORCH: Final = "2.13"
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 
@@ -74,6 +76,12 @@ def watch(
     running = _sessions.get(id(unwrap(model)))
     if running is not None:
         return running
+    if not torch.__version__.startswith(f"{_TESTED_TORCH}."):
+        _logger.warning(
+            "nanscope is tested with torch %s; this is %s: what it lacks is switched off",
+            _TESTED_TORCH,
+            torch.__version__,
+        )
     return Probe._attached(model, optimizer, config)
 
 

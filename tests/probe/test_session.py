@@ -4,6 +4,7 @@ import copy
 import io
 import logging
 import math
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -419,3 +420,22 @@ def test_failure_of_the_probe_is_counted_and_training_goes_on(
     frames = run_of(spool).frames
     assert len(losses) == len(frames) == 3
     assert frames[-1].scalars["probe_failures"] == 1.0
+
+
+def test_untested_torch_is_used_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    model = make_model()
+    with probe.watch(model) as run:
+        assert run.active
+    assert "tested with torch 2.13; this is 2.99.0" in caplog.text
+
+
+def test_missing_torch_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import probe; probe.watch"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert finished.stderr.splitlines()[-1] == (
+        "ImportError: probe.watch needs PyTorch, which is not installed here: pip install 'nanscope[torch]'"
+    )
