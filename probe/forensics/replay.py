@@ -67,8 +67,9 @@ def locate_origin(
 ) -> Replay:
     """Replay the captured calls of a step and name the origin of its non-finite values.
 
-    Costs a few times the step and synchronises. `p.grad`, parameters, buffers, random generators and module
-    attributes are the same afterwards; other side effects of the user's `forward` happen again.
+    Costs some times the step and synchronises. Gradients, parameters, buffers, random generators and module
+    attributes are as before; other side effects of the user's `forward` happen again. Raises nothing but
+    `KeyboardInterrupt` and `SystemExit`.
 
     Args:
         root: the naming root; module names are relative to it.
@@ -79,9 +80,6 @@ def locate_origin(
         stage: which gradient tripped; copied to the origin.
         parameter_stamp: must equal the captures' stamps.
         limit_s: the replay stops after this many seconds.
-
-    Returns:
-        The result; never raises but for `KeyboardInterrupt` and `SystemExit`.
     """
     started = time.monotonic()
     _local.active = True
@@ -95,11 +93,8 @@ def locate_origin(
             fidelity = compare_gradients(gradients, step.scan())
             if fidelity == "could not reproduce":
                 raise ReplayError("the replay did not give the gradients of the step")
-            loss_is_bad = loss is not None and bool(classify(loss))
-            found = explain(step, stage=stage, loss_is_bad=loss_is_bad)
-            bad = [
-                name for name, gradient in gradients.items() if gradient is not None and classify(gradient)
-            ]
+            found = explain(step, stage=stage, loss_is_bad=loss is not None and bool(classify(loss)))
+            bad = [name for name, value in gradients.items() if value is not None and classify(value)]
     except ReplayError as error:
         found = Explanation(reason=str(error))
     # The user's forward runs in there, and may raise anything at all.

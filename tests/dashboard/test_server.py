@@ -80,9 +80,13 @@ def test_server_secret_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_server_start_and_stop_twice_is_harmless(server: Server) -> None:
+    address = server.address
     server.start()
+    assert server.address == address
     server.stop()
     server.stop()
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = server.store
 
 
 def test_server_port_in_use_says_what_to_do(tmp_path: Path) -> None:
