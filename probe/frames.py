@@ -61,13 +61,14 @@ def build_observation(
     layout: ModelLayout,
     loss: float | None,
     gradients: TensorStatistics,
+    total_norm: float | None,
     parameter_norm: npt.NDArray[np.float64] | None,
 ) -> Observation:
     """Arrange one step for the detectors."""
     return Observation(
         step=step,
         loss=loss,
-        total_grad_norm=gradients.total_norm,
+        total_grad_norm=total_norm,
         grad_norm=gradients.norm,
         grad_max_abs=gradients.max_abs,
         grad_nan_count=gradients.nan_count,

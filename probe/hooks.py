@@ -244,9 +244,10 @@ class _OptimizerSteps:
             self._open.clear()
 
     def _owns(self, optimizer: Optimizer) -> bool:
-        if optimizer not in self._owned:
-            self._owned[optimizer] = self._listener.owns(optimizer)
-        return self._owned[optimizer]
+        owned = self._owned.get(optimizer)
+        if owned is None:
+            owned = self._owned[optimizer] = self._listener.owns(optimizer)
+        return owned
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if torch.compiler.is_compiling() or not self._owns(optimizer):

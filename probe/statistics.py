@@ -9,7 +9,7 @@ Nothing here draws random numbers, changes a tensor or leaves a gradient graph.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -160,8 +160,16 @@ def _local_shard(tensor: Tensor | None) -> Tensor | None:
 
 
 def _empty(count: int) -> TensorStatistics:
-    arrays = {field.name: np.zeros(count) for field in fields(TensorStatistics) if field.name != "missing"}
-    return TensorStatistics(**arrays, missing=np.ones(count, dtype=np.bool_))
+    norm, max_abs, mean, std, nan_count, inf_count = np.zeros((6, count))
+    return TensorStatistics(
+        norm=norm,
+        max_abs=max_abs,
+        mean=mean,
+        std=std,
+        nan_count=nan_count,
+        inf_count=inf_count,
+        missing=np.ones(count, dtype=np.bool_),
+    )
 
 
 def _cut_into_chunks(indices: list[int], sizes: list[int]) -> Iterator[_Chunk]:

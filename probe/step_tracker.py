@@ -289,8 +289,14 @@ class StepTracker:
             micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
             no_replay_reason=_why_not_replayable(opened),
         )
+        total_norm = gradients.total_norm
         observation = build_observation(
-            step, layout=self._layout, loss=loss.value, gradients=gradients, parameter_norm=parameter_norm
+            step,
+            layout=self._layout,
+            loss=loss.value,
+            gradients=gradients,
+            total_norm=total_norm,
+            parameter_norm=parameter_norm,
         )
         begun = self._guard.run("detectors", self._incidents.judge, observation, now, evidence)
         self._note_anomaly(begun or [])
@@ -303,7 +309,7 @@ class StepTracker:
             parameter_norm=parameter_norm,
             scalars={
                 **loss_scalars(loss),
-                **({} if gradients.total_norm is None else {"grad_norm": gradients.total_norm}),
+                **({} if total_norm is None else {"grad_norm": total_norm}),
                 **({"samples": float(opened.samples)} if opened.samples else {}),
                 **self._memory_scalars(),
                 **self._time_scalars(),
