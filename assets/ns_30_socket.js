@@ -7,6 +7,7 @@
   let socket = null;
   let wait = FIRST_WAIT_MS;
   let subscription = 0;
+  let asked = 0; // pixels of the newest subscription
 
   ns.link = { isOpen: false, everOpen: false, heardAt: 0, bytes: 0, messages: 0 };
 
@@ -22,6 +23,7 @@
   ns.subscribe = function () {
     const view = ns.view;
     subscription += 1;
+    asked = pixels();
     send({
       m: "subscribe",
       id: subscription,
@@ -30,8 +32,8 @@
       first: view.first,
       end: view.end,
       window: view.window,
-      points: pixels(),
-      columns: pixels(),
+      points: asked,
+      columns: asked,
       unfolded: view.unfolded,
       paused: view.paused,
     });
@@ -74,6 +76,7 @@
   ns.startSocket = function () {
     connect();
     ns.on("view", ns.subscribe);
+    ns.on("resized", (id) => id === "loss" && Math.abs(pixels() - asked) > asked / 5 && ns.subscribe());
     document.addEventListener("visibilitychange", () => {
       send({ m: "visible", visible: !document.hidden });
       // A frame that was never drawn was never acknowledged.

@@ -13,9 +13,10 @@
   ns.theme = () => ns.templates.themes[ns.themeName];
   ns.plot = (id) => ns.byId("plot-" + id);
 
+  // Of the column that holds the charts, because before the first message they are hidden and have no width.
   ns.plotWidth = function () {
-    const element = ns.plot("loss");
-    return element ? element.clientWidth - 200 : 800;
+    const column = document.querySelector(".ns-main");
+    return column ? column.clientWidth - 224 : 800;
   };
 
   const keys = new Map();
@@ -66,6 +67,7 @@
       }
     }
     if (fields.note) parts.push(fields.note);
+    if (!fields.series.length) parts.push("none recorded in these steps");
     const caption = {
       text: parts.join("   "), x: 1, y: 1, xref: "paper", yref: "paper", xanchor: "right", yanchor: "bottom",
       yshift: 3, showarrow: false, font: { size: 11, color: colours.muted },
@@ -73,8 +75,9 @@
     return { ...layout, annotations: [...layout.annotations, caption] };
   }
 
-  // A log axis only where values differ enough (dashboard/views/charts.py: is_wide).
+  // A log axis only where values differ enough (dashboard/views/charts.py: is_wide); no scale without values.
   function scaled(layout, chart, fields) {
+    if (!fields.series.length) return { ...layout, yaxis: { ...layout.yaxis, showticklabels: false } };
     if (!chart.log) return layout;
     let low = Infinity, high = 0;
     for (const name of fields.series) {

@@ -25,7 +25,7 @@
   }
 
   function colourTable() {
-    const { low, high } = map.fields;
+    const low = map.fields.low ?? FIRST, high = map.fields.high ?? FIRST + 1;
     const key = `${ns.themeName} ${low} ${high}`;
     if (key === tableKey) return table;
     const stops = ns.templates.cividis.map(rgba);

@@ -37,21 +37,25 @@
     return finer;
   }
 
+  // A name too long for its place loses its beginning: layers differ at the end. The title has it whole.
   function label(group) {
     const isGroup = group.end - group.at > 1;
     const button = ns.make("button", "ns-label");
+    const text = ns.make("bdi");
+    text.dir = "ltr";
+    button.append(text);
     const isOpen = ns.view.unfolded.includes(group.layer);
     if (group.isParameter) {
       button.classList.add("ns-parameter");
-      button.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
+      text.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
       button.disabled = true;
     } else if (isGroup) {
-      button.textContent = group.path + " \u203a";
+      text.textContent = group.path + " \u203a";
       button.title = `${group.path}: ${group.end - group.at} layers. Click to see them alone.`;
       button.onclick = () => { ns.focusRows(group.path); ns.later(ns.drawHeatmap); };
       return button;
     } else {
-      button.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
+      text.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
       button.setAttribute("aria-expanded", String(isOpen));
       button.onclick = () => ns.toggleUnfolded(group.layer);
     }
@@ -96,7 +100,7 @@
     const { focus, fields, rows, kinds } = ns.heatmap;
     const layers = kinds.filter((kind) => kind === "layer").length;
     const heading = ns.make("span", "ns-heading", "Gradient norm per layer");
-    const parts = [heading, ns.make("span", "ns-small", `L2, log colour \u00b7 ${ns.count(layers)} layers`)];
+    const parts = [heading, ns.make("span", "ns-small", `L2, log colour \u00b7 ${ns.count(layers)} ${layers === 1 ? "layer" : "layers"}`)];
     if (focus) {
       const back = ns.make("button", "ns-link", "\u2039 all layers");
       back.onclick = () => { ns.focusRows(""); ns.later(ns.drawHeatmap); };
@@ -121,6 +125,8 @@
     const { low, high } = ns.heatmap.fields;
     const box = ns.heatmapBox();
     const holder = ns.byId("heatmap-scale");
+    holder.hidden = low === null; // nothing positive and finite is on screen
+    if (holder.hidden) return;
     Object.assign(holder.style, { top: box.t + "px", height: box.h + "px", left: box.l + box.w + 8 + "px" });
     const bar = ns.make("i", "ns-scale-bar");
     bar.style.background = `linear-gradient(to top, ${ns.templates.cividis.join(",")})`;

@@ -115,6 +115,7 @@
     });
     const shown = runs.find((run) => run.run === ns.view.run);
     ns.setProps("run-select", { data: options, value: ns.view.run });
+    ns.setAttribute(ns.byId("run-select"), "title", shown ? `${shown.name} \u00b7 ${shown.run}` : "");
     const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
     ns.setProps("rank-select", { data: ranks, value: String(ns.view.rank), disabled: ranks.length < 2 });
     document.body.classList.toggle("ns-one-rank", ranks.length < 2);
@@ -158,7 +159,11 @@
       drawConnection();
       drawLive();
     });
-    ns.on("view", () => { drawLive(); if (runs.length) drawRuns(); });
+    ns.on("view", () => {
+      if (ns.view.isOwnChoice) ownNotice = "";
+      drawLive();
+      if (runs.length) drawRuns();
+    });
     ns.on("link", drawConnection);
     ns.on("theme", () => ns.later(drawSparks));
     window.setInterval(drawConnection, 1000);

@@ -18,12 +18,13 @@
     const slack = ns.view.paused ? 0 : Math.max(50, span * 0.25);
     // Live, a range that grew a little does not need new clusters of markers.
     const size = ns.view.paused ? ns.range.join() : Math.round(Math.log2(span + 16) * 4);
-    const key = [run, event, ns.themeName, mark, size].join("|");
+    const width = Math.max(100, Math.round(ns.plotWidth() / 50) * 50);
+    const key = [run, event, ns.themeName, mark, size, width].join("|");
     if (key === asked) return;
     asked = key;
     ns.setProps("events-scope", {
       data: {
-        run, rank: null, theme: ns.themeName, event, mark,
+        run, rank: null, theme: ns.themeName, event, mark, width,
         first: ns.view.paused ? ns.range[0] : Math.max(0, ns.range[0] - slack), end: Math.ceil(ns.range[1] + slack),
       },
     });
@@ -131,7 +132,7 @@
     });
     ns.on("range", () => { ask(); ns.later(drawTimeline); });
     ns.on("theme", ask);
-    ns.on("resized", (id) => id === "timeline" && ns.later(drawTimeline));
+    ns.on("resized", (id) => { if (id === "timeline") { ask(); ns.later(drawTimeline); } });
     ns.on("view", () => { drawPanel(); ask(); });
   };
 })(window.nanscope);

@@ -14,7 +14,9 @@
   function isTaken(event) {
     const target = event.target;
     if (event.ctrlKey || event.metaKey || event.altKey) return true;
-    if (target.closest("input, textarea, select, [contenteditable=true], [role=combobox], [role=listbox]")) return true;
+    if (target.closest("input:not([type=radio]), textarea, select, [contenteditable=true]")) return true;
+    if (target.closest("[role=combobox], [role=listbox], [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
+    if (event.key === " " && target.closest("input")) return true;
     return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], .ag-root") !== null;
   }
 

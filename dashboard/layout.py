@@ -129,6 +129,8 @@ def _header() -> Component:
                 allowDeselect=False,
                 size="xs",
                 className="ns-run",
+                withScrollArea=False,
+                comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
                 **{"aria-label": "Run"},
             ),
             dmc.Select(
@@ -138,6 +140,8 @@ def _header() -> Component:
                 allowDeselect=False,
                 size="xs",
                 className="ns-rank",
+                withScrollArea=False,
+                comboboxProps={"width": 130, "position": "bottom-start"},
                 **{"aria-label": "Rank"},
             ),
             html.Span(className="ns-spacer"),
@@ -191,9 +195,15 @@ def _window_control() -> Component:
 
 
 def _menu(id_: str, label: str, items: tuple[tuple[str, str], ...]) -> Component:
-    target = html.Button([label, html.Span(className="ns-caret")], id=id_, className="ns-button")
+    target = html.Span([label, html.Span(className="ns-caret")], id=id_)
     entries = [dmc.MenuItem(text, id=item, n_clicks=0) for item, text in items]
-    return dmc.Menu([dmc.MenuTarget(target), dmc.MenuDropdown(entries)], keepMounted=True, shadow="md")
+    # The wrapper is what says whether the menu is open, so it has to be the button.
+    button = {"component": "button", "className": "ns-button"}
+    return dmc.Menu(
+        [dmc.MenuTarget(target, boxWrapperProps=button), dmc.MenuDropdown(entries)],
+        keepMounted=True,
+        shadow="md",
+    )
 
 
 def _charts() -> Component:

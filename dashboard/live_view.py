@@ -209,7 +209,7 @@ def add_heatmap(
     encoder.add("heatmap/steps", starts, drop=drop)
     encoder.add("heatmap/codes", codes.T.reshape(-1), drop=drop * len(held_rows or ()))
     low, high = code_limits(codes)
-    fields = {
+    fields: dict[str, Any] = {
         "rowCount": len(heatmap.rows),
         "stepsPerColumn": heatmap.steps_per_column,
         "low": low,
@@ -232,13 +232,14 @@ def cell_codes(heatmap: Heatmap) -> npt.NDArray[np.uint16]:
     return np.where(bad > 0, bad, codes).astype("<u2")
 
 
-def code_limits(codes: npt.NDArray[np.uint16]) -> tuple[int, int]:
+def code_limits(codes: npt.NDArray[np.uint16]) -> tuple[int, int] | tuple[None, None]:
     """Return the codes of the colour scale's ends: 1st and 99th percentile of what is positive and finite.
 
-    A single exploding step would otherwise turn everything else into one colour.
+    None and None where nothing is. With the extremes themselves a single exploding step would turn everything
+    else into one colour.
     """
     positive = codes[codes >= CODE_FIRST]
     if not positive.size:
-        return CODE_FIRST, CODE_FIRST + 1
+        return None, None
     low, high = np.percentile(positive, (1, 99))
     return int(low), max(int(low) + 1, int(np.ceil(high)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from dash import Dash, Input, Output, no_update
@@ -25,6 +25,7 @@ class EventsScope(msgspec.Struct, frozen=True, kw_only=True):
     event: str | None = None
     first: float | None = None
     end: float | None = None
+    width: Annotated[int, msgspec.Meta(ge=100, le=20_000)] = 1000
     mark: float = 0
 
 
@@ -67,7 +68,7 @@ def events_view(store: Store, data: Any) -> tuple[Any, Any]:
         first=None if scope.first is None else int(scope.first),
         end=None if scope.end is None else int(scope.end),
     )
-    figure = timeline_figure(events, theme=scope.theme, steps=steps, selected=scope.event)
+    figure = timeline_figure(events, theme=scope.theme, steps=steps, selected=scope.event, width=scope.width)
     return json.loads(figure.to_json()), event_rows(events)
 
 
@@ -81,4 +82,6 @@ def selected_panel(store: Store, data: Any) -> Any:
         return event_panel(None)
     event = store.event(selection.run, selection.event)
     run = next((run for run in store.runs() if run.run == selection.run), None)
+    if event is None:
+        return event_panel(None, missing=selection.event)
     return event_panel(event, run=run)

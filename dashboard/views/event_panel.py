@@ -21,16 +21,23 @@ from .source_lines import SourceLine, is_library, source_lines
 
 COPY_LINK_ID: Final = "event-copy-link"
 DOWNLOAD_ID: Final = "event-download"
+HIGHLIGHTED_FRAMES: Final = 8
+FOLDING_FRAMES: Final = 32
+"""So many frames of a stack have coloured source, so many unfold one by one; the rest is one text. Dash needs
+a minute for 6,000 components, and a deep recursion would be tens of thousands."""
 
 
-def event_panel(event: Event | None, *, run: RunSummary | None = None) -> Component:
-    """Draw one event; without one, say how to choose one.
+def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: str = "") -> Component:
+    """Draw one event; without one, say how to choose one, and which one is `missing`.
 
     `run` turns the event's time into a time since the run's start. Its buttons are `event-copy-link` and
     `event-download`.
     """
     if event is None:
-        return html.P("Click a marker or a row, or press n, to see an event here.", className="event-empty")
+        lost = f"The event {missing} is not in this run. " if missing else ""
+        return html.P(
+            f"{lost}Click a marker or a row, or press n, to see an event here.", className="event-empty"
+        )
     return html.Article(
         [
             _header(event, run),
@@ -144,24 +151,46 @@ def _stack(stack: facts.Stack) -> Component:
     return html.Div(
         [
             html.H4([stack.title, html.Small(f" · {facts.STACK_ORDER}")]),
-            *(_frame(frame) for frame in stack.frames),
+            *(
+                _frame(frame, is_plain=number >= HIGHLIGHTED_FRAMES)
+                for number, frame in enumerate(stack.frames[:FOLDING_FRAMES])
+            ),
+            *_rest(stack.frames[FOLDING_FRAMES:]),
         ],
         className="event-stack",
         **{"aria-label": f"{stack.title} stack, {facts.STACK_ORDER}", "role": "group"},
     )
 
 
-def _frame(frame: StackFrame) -> Component:
-    """One frame: the user's own code unfolded, library code folded."""
+def _rest(frames: Sequence[StackFrame]) -> list[Component]:
+    """The outermost frames of a deep stack, folded as one."""
+    if not frames:
+        return []
+    text = "\n\n".join(
+        f"{frame.file}:{frame.line} in {frame.function}\n{_plain_text(frame)}" for frame in frames
+    )
+    summary = html.Summary(f"{len(frames):,} more frames")
+    return [
+        html.Details([summary, html.Pre(text, className="source", tabIndex="0")], className="event-frame")
+    ]
+
+
+def _frame(frame: StackFrame, *, is_plain: bool) -> Component:
+    """One frame: the user's own code unfolded, library code and plain source folded."""
     library = is_library(frame)
     lines = source_lines(frame)
     summary = html.Summary(
         [html.Span(facts.frame_label(frame)), *([html.Small(" library")] if library else [])],
         title=f"{frame.file}:{frame.line}",
     )
-    body = _source(lines) if lines else html.P("The source of this frame could not be read.")
+    body: Component = html.P("The source of this frame could not be read.")
+    if lines:
+        plain = html.Pre(_plain_text(frame), className="source", tabIndex="0")
+        body = plain if library or is_plain else _source(lines)
     return html.Details(
-        [summary, body], open=not library, className="event-frame library" if library else "event-frame"
+        [summary, body],
+        open=not library and not is_plain,
+        className="event-frame library" if library else "event-frame",
     )
 
 
@@ -169,11 +198,24 @@ def _source(lines: Sequence[SourceLine]) -> Component:
     return html.Pre([_source_line(line) for line in lines], className="source", tabIndex="0")
 
 
+def _plain_text(frame: StackFrame) -> str:
+    """The lines of a frame as one text."""
+    return "\n".join(
+        f"{_mark(line)}{line.number:>5} {''.join(token.text for token in line.tokens)}"
+        for line in source_lines(frame)
+    )
+
+
+def _mark(line: SourceLine) -> str:
+    return "▶" if line.is_current else " "
+
+
 def _source_line(line: SourceLine) -> Component:
-    mark = "▶" if line.is_current else " "
-    code = [html.Span(token.text, className=token.kind or None) for token in line.tokens]
+    code = [
+        html.Span(token.text, className=token.kind) if token.kind else token.text for token in line.tokens
+    ]
     return html.Div(
-        [html.Span(f"{mark}{line.number:>5} ", className="source-number"), html.Code([*code, "\n"])],
+        [html.Span(f"{_mark(line)}{line.number:>5} ", className="source-number"), html.Code([*code, "\n"])],
         className="source-line current" if line.is_current else "source-line",
         **({"aria-current": "true"} if line.is_current else {}),
     )

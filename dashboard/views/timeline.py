@@ -20,8 +20,8 @@ from ..store.protocol import StepRange
 from .event_facts import SEVERITY_ICONS, headline
 from .theme import ALL_STEPS, SEVERITY_SYMBOLS, Theme, colours, figure_layout
 
-CLUSTER_FRACTION: Final = 0.015
-"""Events of a lane closer than this share of the range share a marker: its width on a 1000 px plot."""
+MARKER_PX: Final = 28
+"""Events of a lane closer than this share a marker: its own width and that of a count of two digits."""
 _HOVER_EVENTS: Final = 5
 _HOVER_COLUMNS: Final = 90
 
@@ -45,6 +45,7 @@ def timeline_figure(
     steps: StepRange = ALL_STEPS,
     selected: str | None = None,
     height: int | None = None,
+    width: int = 1000,
 ) -> go.Figure:
     """Draw events as markers; every marker's `customdata` is the id of the event that a click opens.
 
@@ -54,12 +55,13 @@ def timeline_figure(
         steps: X-range; open ends follow the events.
         selected: Id of the open event; its marker has a ring.
         height: Pixels; None leaves it to the container.
+        width: Pixels of the plot, for what is near.
     """
     shown = sorted((event for event in events if _within(event, steps)), key=lambda event: event.step)
-    width = CLUSTER_FRACTION * _span(shown, steps)
+    near = MARKER_PX / width * _span(shown, steps)
     figure = go.Figure()
     for lane, severity in enumerate(SEVERITIES):
-        clusters = cluster([event for event in shown if event.severity == severity], width=width)
+        clusters = cluster([event for event in shown if event.severity == severity], width=near)
         figure.add_trace(_lane(clusters, lane=lane, severity=severity, theme=theme, selected=selected))
     note = "" if shown else "no events in this range"
     layout = figure_layout(theme, title="Events", steps=steps, note=note, height=height)

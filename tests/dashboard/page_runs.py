@@ -115,18 +115,21 @@ def fill(
     bad: dict[int, str] | None = None,
     start_time: float = 1_700_000_000.0,
     name: str = "train.py",
+    is_bare: bool = False,
 ) -> None:
-    """Append frames, and before the first ones what describes the run."""
+    """Append frames, and before the first ones what describes the run; bare frames measure nothing."""
     description = layout(blocks)
     events, metrics = key("events", run=run, rank=rank), key("metrics", run=run, rank=rank)
     if store.position(events).next_seq == 0:
         start = run_start(run=run, rank=rank, time=start_time, name=name)
         store.append(events, 0, [encode(start), encode(description)])
     frames = [
-        encode(frame(step, description, time=start_time + step * 0.1, bad=(bad or {}).get(step, "")))
+        Frame(step=step, time=start_time + step * 0.1)
+        if is_bare
+        else frame(step, description, time=start_time + step * 0.1, bad=(bad or {}).get(step, ""))
         for step in steps
     ]
-    store.append(metrics, store.position(metrics).next_seq, frames)
+    store.append(metrics, store.position(metrics).next_seq, [encode(each) for each in frames])
     store.commit()
 
 

@@ -40,3 +40,18 @@ def test_selected_panel_shows_the_event(store: PageStore) -> None:
 @pytest.mark.parametrize("data", [{"run": "demo-run", "event": "0" * 16}, {"run": None, "event": None}])
 def test_selected_panel_without_event_says_how_to_choose(store: PageStore, data: object) -> None:
     assert "marker" in repr(selected_panel(store, data))
+
+
+def test_selected_panel_unknown_event_is_named(store: PageStore) -> None:
+    assert "no-such-event is not in this run" in repr(
+        selected_panel(store, {"run": "demo-run", "event": "no-such-event"})
+    )
+    assert "not in this run" not in repr(selected_panel(store, {"run": "demo-run", "event": None}))
+
+
+def test_events_view_narrow_plot_has_fewer_markers(store: PageStore) -> None:
+    for step in range(12, 40, 2):
+        page_runs.add_event(store, page_runs.event(step))
+    wide, _ = events_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 1200})
+    narrow, _ = events_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 200})
+    assert len(narrow["data"][0]["customdata"]) < len(wide["data"][0]["customdata"])

@@ -191,3 +191,12 @@ def test_event_order_of_one_moment_puts_the_severest_first() -> None:
         "warning",
         "info",
     ]
+
+
+def test_event_panel_of_a_deep_recursion_stays_small_and_whole() -> None:
+    frames = [own_frame(function=f"depth_{number}") for number in range(256)]
+    panel = event_panel(nan_event(stacks=Stacks(forward=frames)))
+    assert sum(isinstance(part, Component) for part in walk(panel)) < 600
+    assert text_of(panel).count("torch.sqrt(x * scale)") == 256
+    assert "224 more frames" in text_of(panel)
+    assert all(f"depth_{number}" in text_of(panel) for number in range(256))

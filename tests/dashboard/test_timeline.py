@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
@@ -73,3 +74,11 @@ def test_cluster_keeps_every_event_once_and_stays_within_its_width(steps: list[i
     groups = cluster(events, width=width)
     assert [event for group in groups for event in group.events] == events
     assert all(group.events[-1].step - group.first.step <= width for group in groups)
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=60, unique=True), st.integers(100, 1600))
+def test_timeline_figure_counts_never_lie_under_the_next_marker(steps: list[int], width: int) -> None:
+    events = [spike_event(step) for step in steps]
+    lane = timeline_figure(events, theme="dark", steps=StepRange(first=0, end=1000), width=width).data[1]
+    pixels = [x * width / 1000 for x in lane.x]
+    assert all(right - left > 26 for left, right in itertools.pairwise(pixels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -221,3 +222,102 @@ def test_page_rank_in_the_address_is_shown(page: Page, served: Served) -> None:
     open_page(page, served, "&run=demo-run&rank=1")
     expect(page.locator("#tile-step .ns-tile-value")).to_have_text("11")
     expect(page.locator("#rank-select")).to_have_value("rank 1")
+
+
+def test_page_first_view_is_as_fine_as_its_pixels(page: Page, served: Served) -> None:
+    served.fill(steps=range(400))
+    open_page(page, served, "&run=demo-run")
+    wait_drawn(page)
+    assert (
+        page.evaluate("document.querySelector('#plot-loss').data.find(t => t.mode === 'lines').x.length")
+        == 400
+    )
+    assert page.evaluate("nanscope.heatmap.fields.stepsPerColumn") == 1
+
+
+def test_page_long_layer_names_show_their_ends(page: Page, served: Served) -> None:
+    served.fill(steps=range(5))
+    open_page(page, served)
+    wait_drawn(page)
+    page.evaluate(
+        "nanscope.heatmap.rows = nanscope.heatmap.rows.map(name => 'model.encoder.stages.attention.' + name);"
+        "nanscope.later(nanscope.drawHeatmap)"
+    )
+    label = page.locator("#heatmap-labels button", has_text="blocks.3.mlp.2")
+    expect(label).to_have_attribute("title", re.compile("model.encoder.stages.attention.blocks.3.mlp.2"))
+    # Its last letters lie inside the button, the first ones are what is left out.
+    inside = page.evaluate(
+        "button => { const range = document.createRange();"
+        "const text = button.querySelector('bdi').lastChild;"
+        "range.setStart(text, text.length - 5); range.setEnd(text, text.length);"
+        "const end = range.getBoundingClientRect(), box = button.getBoundingClientRect();"
+        "return end.left >= box.left && end.right <= box.right + 0.5; }",
+        label.element_handle(),
+    )
+    assert inside
+
+
+def test_page_without_loss_or_gradients_says_so(page: Page, served: Served) -> None:
+    served.fill(steps=range(9), is_bare=True)
+    open_page(page, served)
+    until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
+    until(page, "document.querySelector('#plot-loss')?.textContent.includes('none recorded')")
+    expect(page.locator("#heatmap-scale")).to_be_hidden()
+    assert page.locator("#plot-loss .yaxislayer-above .ytick, #plot-loss .ytick").count() == 0
+
+
+def test_page_keys_work_after_choosing_a_window(page: Page, served: Served) -> None:
+    served.fill(steps=range(60))
+    open_page(page, served)
+    wait_drawn(page)
+    served.add_event(page_runs.event(20))
+    expect(page.locator("#event-table")).to_contain_text("step 20")
+    page.get_by_text("200", exact=True).first.click()
+    page.keyboard.press("n")
+    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+
+
+def test_page_keys_never_act_while_typing(page: Page, served: Served) -> None:
+    served.fill(steps=range(60))
+    open_page(page, served)
+    wait_drawn(page)
+    served.add_event(page_runs.event(20))
+    expect(page.locator("#event-table")).to_contain_text("step 20")
+    page.locator("#run-select").click()
+    page.keyboard.type("n p0")
+    expect(page.locator("#event-aside")).to_be_hidden()
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
+
+
+def test_page_notice_of_an_unknown_run_goes_with_a_choice(page: Page, served: Served) -> None:
+    served.fill(steps=range(9), run="first-run")
+    served.fill(steps=range(9), run="second-run", start_time=1_700_009_000.0)
+    open_page(page, served, "&run=gone")
+    expect(page.locator("#notice")).to_contain_text("gone is not here")
+    page.locator("#run-select").click()
+    page.get_by_role("option", name="irst-run").click()
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_page_menus_are_buttons_that_say_whether_they_are_open(page: Page, served: Served) -> None:
+    open_page(page, served)
+    for name in ("Export", "Theme"):
+        button = page.get_by_role("button", name=name)
+        expect(button).to_have_attribute("aria-expanded", "false")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(button).to_have_attribute("aria-expanded", "true")
+        page.keyboard.press("Escape")
+    assert page.locator("header div[aria-expanded]").count() == 0
+
+
+def test_page_long_run_names_can_be_read_whole(page: Page, served: Served) -> None:
+    name = "experiment_with_a_long_name_" * 4 + "seed1.py"
+    served.fill(steps=range(5), name=name)
+    open_page(page, served)
+    wait_drawn(page)
+    expect(page.locator("#run-select")).to_have_attribute("title", re.compile("seed1.py"))
+    page.locator("#run-select").click()
+    option = page.get_by_role("option").first
+    expect(option).to_be_visible()
+    assert option.evaluate("each => each.scrollWidth <= each.clientWidth")
