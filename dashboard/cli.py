@@ -160,10 +160,9 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is no port; give a number from 0 to 65535")
-    return port
+    if not (text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+    return int(text)
 
 
 def _events(arguments: argparse.Namespace) -> int:
@@ -174,16 +173,15 @@ def _events(arguments: argparse.Namespace) -> int:
     for line in (json_lines if arguments.json else table_lines)(found.events):
         print(line)
     if found.unreadable:
-        _notice(f"{found.unreadable:,} records of the journal are missing or damaged; the rest is shown.")
+        _notice(f"Missing or damaged records of the journal: {found.unreadable:,}; the rest is shown.")
     return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from .runs import resolve_runs
+    from .runs import require_spool
     from .server import serve
 
-    if arguments.spool is not None and arguments.spool.exists():
-        resolve_runs(str(arguments.spool.resolve()))
+    require_spool(arguments.spool)
     serve(
         host=arguments.host,
         port=arguments.port,
@@ -198,7 +196,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from .commands.demo import DemoOptions, run_demo
+    from .runs import require_spool
 
+    require_spool(arguments.spool)
     options = DemoOptions(
         host=arguments.host,
         port=arguments.port,

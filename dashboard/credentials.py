@@ -36,13 +36,19 @@ def load_credentials(environment: Mapping[str, str] = os.environ) -> Credentials
     """Return the kept credentials, made and written on first use; `NANSCOPE_TOKEN` replaces the token.
 
     Raises:
-        DashboardError: `NANSCOPE_TOKEN` is too short or holds characters that a cookie cannot carry.
+        DashboardError: the state folder cannot be written, or `NANSCOPE_TOKEN` is too short or holds
+            characters that a cookie cannot carry.
     """
     path = credentials_path(environment)
     kept = _read(path)
     if kept is None:
         kept = Credentials(token=secrets.token_urlsafe(24), secret=secrets.token_hex(32))
-        write_private_file(path, msgspec.json.encode(kept))
+        try:
+            write_private_file(path, msgspec.json.encode(kept))
+        except OSError as error:
+            raise DashboardError(
+                f"Cannot write {path}: {error.strerror or error}; set XDG_STATE_HOME to a folder of yours."
+            ) from error
     chosen = environment.get("NANSCOPE_TOKEN")
     if not chosen:
         return kept

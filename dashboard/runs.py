@@ -61,6 +61,23 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
     return [_find_run(argument, default_spool() if spool is None else spool)]
 
 
+def require_spool(chosen: Path | None) -> None:
+    """Refuse a `--spool` (or, without one, a default place) that is no spool; one may be missing still.
+
+    Raises:
+        NotASpoolError: it is a file, or a folder of other things.
+    """
+    if chosen is not None and chosen.exists():
+        resolve_runs(str(chosen.resolve()))
+    elif chosen is None:
+        _require_folder(default_spool())
+
+
+def _require_folder(spool: Path) -> None:
+    if spool.exists() and not spool.is_dir():
+        raise NotASpoolError(f"The spool {spool} is a file; set NANSCOPE_SPOOL to a folder.")
+
+
 def resolve_run(argument: str, *, spool: Path | None = None) -> RunFolder:
     """Return the one run that RUN|SPOOL means.
 
@@ -106,7 +123,7 @@ def _runs_in(path: Path) -> list[RunFolder]:
     try:
         folders = [folder for folder in list_runs(path) if _is_run_folder(folder)]
     except JournalError as error:
-        raise NotASpoolError(f"{error}.") from error
+        raise NotASpoolError(f"{error}; give a spool's folder.") from error
     if not folders and any(not child.name.startswith(".") for child in path.iterdir()):
         raise NotASpoolError(
             f"{path} is not a spool: it holds other things, but no run; give a spool's folder."
@@ -130,6 +147,7 @@ def _describe(folder: Path) -> RunFolder:
 
 def _find_run(argument: str, spool: Path) -> RunFolder:
     """Look up an id, then a name (the newest run that has it), then a unique prefix of an id."""
+    _require_folder(spool)
     runs = _runs_in(spool) if spool.is_dir() else []
     if exact := [run for run in runs if run.run == argument]:
         return exact[0]
@@ -146,7 +164,8 @@ def _find_run(argument: str, spool: Path) -> RunFolder:
 
 
 def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
-    held = f"it holds {_names(runs)}" if runs else "it is empty"
+    nothing = "it is empty" if spool.exists() else "it does not exist yet"
+    held = f"it holds {_names(runs)}" if runs else nothing
     hint = (
         "give one of these, or a spool's folder" if runs else "give a spool's folder, or set NANSCOPE_SPOOL"
     )

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+import psutil
+
 from probe.errors import ProbeError
 from probe.places import (
     DEFAULT_INGEST,
@@ -118,8 +120,8 @@ class Server:
             self._open_store()
             self._start_collector()
             self._start_page(listener)
-            self._start_spool_reader()
             self._leave_note()
+            self._start_spool_reader()
         except BaseException:
             self.stop()
             raise
@@ -186,7 +188,7 @@ class Server:
         self._undo.callback(self._stopping.set)
 
     def _read_spool(self) -> None:
-        """Take up finished and orphaned journals, now and every `SPOOL_INTERVAL_S`."""
+        """Take up finished and orphaned journals, and keep the note, now and every `SPOOL_INTERVAL_S`."""
         from .spool_ingest import SpoolIngest
 
         ingest = SpoolIngest(self.store, self._spool)
@@ -196,12 +198,15 @@ class Server:
                     report = ingest.run(progress=self._check_running)
                 except _StopReading:
                     return
-                except (ProbeError, DashboardError, OSError) as error:
+                except DashboardError as error:
+                    self._spool_problems = (f"Runs of the spool {self._spool} wait: {error}",)
+                except (ProbeError, OSError) as error:
                     self._spool_problems = (f"The spool {self._spool} cannot be read: {error}",)
                 else:
                     self._spool_problems = report.problems
                     if report.records:
                         self.notify()
+            self._keep_note()
             self._stopping.wait(SPOOL_INTERVAL_S)
 
     def _check_running(self, run: str) -> None:
@@ -221,15 +226,26 @@ class Server:
         if problems := self._spool_problems:
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
             found.append(problems[0] + more)
-        return found
+        return [text if text.endswith(".") else f"{text}." for text in found]
 
     def _leave_note(self) -> None:
         """Write `serve.json` for local probes; removed at the end unless another server replaced it."""
-        note = ServeState(
-            page=self.page, ingest=self._ingest, pid=os.getpid(), secret=self._credentials.secret
-        )
+        note = self._note()
         write_serve_state(note, self._environment)
         self._undo.callback(self._remove_note, note)
+
+    def _note(self) -> ServeState:
+        return ServeState(
+            page=self.page, ingest=self._ingest, pid=os.getpid(), secret=self._credentials.secret
+        )
+
+    def _keep_note(self) -> None:
+        """Write it again when it is gone, or what a second server left that has ended or was killed."""
+        found = read_serve_state(self._environment)
+        is_mine_to_write = found is None or not psutil.pid_exists(found.pid)
+        if is_mine_to_write and not self._stopping.is_set():
+            with contextlib.suppress(OSError):
+                write_serve_state(self._note(), self._environment)
 
     def _remove_note(self, note: ServeState) -> None:
         if read_serve_state(self._environment) == note:
@@ -250,7 +266,7 @@ def serve(
     stop: threading.Event | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, or until `stop` is set.
+    """Serve until SIGINT, SIGTERM or SIGHUP, or until `stop` is set.
 
     Args:
         host: Loopback address of the page.
@@ -290,7 +306,7 @@ def serve(
 
 @contextlib.contextmanager
 def _signals_set(event: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set the event; only the main thread may listen for them."""
+    """SIGINT, SIGTERM and a closed terminal set the event; only the main thread may listen for them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -298,7 +314,10 @@ def _signals_set(event: threading.Event) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         event.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what nohup asks for stays
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

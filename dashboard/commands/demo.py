@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Final
 
 from probe.helper import host_folder, lock_owner, lock_path
 from probe.journal_reader import end_of_stream, list_writers
-from probe.places import default_spool
+from probe.places import default_spool, make_private_folder
 from probe.wire import StreamKey, StreamName
 
 from ..errors import DemoFailedError
@@ -51,12 +52,16 @@ def run_demo(options: DemoOptions, *, announce: Callable[[str], None], notice: C
     """Serve and train until Ctrl-C, or until all is stored; both end together, no process stays behind.
 
     Raises:
-        DemoFailedError: there is no torch, the training failed, or not everything arrived in the store.
+        DemoFailedError: there is no torch, the spool cannot be written, the training failed, or not
+            everything arrived in the store.
         DashboardError: the server cannot start.
     """
     if find_spec("torch") is None:
-        raise DemoFailedError("The demo trains with PyTorch; install it: pip install 'nanscope[torch]'.")
+        raise DemoFailedError(
+            "The demo trains with PyTorch, which is not installed here: pip install torch==2.13.0"
+        )
     demo = _Demo(options, notice)
+    _require_writable(demo.spool)
     serve(
         host=options.host,
         port=options.port,
@@ -154,6 +159,18 @@ def is_stored(store: Store, run_folder: Path) -> bool:
         if (tail := end_of_stream(writer, stream)) is not None
     ]
     return bool(ends) and all(store.position(key).next_seq >= end for key, end in ends)
+
+
+def _require_writable(spool: Path) -> None:
+    """Refuse, before anything starts, a spool in which the training could leave nothing."""
+    try:
+        make_private_folder(spool)
+        with tempfile.TemporaryFile(dir=spool):
+            pass
+    except OSError as error:
+        raise DemoFailedError(
+            f"The demo cannot write to the spool {spool}: {error.strerror}; choose another with --spool."
+        ) from error
 
 
 def _script() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from ..errors import DashboardError, UnknownRunError
 from ..export.html import PageTheme, export_html
 from ..export.json import export_json
 from ..runs import resolve_run
@@ -24,14 +26,17 @@ def export_run(
     """Write RUN|SPOOL to `output`, whole or not at all; works with no server running.
 
     Raises:
-        DashboardError: the argument does not name one run, or the run has no such rank.
-        OSError: the file cannot be written.
+        DashboardError: the argument does not name one run, the run has no such rank, or the file cannot be
+            written.
+        BrokenPipeError: the reader of a pipe has gone.
     """
     run = resolve_run(target)
     with tempfile.TemporaryDirectory(prefix="nanscope-export-") as folder:
         store = DuckStore(Path(folder))
         try:
             report = SpoolIngest(store, run.path.parent).run_one(run.path)
+            if not store.runs():
+                raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
             if form == "html":
                 text = export_html(store, run.run, rank=rank, theme=theme)
             else:
@@ -40,18 +45,30 @@ def export_run(
             store.close()
     _replace(output, text)
     if report.missing:
-        notice(f"{report.missing:,} records of the journal are missing or damaged; the file says so.")
+        notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
 
 
 def _replace(path: Path, text: str) -> None:
     """A reader of `path` sees the old file or the new one; a device such as /dev/stdout is written to."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _write_whole(path, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DashboardError(
+            f"Cannot write {path}: {error.strerror or error}; choose another file with -o."
+        ) from error
+
+
+def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise

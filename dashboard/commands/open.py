@@ -54,6 +54,6 @@ def _fill(data: Path, runs: list[RunFolder], *, notice: Callable[[str], None]) -
         for run in runs:
             report = SpoolIngest(store, run.path.parent).run_one(run.path)
             if report.missing:
-                notice(f"{report.missing:,} records of {run.run} are missing or damaged.")
+                notice(f"Missing or damaged records of {run.run}: {report.missing:,}.")
     finally:
         store.close()

@@ -78,6 +78,54 @@ def test_unknown_run_is_one_sentence_and_exit_2(command: list[str], tmp_path: Pa
     assert "No run in" in result.stderr
 
 
+@pytest.mark.parametrize("port", ["abc", "-1", "65536"])
+def test_serve_port_that_is_none_is_told_the_range(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["serve", f"--port={port}"])
+    assert exit_info.value.code == 2
+    assert f"{port} is no port; give a number from 0 to 65535" in capsys.readouterr().err
+
+
+def test_export_file_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "spool")
+    output = tmp_path / "missing" / "run.json"
+    assert main(["export", str(run), "--format", "json", "-o", str(output)]) == 2
+    expected = f"dashboard: Cannot write {output}: No such file or directory; choose another file with -o.\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_export_of_a_journal_without_a_readable_record_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "spool")
+    for segment in run.glob("*/*.seg"):
+        segment.write_bytes(b"")
+    assert main(["export", str(run), "-o", str(tmp_path / "run.html")]) == 2
+    assert capsys.readouterr().err == f"dashboard: The journals in {run} hold nothing that can be read.\n"
+    assert not (tmp_path / "run.html").exists()
+
+
+def test_demo_spool_of_other_things_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    assert main(["demo", "--spool", str(tmp_path)]) == 2
+    assert "is not a spool" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_demo_spool_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    spool = tmp_path / "notes.txt" / "spool"
+    assert main(["demo", "--spool", str(spool)]) == 2
+    expected = f"cannot write to the spool {spool}: Not a directory; choose another with --spool.\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
 def test_events_not_a_spool_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     result = run_cli("events", str(tmp_path))

@@ -52,6 +52,12 @@ def test_credentials_damaged_file_is_replaced(tmp_path: Path, content: bytes) ->
     assert len(load_credentials(environment(tmp_path)).token) >= 24
 
 
+def test_credentials_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("x")
+    with pytest.raises(DashboardError, match=r"^Cannot write .*; set XDG_STATE_HOME to a folder of yours\.$"):
+        load_credentials(environment(tmp_path / "state"))
+
+
 def test_credentials_file_that_others_can_read_is_replaced(tmp_path: Path) -> None:
     leaked = load_credentials(environment(tmp_path))
     credentials_path(environment(tmp_path)).chmod(0o644)

@@ -10,7 +10,7 @@ from sample_runs import write_run
 
 from dashboard.errors import DashboardError, NotASpoolError, UnknownRunError
 from dashboard.packaged import packaged_file
-from dashboard.runs import read_events, resolve_run, resolve_runs
+from dashboard.runs import read_events, require_spool, resolve_run, resolve_runs
 from probe.places import ServeState, write_serve_state
 
 
@@ -94,6 +94,40 @@ def test_resolve_runs_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(NotASpoolError, match="is a file"):
         resolve_runs(str(tmp_path / "notes.txt"))
+
+
+def test_resolve_run_in_a_default_spool_that_is_a_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path / "notes.txt"))
+    with pytest.raises(NotASpoolError, match="is a file; set NANSCOPE_SPOOL to a folder"):
+        resolve_run("gamma")
+
+
+def test_resolve_run_in_a_spool_that_does_not_exist_yet_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnknownRunError, match="it does not exist yet"):
+        resolve_run("gamma", spool=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_require_spool_that_is_a_file_is_refused(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path / "notes.txt"))
+    with pytest.raises(NotASpoolError, match="is a file"):
+        require_spool(tmp_path / "notes.txt" if given else None)
+
+
+def test_require_spool_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(NotASpoolError, match="no run; give a spool's folder"):
+        require_spool(tmp_path)
+
+
+def test_require_spool_that_is_still_to_be_made_is_taken(tmp_path: Path) -> None:
+    require_spool(tmp_path / "nowhere")
 
 
 def test_read_events_keeps_the_latest_state_in_order_of_step_and_time(tmp_path: Path) -> None:

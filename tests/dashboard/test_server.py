@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 
 from dashboard.errors import DashboardError
 from dashboard.server import Server, serve
-from probe.places import read_serve_state
+from dashboard.spool_ingest import SpoolIngest
+from probe.places import read_serve_state, serve_state_path
 
 TOKEN = "token-for-tests"
 
@@ -67,6 +69,28 @@ def test_server_note_of_another_server_stays(tmp_path: Path) -> None:
     first.stop()
     assert read_serve_state(environment(tmp_path)).page == second.page
     second.stop()
+
+
+@pytest.mark.parametrize(
+    "left", [None, b"{broken", b'{"page":"p","ingest":"i","pid":2147483647,"secret":""}']
+)
+def test_server_note_that_is_lost_or_of_a_dead_server_is_written_again(
+    left: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.server.SPOOL_INTERVAL_S", 0.05)
+    server = make(tmp_path)
+    server.start()
+    try:
+        path = serve_state_path(environment(tmp_path))
+        mine = path.read_bytes()
+        path.unlink() if left is None else path.write_bytes(left)
+        deadline = time.monotonic() + 10
+        while (not path.exists() or path.read_bytes() != mine) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert path.read_bytes() == mine
+    finally:
+        server.stop()
+    assert not path.exists()
 
 
 def test_server_secret_survives_a_restart(tmp_path: Path) -> None:
@@ -161,6 +185,41 @@ def test_serve_announces_one_line_and_ends_when_told(tmp_path: Path, monkeypatch
     assert len(lines) == 1
     assert lines[0].startswith("nanscope http://127.0.0.1:")
     assert lines[0].endswith(f"/?token={TOKEN}")
+
+
+def test_notices_are_whole_sentences(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "holiday.jpg").write_bytes(b"x")
+    server = make(tmp_path)
+    server.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not (notices := server.notices()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        server.stop()
+    (notice,) = notices
+    assert notice.startswith(f"The spool {tmp_path / 'spool'} cannot be read: ")
+    assert notice.endswith("but no run.")
+
+
+def test_spool_that_waits_for_the_store_is_not_called_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: SpoolIngest, **_: object) -> None:
+        raise DashboardError("the store cannot write")
+
+    monkeypatch.setattr(SpoolIngest, "run", refuse)
+    (tmp_path / "spool").mkdir()
+    server = make(tmp_path)
+    server.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not (notices := server.notices()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        server.stop()
+    assert notices == [f"Runs of the spool {tmp_path / 'spool'} wait: the store cannot write."]
 
 
 def test_wait_idle_after_news_waits_for_quiet(server: Server) -> None:

@@ -93,6 +93,27 @@ def test_serve_prints_the_address_first_and_ends_quietly_on_ctrl_c(start: Start,
     assert not (tmp_path / "state" / "nanscope" / "serve.json").exists()
 
 
+def test_serve_ends_properly_when_its_terminal_closes(start: Start, tmp_path: Path) -> None:
+    server = start("serve", *FREE)
+    address_of(server)
+    server.send_signal(signal.SIGHUP)
+    _, errors = server.communicate(timeout=90)
+    assert (server.returncode, errors) == (0, "")
+    assert not (tmp_path / "state" / "nanscope" / "serve.json").exists()
+
+
+def test_serve_under_nohup_survives_its_terminal(start: Start) -> None:
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = start("serve", *FREE)
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+    address = address_of(server)
+    server.send_signal(signal.SIGHUP)
+    assert b"nanscope" in read(visitor(), address)
+    assert interrupt(server) == (0, "")
+
+
 def test_serve_port_in_use_is_one_sentence_and_exit_2(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = start("serve", "--port", str(taken.getsockname()[1]), "--ingest", "tcp://127.0.0.1:*")
