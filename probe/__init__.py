@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise ImportError(
-            f"probe.{name} needs PyTorch, which is not installed here: pip install 'nanscope[torch]'"
+            f"probe.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0"
         ) from error
 
 

@@ -1,7 +1,8 @@
 """Attaches to a training loop: the root's forward, backward, gradient clipping and the optimizer's step.
 
-Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`, `GradScaler.scale`,
-`torch.autograd.backward` and the clip functions are replaced, torch's global optimizer hooks are used.
+Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`; `GradScaler.scale`,
+`GradScaler.step`, `torch.autograd.backward` and the clip functions are replaced, torch's global optimizer
+hooks are used.
 `attach` returns a handle that undoes it all. Called by the session; callbacks run on the thread that trains.
 """
 
@@ -21,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from . import torch_private
+from .errors import AnomalyError
 
 
 class Listener(Protocol):
@@ -38,12 +40,16 @@ class Listener(Protocol):
         """An outermost `torch.autograd.backward` begins."""
         ...
 
-    def after_backward(self) -> None:
+    def after_backward(self, tensors: Any) -> None:
         """It has returned; gradients are complete, not yet clipped or unscaled."""
         ...
 
     def after_scale(self, loss: Any, scaled: Any) -> None:
         """A GradScaler has made `scaled` of `loss`."""
+        ...
+
+    def after_scaler_step(self, optimizer: Optimizer) -> None:
+        """`GradScaler.step` has returned; on an overflow it has not called the optimizer."""
         ...
 
     def before_clip(self) -> None:
@@ -68,8 +74,18 @@ class Attachment:
         self._root_keys = [_roots.add(root, listener) for root in roots]
         _functions.add(listener)
 
+    @property
+    def in_trial(self) -> bool:
+        """Whether a line search evaluates its closure again, after the step's own gradient was seen."""
+        return self._steps.in_trial
+
+    @property
+    def foreign_steps(self) -> int:
+        """How many steps optimizers have made that do not update the watched model."""
+        return self._steps.foreign
+
     def settle(self) -> None:
-        """Called at a root's forward: forget steps that raised and so never reached their post-hook."""
+        """Called when a forward or backward begins: forget steps that raised before their post-hook."""
         self._steps.settle()
 
     def detach(self) -> None:
@@ -96,7 +112,8 @@ def __call__(self, *args, **kwargs):
         return original(self, *args, **kwargs)
     listener = listeners.get(id(self))
     if listener is None:
-        return original(self, *args, **kwargs)
+        # Looked up anew: torch.fx and others replace `Module.__call__` for a while.
+        return super(owner, self).__call__(*args, **kwargs) if inherits else original(self, *args, **kwargs)
     return listener.call_root(original, self, args, kwargs)
 """
 
@@ -109,6 +126,7 @@ class _RootCalls:
         self._classes: dict[int, type[nn.Module]] = {}
         self._uses: dict[type[nn.Module], int] = {}
         self._replaced: dict[type[nn.Module], Any] = {}
+        self._wrappers: dict[type[nn.Module], Any] = {}
 
     def add(self, root: nn.Module, listener: Listener) -> int:
         """Watch `root`; returns the key for `remove`. The root itself is not referenced."""
@@ -135,14 +153,20 @@ class _RootCalls:
         self._replaced[owner] = owner.__dict__.get("__call__")
         scope = {
             "original": owner.__call__,
+            "owner": owner,
+            "inherits": self._replaced[owner] is None and owner is not nn.Module,
             "listeners": self._listeners,
             "is_compiling": torch.compiler.is_compiling,
         }
         exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
+        self._wrappers[owner] = scope["__call__"]
         setattr(owner, "__call__", scope["__call__"])  # noqa: B010 - mypy refuses the plain form
 
     def _unwrap(self, owner: type[nn.Module]) -> None:
-        replaced = self._replaced.pop(owner)
+        replaced, wrapper = self._replaced.pop(owner), self._wrappers.pop(owner)
+        if owner.__dict__.get("__call__") is not wrapper:
+            # Someone else has wrapped ours in the meantime: then theirs stays, and ours passes everything on.
+            return
         if replaced is None:
             del owner.__call__
         else:
@@ -155,14 +179,16 @@ class _Functions:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._undo: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        # The garbage collector may end the session of a dropped model amid all this, on the same thread.
+        self._lock = threading.RLock()
 
     def add(self, listener: Listener) -> None:
         with self._lock:
-            self._listeners = [*self._listeners, listener]
+            self._listeners.append(listener)
             if not self._undo:
                 self._replace(torch.autograd, "backward", self._wrap_backward)
                 self._replace(torch.amp.GradScaler, "scale", self._wrap_scale)
+                self._replace(torch.amp.GradScaler, "step", self._wrap_scaler_step)
                 for owner, name in torch_private.clip_functions():
                     self._replace(owner, name, self._wrap_clip)
 
@@ -193,8 +219,7 @@ class _Functions:
             for listener in self._listeners:
                 listener.before_backward(tensors, grad_tensors)
             result = original(tensors, grad_tensors, *args, **kwargs)
-            for listener in self._listeners:
-                listener.after_backward()
+            _tell_all(self._listeners, lambda listener: listener.after_backward(tensors))
             return result
 
         return _dressed_as(original, backward)
@@ -208,10 +233,17 @@ class _Functions:
 
         return _dressed_as(original, scale)
 
+    def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, optimizer, *args, **kwargs)
+            _tell_all(self._listeners, lambda listener: listener.after_scaler_step(optimizer))
+            return result
+
+        return _dressed_as(original, step)
+
     def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def clip(*args: Any, **kwargs: Any) -> Any:
-            for listener in self._listeners:
-                listener.before_clip()
+            _tell_all(self._listeners, lambda listener: listener.before_clip())
             return original(*args, **kwargs)
 
         return _dressed_as(original, clip)
@@ -229,6 +261,8 @@ class _OptimizerSteps:
         self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._open: list[weakref.ref[Optimizer]] = []
         self._in_closure = False
+        self.in_trial = False
+        self.foreign = 0
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -250,7 +284,10 @@ class _OptimizerSteps:
         return owned
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        if torch.compiler.is_compiling() or not self._owns(optimizer):
+        if torch.compiler.is_compiling():
+            return None
+        if not self._owns(optimizer):
+            self.foreign += 1
             return None
         self._open.append(weakref.ref(optimizer))
         if len(self._open) > 1:
@@ -269,13 +306,13 @@ class _OptimizerSteps:
 
         def evaluate() -> Any:
             nonlocal evaluated
-            self._in_closure = True
+            # Line searches evaluate again at trial points; the step's own gradient is the first one.
+            self._in_closure, self.in_trial = True, evaluated
             try:
                 result = closure()
             finally:
-                self._in_closure = False
+                self._in_closure = self.in_trial = False
             if not evaluated:
-                # Line searches evaluate again at trial points; the step's own gradient is the first one.
                 evaluated = True
                 self._listener.before_step(optimizer)
             return result
@@ -289,6 +326,18 @@ class _OptimizerSteps:
             self._open.pop()
         if not self._open:
             self._listener.after_step(optimizer)
+
+
+def _tell_all(listeners: Iterable[Listener], tell: Callable[[Listener], None]) -> None:
+    """Tell every listener, also when one raises its `AnomalyError`; that comes last."""
+    anomaly: AnomalyError | None = None
+    for listener in listeners:
+        try:
+            tell(listener)
+        except AnomalyError as error:
+            anomaly = anomaly or error
+    if anomaly is not None:
+        raise anomaly
 
 
 def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:

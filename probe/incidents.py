@@ -70,6 +70,8 @@ class IncidentReporter:
         self._detectors = default_detectors(config.thresholds)
         self._episodes = EpisodeTracker()
         self._replays = 0
+        self.critical: str | None = None
+        """What is critical at the step judged last, new or not; None when nothing is."""
 
     def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> list[Event]:
         """Detect, write and log; returns the events that began at this step."""
@@ -94,6 +96,9 @@ class IncidentReporter:
             self._recorder.event(event)
         for event in begun:
             self._announce(event)
+        messages = [event.message for event in begun if event.severity == "critical"]
+        messages += [finding.message for finding in findings if finding.severity == "critical"]
+        self.critical = messages[0] if messages else None
         return begun
 
     def exception(

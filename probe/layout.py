@@ -26,11 +26,13 @@ class ModelLayout:
     record: Layout
 
 
-def describe_model(model: nn.Module, *, number: int = 0, name: str = "") -> ModelLayout:
+def describe_model(
+    model: nn.Module, *, number: int = 0, name: str = "", also: frozenset[int] = frozenset()
+) -> ModelLayout:
     """Describe the trainable parameters of `model` (unwrapped first, see `unwrap`).
 
     A parameter shared by several modules appears once, where `named_parameters` finds it first. Frozen
-    parameters (`requires_grad=False`) are left out.
+    parameters (`requires_grad=False`) are left out, except those whose identity is in `also`.
 
     Raises:
         ValueError: the model has no trainable parameter.
@@ -41,7 +43,7 @@ def describe_model(model: nn.Module, *, number: int = 0, name: str = "") -> Mode
     infos: list[ParameterInfo] = []
     layers: dict[str, int] = {}
     for raw_name, parameter in root.named_parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad and id(parameter) not in also:
             continue
         full_name = clean_name(raw_name)
         layer = full_name.rpartition(".")[0]

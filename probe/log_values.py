@@ -21,10 +21,13 @@ def deferred_float(name: str, value: object) -> Callable[[], float]:
             raise ValueError(
                 f"run.log({name}=...) got a tensor of shape {tuple(value.shape)}; log one number"
             )
-        return _deferred_tensor(value.detach())
+        try:
+            return _deferred_tensor(value.detach())
+        except RuntimeError as error:
+            raise ValueError(f"run.log({name}=...) got a tensor that cannot be read: {error}") from None
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(
             f"run.log({name}=...) got {type(value).__name__}; log one number or tensor"
         ) from None

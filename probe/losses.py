@@ -36,6 +36,16 @@ class LossMeter:
         if isinstance(loss, Tensor) and isinstance(scaled, Tensor):
             self._unscaled[scaled] = loss.detach()
 
+    @property
+    def count(self) -> int:
+        """How many scalars this step has so far."""
+        return len(self._raw)
+
+    def forget_after(self, count: int) -> None:
+        """Drop all but the first `count` scalars: their backward failed, or was not the watched model's."""
+        for values in (self._losses, self._raw, self._divisors):
+            del values[count:]
+
     def add(self, tensors: object, grad_tensors: object) -> None:
         """Take the scalars that backward is called on; explicit output gradients mean it is no loss."""
         if grad_tensors is not None:

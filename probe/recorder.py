@@ -6,10 +6,12 @@ writes the frames, reads the process's memory and looks after the helper. Nothin
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -20,6 +22,8 @@ from .errors import JournalError
 from .helper import HelperKeeper
 from .journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
 from .wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
+
+_logger = logging.getLogger(__name__)
 
 WAKE_S: Final = 0.05
 """How often the thread writes; also the most that a kill -9 can take from the metrics."""
@@ -64,7 +68,7 @@ class Recorder:
         self.memory: MemorySample | None = read_memory()
         """Newest reading; None where it cannot be read."""
         self.failed: str | None = None
-        """What last went wrong, in one sentence; None while all is well."""
+        """What last went wrong, in one sentence; None while all is well. The first is logged too."""
         self.lost_before_write = 0
         """Records dropped because they could not be encoded or written."""
         self._pid = os.getpid()
@@ -78,6 +82,7 @@ class Recorder:
         self._unwritten_events: deque[bytes] = deque()
         self._wake = threading.Event()
         self._closed = False
+        self._close_request: Callable[[], None] | None = None
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
@@ -113,18 +118,25 @@ class Recorder:
         if not self._is_inert():
             self._write_frames()
 
+    def close_soon(self, close: Callable[[], None]) -> None:
+        """Have the thread call `close` within 50 ms; takes no lock, so it may be called amid anything."""
+        self._close_request = close
+
     def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> None:
         """Write what is left and the `RunEnd`, then stop the thread. Idempotent; waits 2 s at most."""
         if self._is_inert():
             return
         self._closed = True
         self._wake.set()
-        self._thread.join(_CLOSE_S)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
         self._write_frames()
         with self._events_lock:
             self._write_events()
             self._count_unwritten()
             lost = self.lost_before_write
+            if lost:
+                _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
             end = RunEnd(time=time.time(), step=last_step, outcome=outcome, lost_before_write=lost)
             self._unwritten_events.append(encode(end))
             self._write_events()
@@ -146,6 +158,9 @@ class Recorder:
             self._wake.wait(WAKE_S)
             self._wake.clear()
             self._write_frames()
+            if self._close_request is not None:
+                self._close_request()
+                return
             if time.monotonic() >= next_tend:
                 next_tend = time.monotonic() + 1.0
                 self._tend()
@@ -155,8 +170,10 @@ class Recorder:
     def _tend(self) -> None:
         """What is done once a second."""
         self.memory = read_memory()
+        if not self.folder.is_dir():
+            self._note(f"{self.folder} has been removed; what is recorded from now on is lost")
         if self._helper is not None and (problem := self._helper.ensure()) is not None:
-            self.failed = problem
+            self._note(problem)
 
     def _write_frames(self) -> None:
         """Move the ring to the journal; what cannot be written stays in the ring for the next time."""
@@ -167,7 +184,7 @@ class Recorder:
                 try:
                     self._journal.append_many("metrics", [encoded for _, encoded in group])
                 except JournalError as error:
-                    self.failed = str(error)
+                    self._note(str(error))
                     self._give_back([frame for frame, _ in group])
                     return
         finally:
@@ -202,7 +219,7 @@ class Recorder:
                 self._journal.append("events", self._unwritten_events[0])
                 self._unwritten_events.popleft()
         except JournalError as error:
-            self.failed = str(error)
+            self._note(str(error))
             while len(self._unwritten_events) > UNWRITTEN_EVENTS:
                 self._unwritten_events.popleft()
                 self.lost_before_write += 1
@@ -217,10 +234,15 @@ class Recorder:
             if len(encoded) <= MAX_RECORD_BYTES:
                 return encoded
             problem = f"a {type(record).__name__} takes {len(encoded)} bytes; {MAX_RECORD_BYTES} are allowed"
-        self.failed = problem
+        self._note(problem)
         with self._ring_lock:
             self.lost_before_write += 1
         return None
+
+    def _note(self, problem: str) -> None:
+        if self.failed is None:
+            _logger.warning("nanscope: training goes on, but its recording has a problem: %s", problem)
+        self.failed = problem
 
 
 def read_memory() -> MemorySample | None:

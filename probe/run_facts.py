@@ -26,6 +26,7 @@ def describe_run(
 ) -> RunStart:
     """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds."""
     now_ns = time.time_ns()
+    folder = _working_directory()
     rank, world_size = rank_and_world_size(environment)
     return RunStart(
         run=run,
@@ -37,12 +38,20 @@ def describe_run(
         pid=os.getpid(),
         time=now_ns / 1e9,
         argv=[argument[:_TEXT_LIMIT] for argument in sys.argv[:100]],
-        working_directory=str(Path.cwd())[:_TEXT_LIMIT],
+        working_directory=str(folder or "")[:_TEXT_LIMIT],
         versions=_versions(),
-        git_commit=git_commit(Path.cwd()),
+        git_commit=None if folder is None else git_commit(folder),
         level=level,
         devices=_devices(),
     )
+
+
+def _working_directory() -> Path | None:
+    """Return the current folder; None where it has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -26,16 +26,19 @@ from .guard import Guard
 from .incidents import IncidentReporter
 from .layout import describe_model, unwrap
 from .log_values import deferred_float
+from .open_step import LogValue
 from .recorder import Recorder
 from .run_facts import describe_run
 from .run_id import derive_run_id
-from .step_tracker import LogValue, StepTracker
+from .step_tracker import StepTracker
 
 _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
 _TESTED_TORCH: Final = "2.13"
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
+_unfinished: list[Probe] = []
+"""Sessions that no longer watch and have yet to write their end."""
 
 
 def watch(
@@ -54,7 +57,8 @@ def watch(
 
     Args:
         model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
-        optimizer: the one whose `step` ends a training step; None takes every one that updates the model.
+        optimizer: the one whose `step` ends a training step, as does that of any other which updates the
+            same parameters; None takes every one that updates the model.
         level: "off" or "basic" (the default).
         name: what the page calls the run; the script's file name by default.
         mode: "detect" (the default), "warn" or "raise".
@@ -141,7 +145,7 @@ class Probe:
         )
         probe._key = id(naming_root)
         _sessions[probe._key] = probe
-        probe._model_reference = weakref.ref(naming_root, lambda _: probe.close())
+        probe._model_reference = weakref.ref(naming_root, lambda _: probe._let_go())
         _process.watch_over()
         return probe
 
@@ -202,11 +206,36 @@ class Probe:
         self._guard.run("exception", self._incidents.exception, error, trace, step=step, time=time.time())
 
     def _close(self, outcome: str) -> None:
-        if not self.active or self._tracker is None or self._recorder is None:
+        self._stop_watching()
+        self._finish(outcome)
+
+    def _let_go(self) -> None:
+        """The model is gone. The garbage collector calls this, on any thread and amid anything that it does:
+        writing must wait, for the lock that it takes may be held by this very thread."""
+        self._stop_watching()
+        if self._recorder is not None:
+            self._recorder.close_soon(lambda: self._finish("finished"))
+
+    def _stop_watching(self) -> None:
+        """Remove every hook."""
+        if not self.active or self._tracker is None:
             return
         self.active = False
+        _unfinished.append(self)
         _sessions.pop(self._key, None)
         self._model_reference = None
+        self._tracker.stop()
+        if not _sessions:
+            _process.release()
+
+    def _finish(self, outcome: str) -> None:
+        """Write what is pending and the end."""
+        try:
+            _unfinished.remove(self)
+        except ValueError:
+            return
+        if self._tracker is None or self._recorder is None:
+            return
         self._tracker.close()
         if self._incidents is not None and self._tracker.last_step is not None:
             self._guard.run("close", self._incidents.close, step=self._tracker.last_step, time=time.time())
@@ -215,8 +244,6 @@ class Probe:
             last_step=self._tracker.last_step,
         )
         self._tracker = self._incidents = None
-        if not _sessions:
-            _process.release()
 
     def _abandon(self) -> None:
         """In a forked child: record nothing more, touch no file, thread or socket of the parent."""
@@ -264,14 +291,15 @@ class _Process:
 
 
 def _close_all() -> None:
-    for session in list(_sessions.values()):
+    for session in [*_sessions.values(), *_unfinished]:
         session.close()
 
 
 def _abandon_all() -> None:
-    for session in list(_sessions.values()):
+    for session in [*_sessions.values(), *_unfinished]:
         session._abandon()
     _sessions.clear()
+    _unfinished.clear()
 
 
 _process = _Process()

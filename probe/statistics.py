@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from torch.nn import Parameter
 from . import torch_private
 
 Floats = npt.NDArray[np.float64]
+_Group: TypeAlias = tuple[torch.device, torch.dtype]
 
 _SMALL_ELEMENTS = 16_384
 """Up to this size copying into a flat buffer is cheaper than a torch call each (see bench_statistics)."""
@@ -75,8 +76,8 @@ class MeasuringPlan:
     count: int
     chunks: tuple[_Chunk, ...]
     """Small tensors that are concatenated and reduced together."""
-    large: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
-    """(accumulator dtype, indices), one entry for each device and accumulator."""
+    large: tuple[tuple[_Group, tuple[int, ...]], ...]
+    """One entry for each device and accumulator, with the indices."""
     unusual: tuple[int, ...]
     absent: bool
     """Whether some entries are None, empty or without data."""
@@ -87,13 +88,18 @@ class MeasuringPlan:
             return False
         if any(tensor is None for tensor in tensors) or not set(map(type, tensors)) <= {Tensor, Parameter}:
             return False
-        return {tensor.layout for tensor in tensors} == {torch.strided}  # type: ignore[union-attr]
+        present = cast(Sequence[Tensor], tensors)
+        # A script may convert or move parameters in mid-run (`model.to`).
+        if any(_group(present[index]) != group for group, indices in self.large for index in indices):
+            return False
+        ends = (present[index] for chunk in self.chunks for index in (chunk.at[0], chunk.at[-1]))
+        return all(tensor.is_cpu for tensor in ends) and {t.layout for t in present} == {torch.strided}
 
 
 def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
     """Sort tensors by the way that they are measured; for parameters, the plan serves their gradients too."""
     small: list[int] = []
-    large: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    large: dict[_Group, list[int]] = {}
     unusual: list[int] = []
     for index, tensor in enumerate(tensors):
         if tensor is None or tensor.device.type == "meta" or tensor.numel() == 0:
@@ -103,14 +109,13 @@ def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
         elif tensor.device.type == "cpu" and tensor.numel() <= _SMALL_ELEMENTS:
             small.append(index)
         else:
-            wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-            large.setdefault((tensor.device, wide), []).append(index)
+            large.setdefault(_group(tensor), []).append(index)
     sizes = [cast(Tensor, tensors[index]).numel() for index in small]
     planned = len(small) + len(unusual) + sum(map(len, large.values()))
     return MeasuringPlan(
         count=len(tensors),
         chunks=tuple(_cut_into_chunks(small, sizes)),
-        large=tuple((accumulator, tuple(indices)) for (_, accumulator), indices in large.items()),
+        large=tuple((group, tuple(indices)) for group, indices in large.items()),
         unusual=tuple(unusual),
         absent=planned < len(tensors),
     )
@@ -135,9 +140,9 @@ def tensor_statistics(
     present = cast(Sequence[Tensor], tensors)
     result = _empty(len(tensors))
     with torch.no_grad(), np.errstate(all="ignore"):
-        for chunk in plan.chunks:
-            _measure_chunk(result, present, chunk)
-        for accumulator, indices in plan.large:
+        if not all(_measure_chunk(result, present, chunk) for chunk in plan.chunks):
+            return tensor_statistics(tensors)
+        for (_, accumulator), indices in plan.large:
             _measure_large(result, [(index, present[index]) for index in indices], accumulator)
         for index in plan.unusual:
             _measure_exactly(result, index, present[index])
@@ -147,6 +152,11 @@ def tensor_statistics(
 def tensor_norms(tensors: Sequence[Tensor], plan: MeasuringPlan | None = None) -> Floats:
     """Return the (tensors,) L2 norms only; same ways and precision as `tensor_statistics`."""
     return tensor_statistics(tensors, plan).norm
+
+
+def _group(tensor: Tensor) -> _Group:
+    """Large tensors of one device and accumulator are measured together."""
+    return tensor.device, torch.float64 if tensor.dtype is torch.float64 else torch.float32
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -183,11 +193,14 @@ def _cut_into_chunks(indices: list[int], sizes: list[int]) -> Iterator[_Chunk]:
         elements += size
 
 
-def _measure_chunk(result: TensorStatistics, tensors: Sequence[Tensor], chunk: _Chunk) -> None:
-    """Concatenate and reduce by segment, in float64."""
+def _measure_chunk(result: TensorStatistics, tensors: Sequence[Tensor], chunk: _Chunk) -> bool:
+    """Concatenate and reduce by segment, in float64; False when the sizes are no longer the planned ones."""
     at, sizes, starts = chunk.at, chunk.sizes, chunk.starts
     chosen = [tensors[index] for index in at]
-    flat = torch_private.concatenate(chosen).double().numpy()
+    joined = torch_private.concatenate(chosen)
+    if joined.numel() != int(sizes.sum()) or joined.is_complex():
+        return False
+    flat = joined.double().numpy()
     mean = np.add.reduceat(flat, starts) / sizes
     # flat is our own copy: it is overwritten to save an allocation.
     max_abs = np.maximum.reduceat(np.abs(flat, out=flat), starts)
@@ -200,6 +213,7 @@ def _measure_chunk(result: TensorStatistics, tensors: Sequence[Tensor], chunk: _
     doubtful = ~np.isfinite(norm) | ((norm < 1e-140) & (max_abs > 0))
     for position in np.flatnonzero(doubtful):
         _measure_exactly(result, int(at[position]), chosen[int(position)])
+    return True
 
 
 def _measure_large(

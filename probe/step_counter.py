@@ -18,7 +18,7 @@ class StepCounter:
         self._is_closed = False
 
     def at_step(self, optimizer: int) -> int:
-        """An optimizer (by identity) is about to update; returns the number of its frame."""
+        """An optimizer (by a number of its own) is about to update; returns the number of its frame."""
         if self._is_closed or optimizer in self._owners:
             self._advance()
         self._owners.add(optimizer)

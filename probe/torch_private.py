@@ -122,6 +122,27 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
+def left_out_of_pickles(hook: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """Mark a tensor hook as one that `torch.save` drops without warning the user about it."""
+    hook.__torch_unserializable__ = True  # type: ignore[attr-defined]
+    return hook
+
+
+def leaves_of(losses: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the leaf tensors that the backward of `losses` reaches; the graph may have been freed already."""
+    waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
 def has_post_accumulate_hooks(parameter: Tensor) -> bool:
     """Whether a post-accumulate-grad hook (an optimizer in backward, say) sits on the parameter."""
     return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))

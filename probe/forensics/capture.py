@@ -59,7 +59,6 @@ class RootCapture:
     """One forward call of one root; filled in three moments: begin, finish, backward.
 
     Attributes:
-        root: the module that was called, without a `torch.compile` or DDP wrapper.
         declined: why this call cannot be replayed, in words; "" when it can.
         passes: the backward passes that reached the outputs, in their order.
         call_site: frames of the caller, outermost first.
@@ -69,8 +68,10 @@ class RootCapture:
 
     __slots__ = (
         "__weakref__",
+        "_hooks",
         "_limit_bytes",
         "_loss_boundary",
+        "_root",
         "_watch",
         "arguments",
         "backward_site",
@@ -81,13 +82,14 @@ class RootCapture:
         "output_count",
         "parameter_stamp",
         "passes",
-        "root",
         "state",
         "state_copies",
     )
 
     def __init__(self, root: nn.Module, *, size_cap_bytes: int, parameter_stamp: object) -> None:
-        self.root = root
+        # After an evaluation that no backward follows, a capture would keep a dropped model alive.
+        self._root = weakref.ref(root)
+        self._hooks: list[weakref.ref[Callable[[Tensor], None]]] = []
         self.parameter_stamp = parameter_stamp
         self.declined = ""
         self.order = next(_order)
@@ -102,6 +104,19 @@ class RootCapture:
         self._loss_boundary: int | None = None
         self._limit_bytes = size_cap_bytes
         self._watch: StateWatch | None = None
+
+    @property
+    def root(self) -> nn.Module:
+        """The module; raises `ReplayError` when it is gone."""
+        root = self._root()
+        if root is None:
+            raise ReplayError("the model is gone")
+        return root
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the outputs' graph is gone without a backward, as after an evaluation with gradients on."""
+        return bool(self._hooks) and not self.passes and all(hook() is None for hook in self._hooks)
 
     def finish(self, output: Any) -> None:
         """Take note of what the forward returned; must be called before the loss is computed from it.
@@ -122,9 +137,9 @@ class RootCapture:
         for position, tensor in enumerate(tensors):
             # A hook on a leaf would stay on it for good: it is the user's parameter or input.
             if not tensor.is_leaf:
-                torch_private.register_hook(
-                    tensor, self._hook(position, droppable=has_scalar and tensor.dim() > 0)
-                )
+                hook = self._hook(position, droppable=has_scalar and tensor.dim() > 0)
+                torch_private.register_hook(tensor, hook)
+                self._hooks.append(weakref.ref(hook))
 
     def note_backward(self, losses: Iterable[Tensor]) -> None:
         """Note the ops that make up the loss; to be called on a step's newest capture, before backward.
@@ -161,7 +176,7 @@ class RootCapture:
             except (RuntimeError, TypeError, AttributeError) as error:
                 capture._decline(f"dL/d(output) cannot be kept: {error}")
 
-        return keep
+        return torch_private.left_out_of_pickles(keep)
 
     def _receive(self, position: int, gradient: Tensor, *, droppable: bool) -> None:
         if self.declined:

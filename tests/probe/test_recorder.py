@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -130,6 +131,19 @@ def test_recorder_unusable_spool_raises_one_sentence(tmp_path: Path) -> None:
         Recorder(tmp_path / "file", START, connect="")
 
 
+def test_recorder_whose_folder_is_removed_says_so_once(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(recorder.folder)
+    deadline = time.monotonic() + 10
+    while recorder.failed is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert recorder.failed == f"{recorder.folder} has been removed; what is recorded from now on is lost"
+    assert [message for message in caplog.messages if "has been removed" in message] == [
+        f"nanscope: training goes on, but its recording has a problem: {recorder.failed}"
+    ]
+
+
 def test_recorder_without_shipping_starts_no_helper(recorder: Recorder, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == ["2-7"]
 
@@ -154,12 +168,26 @@ print(recorder.lost_before_write)
 """
 
 
-def run_on_full_disk(spool: Path, count: int, then: str) -> list[str]:
-    done = subprocess.run(
+def on_full_disk(spool: Path, count: int, then: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(spool), str(count), then],
         cwd=ROOT, capture_output=True, text=True, timeout=90, check=True,
     )  # fmt: skip
-    return done.stdout.splitlines()
+
+
+def run_on_full_disk(spool: Path, count: int, then: str) -> list[str]:
+    return on_full_disk(spool, count, then).stdout.splitlines()
+
+
+def test_recorder_full_disk_is_told_once_with_the_number_of_lost_records(tmp_path: Path) -> None:
+    count = UNWRITTEN_EVENTS + 20
+    first, last = on_full_disk(tmp_path, count, "no room").stderr.splitlines()
+    assert first.startswith("nanscope: training goes on, but its recording has a problem: cannot write to")
+    assert last == f"nanscope: {2 * (count - 1)} records of this run could not be written and are lost"
+
+
+def test_recorder_full_disk_with_room_again_loses_nothing_and_says_so_once(tmp_path: Path) -> None:
+    assert on_full_disk(tmp_path, 20, "room").stderr.count("\n") == 1
 
 
 def test_recorder_full_disk_keeps_what_it_can_until_there_is_room(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`watch` on real training loops: what is recorded, and that training does not notice."""
 
 import copy
+import gc
 import io
 import logging
 import math
@@ -437,5 +438,217 @@ def test_missing_torch_is_one_clear_sentence(tmp_path: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import probe; probe.watch"
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert finished.stderr.splitlines()[-1] == (
-        "ImportError: probe.watch needs PyTorch, which is not installed here: pip install 'nanscope[torch]'"
+        "ImportError: probe.watch needs PyTorch, which is not installed here: pip install torch==2.13.0"
     )
+
+
+def scalars_of(spool: Path, name: str) -> list[float | None]:
+    return [frame.scalars.get(name) for frame in run_of(spool).frames]
+
+
+def test_log_of_what_cannot_be_read_does_not_reach_the_script(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        def __float__(self) -> float:
+            raise RuntimeError("odd")
+
+    model = make_model()
+    with probe.watch(model) as run:
+        run.log(large=10**400, odd=Odd(), absent=torch.ones(1, device="meta"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+
+
+def test_watch_in_a_deleted_folder_records_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    model = make_model()
+    with probe.watch(model) as run:
+        assert run.active
+
+
+def test_evaluation_with_gradients_on_belongs_to_no_step(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer):
+        for _ in range(100):
+            model(torch.ones(8, 6))
+        (model(torch.ones(8, 6)).sum() * math.nan).backward()
+        optimizer.step()
+    assert scalars_of(spool, "samples") == [8.0]
+    (event,) = [e for e in run_of(spool).latest_events if e.kind == "nonfinite_loss"]
+    assert event.origin is not None
+
+
+def test_model_dropped_after_an_evaluation_is_freed() -> None:
+    model = make_model()
+    run = probe.watch(model)
+    model(torch.ones(8, 6))
+    del model
+    assert not run.active
+
+
+def test_output_is_saved_without_a_warning_of_ours() -> None:
+    model = make_model()
+    with probe.watch(model):
+        torch.save(model(torch.ones(8, 6)), io.BytesIO())
+
+
+def test_forward_and_backward_that_raise_are_taken_back(spool: Path) -> None:
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            raise MemoryError("backward")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor, fault: str) -> Tensor:
+            if fault == "forward":
+                raise MemoryError("forward")
+            return Broken.apply(self.layer(x)) if fault == "backward" else self.layer(x)
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    losses = []
+    with probe.watch(model, optimizer):
+        for fault in ("", "forward", "backward", "", ""):
+            try:
+                optimizer.zero_grad()
+                loss = model(torch.ones(8, 6), fault).sum()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            except MemoryError as error:
+                assert str(error) == fault
+    assert scalars_of(spool, "loss") == losses
+    assert scalars_of(spool, "samples") == [8.0] * 3
+
+
+def test_update_that_the_script_skips_by_itself_counts_as_a_step(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    with probe.watch(model, optimizer):
+        for step, (inputs, targets) in enumerate(batches(5)):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            losses.append(loss.item())
+            if step not in (2, 3):
+                optimizer.step()
+    assert scalars_of(spool, "loss") == pytest.approx(losses)
+    assert scalars_of(spool, "samples") == [8.0] * 5
+    norms = scalars_of(spool, "grad_norm")
+    assert [norm is None for norm in norms] == [False, False, True, True, False]
+    assert [frame.step for frame in run_of(spool).frames] == [0, 1, 2, 3, 4]
+
+
+def test_mode_raise_stops_every_bad_step_of_an_episode() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    caught = []
+    with probe.watch(model, optimizer, mode="raise"):
+        for step, (inputs, targets) in enumerate(batches(8)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            if step in (4, 5, 7):
+                model[4].weight.grad[0] = math.inf  # type: ignore[index, union-attr]
+            try:
+                optimizer.step()
+            except AnomalyError:
+                caught.append(step)
+    assert caught == [4, 5, 7]
+    assert all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+
+
+def test_resized_and_converted_parameters_keep_their_rows(spool: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 150), nn.Linear(150, 150), nn.Linear(150, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    inputs = torch.ones(8, 6)
+    norms = []
+    with probe.watch(model, optimizer):
+        for step in range(4):
+            if step == 1:
+                model.double()
+                inputs = inputs.double()
+            if step == 2:
+                model[0].weight.data = torch.ones(9, 6).double()  # type: ignore[union-attr]
+                model[0].bias.data = torch.ones(9).double()  # type: ignore[union-attr]
+                model[1].weight.data = torch.ones(150, 9).double()  # type: ignore[union-attr]
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            norms.append([p.grad.double().norm().item() for p in model.parameters() if p.grad is not None])
+            optimizer.step()
+    frames = run_of(spool).frames
+    recorded = [unpack_column(next(c for c in f.columns if c.name == "grad_norm")) for f in frames]
+    np.testing.assert_allclose(recorded, norms, rtol=1e-5)
+
+
+def test_unfrozen_and_replaced_parameters_get_a_layout_of_their_own(spool: Path) -> None:
+    model = make_model()
+    model[0].requires_grad_(False)  # type: ignore[index]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer):
+        train(model, optimizer, 3)
+        model[0].requires_grad_(True)  # type: ignore[index]
+        train(model, optimizer, 22)
+        model[4] = nn.Linear(16, 3)  # type: ignore[index]
+        train(model, torch.optim.Adam(model.parameters()), 2)
+    journal = run_of(spool)
+    names = [[parameter.name for parameter in layout.parameters] for layout in journal.layouts]
+    trainable = [name for name, _ in model.named_parameters()]
+    assert names == [trainable[2:], trainable, trainable]
+    assert [frame.layout for frame in journal.frames] == [0] * 20 + [1] * 5 + [2] * 2
+    norms = unpack_column(next(c for c in journal.frames[-1].columns if c.name == "grad_norm"))
+    expected = [p.grad.norm().item() for p in model.parameters() if p.grad is not None]
+    np.testing.assert_allclose(norms, expected, rtol=1e-5)
+
+
+def test_model_collected_by_the_recorders_own_thread_ends_its_session(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model()
+    model.cycle = [model]  # type: ignore[assignment]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = probe.watch(model, optimizer)
+    train(model, optimizer, 2)
+    recorder = run._recorder
+    assert recorder is not None
+    write_events = recorder._write_events
+
+    def collect_amid_writing() -> None:
+        gc.collect()
+        write_events()
+
+    monkeypatch.setattr(recorder, "_write_events", collect_amid_writing)
+    gc.disable()
+    try:
+        del model, optimizer
+        recorder._thread.join(10)
+    finally:
+        gc.enable()
+    assert not run.active
+    assert not recorder._thread.is_alive()
+    end = run_of(spool).end
+    assert end is not None
+    assert (end.outcome, end.step) == ("finished", 1)
+
+
+def test_close_after_the_model_is_gone_has_written_everything(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = probe.watch(model, optimizer)
+    train(model, optimizer, 2)
+    del model, optimizer
+    run.close()
+    assert len(run_of(spool).frames) == 2
+    assert run_of(spool).end is not None

@@ -1,0 +1,95 @@
+"""What is gathered of a training step between two frames, and the small questions asked of it.
+
+Used by the step tracker alone, on the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from .forensics.capture import RootCapture
+from .statistics import TensorStatistics
+from .wire import Frame
+
+MAX_CAPTURES: Final = 64
+"""Micro-steps whose inputs are kept for a replay; with more, the step is not replayed."""
+
+LogValue = Callable[[], float]
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """What has been gathered since the previous frame."""
+
+    captures: dict[RootCapture, int] = field(default_factory=dict)
+    """In the order of the calls, each with its number of samples."""
+    settled: int = -1
+    """`order` of the newest capture at the last backward that succeeded."""
+    forwards: int = 0
+    backwards: int = 0
+    samples: int = 0
+    loss: Tensor | None = None
+    measured: TensorStatistics | None = None
+    """Gradients as they were before clipping."""
+    logged: dict[str, LogValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBackward:
+    """How the open step was when a backward began, in case that it fails or is another model's."""
+
+    opened: OpenStep
+    thread: int
+    losses: int
+    gradients_seen: int
+    loss: Tensor | None
+    measured: TensorStatistics | None
+
+
+@dataclass(slots=True)
+class PendingFrame:
+    """A finished frame that `run.log` may still add to."""
+
+    frame: Frame
+    logged: dict[str, LogValue]
+    since_ns: int
+
+
+def updated_by(optimizer: Optimizer) -> set[int]:
+    """Identities of the parameters that an optimizer updates."""
+    groups = getattr(optimizer, "param_groups", ())
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def gradients_seen(captures: Iterable[RootCapture]) -> int:
+    """How many backward passes have reached the outputs of these calls."""
+    return sum(len(capture.passes) for capture in captures)
+
+
+def is_surely_zero(gradient: Tensor, *, may_wait: bool) -> bool:
+    """Whether a gradient is exactly 0; without `may_wait`, one on a device counts as not known to be."""
+    plain = type(gradient) is Tensor and gradient.layout is torch.strided
+    return plain and (may_wait or gradient.is_cpu) and not gradient.count_nonzero()
+
+
+def why_not_replayable(opened: OpenStep) -> str | None:
+    """Say why the step cannot be replayed, if that is known already."""
+    if not opened.forwards:
+        return "the watched model's forward was not called through model(...) with gradients enabled"
+    if opened.forwards > MAX_CAPTURES:
+        return f"the step has {opened.forwards} forward passes; at most {MAX_CAPTURES} are kept"
+    return None
+
+
+def batch_size(args: Any, kwargs: Any) -> int:
+    """First dimension of the first tensor that the root was called with; 0 when there is none."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return int(value.shape[0]) if value.dim() else 0
+    return 0
