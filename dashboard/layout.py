@@ -121,29 +121,7 @@ def _header() -> Component:
             html.Div(
                 [html.Span(className="ns-logo", **{"aria-hidden": "true"}), "nanscope"], className="ns-brand"
             ),
-            dmc.Select(
-                id=ids.RUN_SELECT,
-                data=[],
-                placeholder="no run yet",
-                searchable=True,
-                allowDeselect=False,
-                size="xs",
-                className="ns-run",
-                withScrollArea=False,
-                comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
-                **{"aria-label": "Run"},
-            ),
-            dmc.Select(
-                id=ids.RANK_SELECT,
-                data=[],
-                placeholder="rank",
-                allowDeselect=False,
-                size="xs",
-                className="ns-rank",
-                withScrollArea=False,
-                comboboxProps={"width": 130, "position": "bottom-start"},
-                **{"aria-label": "Rank"},
-            ),
+            *_selectors(),
             html.Span(className="ns-spacer"),
             _window_control(),
             html.Button(
@@ -180,6 +158,34 @@ def _header() -> Component:
         ],
         className="ns-header",
     )
+
+
+def _selectors() -> list[Component]:
+    return [
+        dmc.Select(
+            id=ids.RUN_SELECT,
+            data=[],
+            placeholder="no run yet",
+            searchable=True,
+            allowDeselect=False,
+            size="xs",
+            className="ns-run",
+            withScrollArea=False,
+            comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
+            **{"aria-label": "Run"},
+        ),
+        dmc.Select(
+            id=ids.RANK_SELECT,
+            data=[],
+            placeholder="rank",
+            allowDeselect=False,
+            size="xs",
+            className="ns-rank",
+            withScrollArea=False,
+            comboboxProps={"width": 130, "position": "bottom-start"},
+            **{"aria-label": "Rank"},
+        ),
+    ]
 
 
 def _window_control() -> Component:

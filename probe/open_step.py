@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
 
 from .forensics.capture import RootCapture
 from .statistics import TensorStatistics
@@ -39,6 +38,37 @@ class OpenStep:
     """Gradients as they were before clipping."""
     logged: dict[str, LogValue] = field(default_factory=dict)
 
+    def forget(self, capture: RootCapture) -> None:
+        """Take back a forward that raised, or that no backward can follow any more."""
+        samples = self.captures.pop(capture, None)
+        if samples is not None:
+            self.forwards -= 1
+            self.samples -= samples
+
+    def forget_abandoned(self) -> None:
+        """Take back forwards whose outputs are gone: an evaluation with gradients on, say."""
+        for capture in [capture for capture in self.captures if capture.is_abandoned]:
+            self.forget(capture)
+
+    def unsettled(self) -> list[RootCapture]:
+        """Forwards since the last backward that succeeded."""
+        return [capture for capture in self.captures if capture.order > self.settled]
+
+    def settle(self) -> None:
+        """A backward has succeeded: the forwards so far belong to it or to one before."""
+        self.backwards += 1
+        if self.captures:
+            self.settled = next(reversed(self.captures)).order
+
+    def split_unsettled(self) -> OpenStep:
+        """Take the unsettled forwards out and return them as the beginning of the next step."""
+        following = OpenStep(captures={capture: self.captures[capture] for capture in self.unsettled()})
+        for capture in following.captures:
+            self.forget(capture)
+        following.forwards = len(following.captures)
+        following.samples = sum(following.captures.values())
+        return following
+
 
 @dataclass(frozen=True, slots=True)
 class RunningBackward:
@@ -59,12 +89,6 @@ class PendingFrame:
     frame: Frame
     logged: dict[str, LogValue]
     since_ns: int
-
-
-def updated_by(optimizer: Optimizer) -> set[int]:
-    """Identities of the parameters that an optimizer updates."""
-    groups = getattr(optimizer, "param_groups", ())
-    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 def gradients_seen(captures: Iterable[RootCapture]) -> int:

@@ -1,0 +1,58 @@
+"""What a frame says of time and memory: step time, the probe's own share, host and CUDA memory.
+
+Used by the step tracker alone, on the training thread; one call each per frame.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import torch
+
+from . import torch_private
+from .guard import Guard
+from .recorder import MemorySample, Recorder
+
+_CUDA_MEMORY_NS: Final = 1_000_000_000
+"""How often the CUDA allocator is asked; its statistics take about 0.1 ms."""
+
+
+class StepMeters:
+    """Readings since the previous frame, under the names of `wire.SCALARS`."""
+
+    def __init__(self, guard: Guard, recorder: Recorder) -> None:
+        self._guard, self._recorder = guard, recorder
+        self._previous_ns: int | None = None
+        self._spent_ns = 0
+        self._memory_seen: MemorySample | None = None
+        self._cuda_read_ns = 0
+
+    def read_time(self) -> dict[str, float]:
+        """Step time, and the probe's share of it: everything of ours since the previous frame."""
+        now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
+        previous_ns, self._previous_ns = self._previous_ns, now_ns
+        ours_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        if previous_ns is None:
+            return {}
+        step_ns = now_ns - previous_ns
+        scalars = {"step_time_s": step_ns / 1e9, "probe_fraction": ours_ns / step_ns}
+        if self._guard.failures:
+            scalars["probe_failures"] = float(self._guard.failures)
+        return scalars
+
+    def read_memory(self) -> dict[str, float]:
+        """Memory in bytes, where there is a new reading; nothing otherwise."""
+        scalars: dict[str, float] = {}
+        memory = self._recorder.memory
+        if memory is not None and memory is not self._memory_seen:
+            self._memory_seen = memory
+            scalars["process_rss_bytes"] = float(memory.rss_bytes)
+            scalars["system_used_bytes"] = float(memory.system_used_bytes)
+            scalars["system_total_bytes"] = float(memory.system_total_bytes)
+        now_ns = time.perf_counter_ns()
+        if torch_private.cuda_is_initialised() and now_ns - self._cuda_read_ns > _CUDA_MEMORY_NS:
+            self._cuda_read_ns = now_ns
+            scalars["cuda_allocated_bytes"] = float(torch.cuda.memory_allocated())
+            scalars["cuda_reserved_bytes"] = float(torch.cuda.memory_reserved())
+        return scalars
