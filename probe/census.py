@@ -21,6 +21,9 @@ from .wire import HostSample, RunEnd, RunStart, decode_record, encode
 _CLOCK_TOLERANCE_S = 2.0
 """A process that began this much after its `RunStart` is another one that got the same process id."""
 
+_BEGINNING_S = 5.0
+"""A folder without a `RunStart` is this long taken for a trainer that is about to write it."""
+
 
 class Trainer:
     """One rank's incarnation, as its journal and the process table show it."""
@@ -88,6 +91,16 @@ class Trainer:
             return None
 
 
+def _is_beginning(trainer: Trainer) -> bool:
+    """Whether a folder has just been made and its trainer has yet to write who it is."""
+    if trainer.start is not None:
+        return False
+    try:
+        return time.time() - trainer.folder.stat().st_mtime < _BEGINNING_S
+    except OSError:
+        return False
+
+
 class Census:
     """All trainers of one run on this host."""
 
@@ -110,7 +123,9 @@ class Census:
     def over_since(self) -> float | None:
         """UNIX seconds at which the last trainer ended; None while one lives."""
         local = [trainer for trainer in self._trainers.values() if self._is_local(trainer)]
-        if any(trainer.over_at is None for trainer in local):
+        if any(trainer.over_at is None for trainer in local) or any(
+            map(_is_beginning, self._trainers.values())
+        ):
             return None
         return max((trainer.over_at or 0.0 for trainer in local), default=self._began)
 

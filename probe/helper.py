@@ -106,13 +106,17 @@ class HelperKeeper:
         self._starts = 0
         self._next_start = 0.0
 
-    def ensure(self) -> str | None:
-        """Start a helper if none is alive and it is time to; return what went wrong, or None."""
+    def ensure(self, *, is_last: bool = False) -> str | None:
+        """Start a helper if none is alive and it is time to; return what went wrong, or None.
+
+        Args:
+            is_last: nobody will ask again: start one now, however often that has been tried.
+        """
         if lock_owner(self._lock) is not None:
             self._starts = 0
             return None
         now = time.monotonic()
-        if now < self._next_start:
+        if now < self._next_start and not is_last:
             return None
         self._starts += 1
         self._next_start = now + min(_MAX_WAIT_S, 2.0**self._starts)

@@ -141,6 +141,9 @@ class Recorder:
             self._unwritten_events.append(encode(end))
             self._write_events()
         self._journal.close()
+        # The helper of an earlier incarnation may have left since the thread last looked.
+        if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
+            self._note(problem)
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""

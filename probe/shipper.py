@@ -253,6 +253,14 @@ class Shipper:
             lane.restart()
 
     def _is_done(self) -> bool:
+        if not self._seems_done():
+            return False
+        # A trainer may have begun since the last look: it saw our lock held and started no helper.
+        self._next_census = 0.0
+        self._look_around()
+        return self._seems_done()
+
+    def _seems_done(self) -> bool:
         over_since = self._census.over_since
         if over_since is None:
             return False

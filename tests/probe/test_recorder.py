@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from probe import helper
 from probe.errors import JournalError
 from probe.journal_reader import read_run_json, read_stream
 from probe.recorder import RING_FRAMES, UNWRITTEN_EVENTS, Recorder
@@ -204,3 +205,17 @@ def test_recorder_full_disk_to_the_end_counts_every_record(tmp_path: Path) -> No
     _, lost = run_on_full_disk(tmp_path, count, "no room")
     assert records(tmp_path / "run" / "2-7", "metrics") == [frame(0)]
     assert int(lost) == 2 * (count - 1)
+
+
+def test_recorder_close_starts_a_helper_when_the_last_one_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners = [123]
+    started: list[Path] = []
+    monkeypatch.setattr(helper, "lock_owner", lambda _: owners[0] if owners else None)
+    monkeypatch.setattr(helper, "start_helper", lambda folder, connect: started.append(folder))
+    recorder = Recorder(tmp_path, START, connect=None)
+    assert started == []
+    owners.clear()
+    recorder.close(outcome="finished", last_step=None)
+    assert started == [recorder.folder.parent]

@@ -279,3 +279,31 @@ def test_lane_of_metrics_waits_while_events_cannot_be_sent(tmp_path: Path) -> No
     events.acknowledge(0)
     fill(metrics, link)
     assert [message.key.stream for message in link.sent] == ["events", "metrics"]
+
+
+def test_shipper_does_not_leave_a_trainer_that_began_since_its_last_look(tmp_path: Path) -> None:
+    ended = begin_run(tmp_path, pid=os.getpid(), rank=0)
+    ended.append("events", encode(RunEnd(time=time.time(), step=1, outcome="finished")))
+    leaving = shipper.Shipper(ended.folder.parent, None, linger_s=0.0)
+    leaving._look_around()
+    time.sleep(0.01)
+    assert leaving._seems_done()
+    begun = begin_run(tmp_path, pid=os.getpid(), rank=1)
+    assert not leaving._is_done()
+    for journal in (ended, begun):
+        journal.close()
+    leaving._census.close()
+    leaving._context.term()
+
+
+def test_shipper_waits_for_a_trainer_that_has_not_yet_said_who_it_is(tmp_path: Path) -> None:
+    ended = begin_run(tmp_path, pid=os.getpid(), rank=0)
+    ended.append("events", encode(RunEnd(time=time.time(), step=1, outcome="finished")))
+    census = Census(ended.folder.parent)
+    census.take()
+    assert census.over_since is not None
+    (ended.folder.parent / "1-5").mkdir()
+    census.take()
+    assert census.over_since is None
+    ended.close()
+    census.close()
