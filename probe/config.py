@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from .detectors.base import DetectorThresholds
 from .places import default_spool
+from .segments import is_folder_name
 
 Level: TypeAlias = Literal["off", "basic"]
 Mode: TypeAlias = Literal["detect", "warn", "raise"]
@@ -54,6 +55,8 @@ class ProbeConfig:
     def __post_init__(self) -> None:
         _require_one_of("level", self.level, get_args(Level))
         _require_one_of("mode", self.mode, get_args(Mode))
+        if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
+            raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
         _require_at_least("max_replays", self.max_replays, 0)
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)

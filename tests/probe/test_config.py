@@ -47,3 +47,9 @@ def test_readme_table_lists_every_option_with_its_default() -> None:
             assert documented[field.name] == str(field.default), field.name
         elif isinstance(field.default, str):
             assert documented[field.name] == f'"{field.default}"', field.name
+
+
+@pytest.mark.parametrize("run", ["a/b", "..", "", "x" * 65, "run\n"])
+def test_run_that_cannot_name_a_folder_is_refused_at_attach(run: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a run; use at most 64"):
+        ProbeConfig.resolve({"run": run}, {})
