@@ -128,6 +128,7 @@ def test_require_spool_folder_of_other_things_is_refused(tmp_path: Path) -> None
 
 def test_require_spool_that_is_still_to_be_made_is_taken(tmp_path: Path) -> None:
     require_spool(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_read_events_keeps_the_latest_state_in_order_of_step_and_time(tmp_path: Path) -> None:

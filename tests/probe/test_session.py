@@ -7,6 +7,7 @@ import logging
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -492,8 +493,12 @@ def test_model_dropped_after_an_evaluation_is_freed() -> None:
 
 def test_output_is_saved_without_a_warning_of_ours() -> None:
     model = make_model()
-    with probe.watch(model):
-        torch.save(model(torch.ones(8, 6)), io.BytesIO())
+    buffer = io.BytesIO()
+    with probe.watch(model), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.save(model(torch.ones(8, 6)), buffer)
+    assert [str(warning.message) for warning in seen] == []
+    assert b"probe" not in buffer.getvalue()
 
 
 def test_forward_and_backward_that_raise_are_taken_back(spool: Path) -> None:
