@@ -25,6 +25,8 @@ ARGUMENTS = (
 ).split()
 PATIENCE_MS = 20_000
 TOKEN = "token-for-tests"
+SERVER_AWAY = ("ERR_CONNECTION_REFUSED", "WebSocket", "Callback failed: the server did not respond")
+"""What Chromium and Dash say while a server is being restarted, which is what such tests are about."""
 
 
 class Served:
@@ -90,8 +92,11 @@ def browser(chromium_path: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that fails its test when it asks another host for something or breaks in a script."""
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """A page that fails its test when it asks another host for something or breaks in a script.
+
+    It asks for `served` so as to be closed before it: a callback under way when the server goes is an error.
+    """
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)
@@ -102,7 +107,7 @@ def page(browser: Browser) -> Iterator[Page]:
     yield opened
     context.close()
     _wait_for_renderers()
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 def _wait_for_renderers() -> None:
@@ -126,8 +131,7 @@ def _is_ending(process: psutil.Process) -> bool:
 
 
 def _note_console(problems: list[str], kind: str, text: str) -> None:
-    # A server that is being restarted refuses connections: that is what such tests are about.
-    if kind == "error" and "ERR_CONNECTION_REFUSED" not in text and "WebSocket" not in text:
+    if kind == "error" and not any(expected in text for expected in SERVER_AWAY):
         problems.append(f"console: {text}")
 
 
