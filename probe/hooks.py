@@ -23,6 +23,7 @@ from torch.optim.optimizer import (
 
 from . import torch_private
 from .errors import AnomalyError
+from .root_calls import root_calls
 
 
 class Listener(Protocol):
@@ -71,7 +72,7 @@ class Attachment:
     def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
         self._listener: Listener | None = listener
         self._steps = _OptimizerSteps(listener)
-        self._root_keys = [_roots.add(root, listener) for root in roots]
+        self._root_keys = [root_calls.add(root, listener) for root in roots]
         _functions.add(listener)
 
     @property
@@ -94,7 +95,7 @@ class Attachment:
             return
         _functions.remove(self._listener)
         for key in self._root_keys:
-            _roots.remove(key)
+            root_calls.remove(key)
         self._steps.remove()
         self._listener = None
 
@@ -102,75 +103,6 @@ class Attachment:
 def attach(listener: Listener, roots: Iterable[nn.Module]) -> Attachment:
     """Tell `listener` of forwards of `roots` and of every backward, clipping and step in this process."""
     return Attachment(listener, roots)
-
-
-# torch.compile decides by the code's file name what belongs to torch; built under its own file name, this
-# wrapper is treated like the `__call__` that it stands for: no graph break, no extra recompilation.
-_WRAPPER_SOURCE = """
-def __call__(self, *args, **kwargs):
-    if is_compiling():
-        return original(self, *args, **kwargs)
-    listener = listeners.get(id(self))
-    if listener is None:
-        # Looked up anew: torch.fx and others replace `Module.__call__` for a while.
-        return super(owner, self).__call__(*args, **kwargs) if inherits else original(self, *args, **kwargs)
-    return listener.call_root(original, self, args, kwargs)
-"""
-
-
-class _RootCalls:
-    """Wraps `__call__` on the classes of watched roots, once per class however many roots it has."""
-
-    def __init__(self) -> None:
-        self._listeners: dict[int, Listener] = {}
-        self._classes: dict[int, type[nn.Module]] = {}
-        self._uses: dict[type[nn.Module], int] = {}
-        self._replaced: dict[type[nn.Module], Any] = {}
-        self._wrappers: dict[type[nn.Module], Any] = {}
-
-    def add(self, root: nn.Module, listener: Listener) -> int:
-        """Watch `root`; returns the key for `remove`. The root itself is not referenced."""
-        owner = type(root)
-        if self._uses.get(owner, 0) == 0:
-            self._wrap(owner)
-        self._uses[owner] = self._uses.get(owner, 0) + 1
-        self._listeners[id(root)] = listener
-        self._classes[id(root)] = owner
-        return id(root)
-
-    def remove(self, key: int) -> None:
-        """Stop watching; the last root of a class takes the wrapper with it."""
-        owner = self._classes.pop(key, None)
-        if owner is None:
-            return
-        del self._listeners[key]
-        self._uses[owner] -= 1
-        if self._uses[owner] == 0:
-            del self._uses[owner]
-            self._unwrap(owner)
-
-    def _wrap(self, owner: type[nn.Module]) -> None:
-        self._replaced[owner] = owner.__dict__.get("__call__")
-        scope = {
-            "original": owner.__call__,
-            "owner": owner,
-            "inherits": self._replaced[owner] is None and owner is not nn.Module,
-            "listeners": self._listeners,
-            "is_compiling": torch.compiler.is_compiling,
-        }
-        exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
-        self._wrappers[owner] = scope["__call__"]
-        setattr(owner, "__call__", scope["__call__"])  # noqa: B010 - mypy refuses the plain form
-
-    def _unwrap(self, owner: type[nn.Module]) -> None:
-        replaced, wrapper = self._replaced.pop(owner), self._wrappers.pop(owner)
-        if owner.__dict__.get("__call__") is not wrapper:
-            # Someone else has wrapped ours in the meantime: then theirs stays, and ours passes everything on.
-            return
-        if replaced is None:
-            del owner.__call__
-        else:
-            setattr(owner, "__call__", replaced)  # noqa: B010
 
 
 class _Functions:
@@ -349,5 +281,4 @@ def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Ca
     return wrapper
 
 
-_roots = _RootCalls()
 _functions = _Functions()

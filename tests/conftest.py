@@ -63,13 +63,13 @@ def _assert_no_torch_hooks() -> None:
         return
     import torch
 
-    from probe import hooks, session
+    from probe import root_calls, session
 
     for running in list(session._sessions.values()):
         running.close()
         pytest.fail("the test left a session running")
     assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
-    assert not hooks._roots._classes
+    assert not root_calls.root_calls._classes
     assert sys.excepthook is sys.__excepthook__ or "probe" not in getattr(sys.excepthook, "__module__", "")
 
 
