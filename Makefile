@@ -6,14 +6,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
+COMPILER_PACKAGES := gcc libc6-dev
+KERNEL := $(addprefix probe/kernels/,kernel.c passes.h gather.h compile.py)
 
-.PHONY: demo test lint browser clean
+.PHONY: demo test lint browser compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-test: $(VENV)/.dev browser lint
+test: compiler $(VENV)/.dev browser lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
@@ -27,11 +29,11 @@ $(VENV)/.torch:
 	$(PIP) install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch]'
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/.demo
 
@@ -41,5 +43,12 @@ browser:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER_PACKAGES) >/dev/null; \
 	else echo "chromium is missing: the browser tests skip. To run them: sudo apt-get install $(BROWSER_PACKAGES)"; fi
 
+compiler:
+	@if command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(COMPILER_PACKAGES) >/dev/null; \
+	else echo "no C compiler: installed without the native kernel, whose tests skip. To have it: sudo apt-get install $(COMPILER_PACKAGES)"; fi
+
 clean:
+	rm -f probe/kernels/*.so
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

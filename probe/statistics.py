@@ -1,38 +1,45 @@
 """Statistics of many tensors at once: tensors in, float64 numpy arrays out; on the training thread, pure.
 
-Three ways, chosen per tensor: small dense CPU tensors are concatenated and reduced by segment in numpy
-(float64); large CPU tensors and all CUDA tensors use torch reductions whose results reach the host in one
-copy per device; everything else (sparse, complex, quantised, subclasses) is measured one by one in float64.
-Nothing here draws random numbers, changes a tensor or leaves a gradient graph.
+CPU tensors go through the native kernel (`native_statistics`), one fused pass each, read by pointer where
+that is safe; everything else, and everything where there is no kernel, through `torch_statistics`. Nothing
+here draws random numbers, changes a tensor or leaves a gradient graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from . import torch_private
+from .kernels import binding
+from .native_statistics import NativeMeasurement
+from .torch_statistics import (
+    INF_COUNT,
+    MAX_ABS,
+    MEAN,
+    NAN_COUNT,
+    NORM,
+    STD,
+    Flags,
+    Floats,
+    TorchPlan,
+    local_shard,
+    measure_by_torch,
+    plan_by_torch,
+)
 
-Floats = npt.NDArray[np.float64]
-_Group: TypeAlias = tuple[torch.device, torch.dtype]
-
-_SMALL_ELEMENTS = 16_384
-"""Up to this size copying into a flat buffer is cheaper than a torch call each (see bench_statistics)."""
-_CHUNK_ELEMENTS = 32_768
-_CANCELLATION = 1e-3
-"""Below this ratio of variance to mean square, float32 sums no longer carry the variance: use float64."""
-_SAFE_NORM = (1e-15, 1e15)
-"""Outside, float32 squares may have overflowed or vanished: use float64."""
+__all__ = [
+    "Floats",
+    "MeasuringPlan",
+    "TensorStatistics",
+    "plan_measurement",
+    "tensor_norms",
+    "tensor_statistics",
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TensorStatistics:
     """Statistics of a list of tensors; every array is (tensors,) float64 in the list's order.
 
@@ -40,85 +47,92 @@ class TensorStatistics:
     propagate into `norm`, `max_abs`, `mean` and `std` as IEEE arithmetic has it.
     """
 
-    norm: Floats
-    """L2 norm."""
-    max_abs: Floats
-    """Largest absolute element."""
-    mean: Floats
-    std: Floats
-    """Population standard deviation (divisor n)."""
-    nan_count: Floats
-    inf_count: Floats
-    missing: npt.NDArray[np.bool_]
+    block: Floats
+    """(6, tensors): norm, max_abs, mean, std, nan_count, inf_count."""
+    missing: Flags
+    is_finite: bool
+    """Whether no element of any tensor is NaN or Inf."""
+    total_norm: float | None
+    """Global L2 norm over all tensors; None when every one is missing."""
+
+    def _row(self, row: int) -> Floats:
+        values: Floats = self.block[row]
+        return values
 
     @property
-    def total_norm(self) -> float | None:
-        """Global L2 norm over all tensors; None when every one is missing."""
-        if bool(self.missing.all()):
-            return None
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.sqrt(np.sum(np.square(self.norm[~self.missing]))))
+    def norm(self) -> Floats:
+        """L2 norm."""
+        return self._row(NORM)
+
+    @property
+    def max_abs(self) -> Floats:
+        """Largest absolute element."""
+        return self._row(MAX_ABS)
+
+    @property
+    def mean(self) -> Floats:
+        """Arithmetic mean."""
+        return self._row(MEAN)
+
+    @property
+    def std(self) -> Floats:
+        """Population standard deviation (divisor n)."""
+        return self._row(STD)
+
+    @property
+    def nan_count(self) -> Floats:
+        """Number of NaN elements."""
+        return self._row(NAN_COUNT)
+
+    @property
+    def inf_count(self) -> Floats:
+        """Number of infinite elements."""
+        return self._row(INF_COUNT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Tensors that make one flat buffer: their indices, sizes and offsets in it, each (tensors,)."""
-
-    at: npt.NDArray[np.intp]
-    sizes: npt.NDArray[np.intp]
-    starts: npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuringPlan:
-    """Which way each tensor of a list is measured. Holds as long as kinds and sizes stay the same."""
+    """How the tensors of a list are measured, with the memory for it: made once, used at every step."""
 
-    count: int
-    chunks: tuple[_Chunk, ...]
-    """Small tensors that are concatenated and reduced together."""
-    large: tuple[tuple[_Group, tuple[int, ...]], ...]
-    """One entry for each device and accumulator, with the indices."""
-    unusual: tuple[int, ...]
-    absent: bool
-    """Whether some entries are None, empty or without data."""
+    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+        kernel = binding.kernel()
+        self._count = len(tensors)
+        self._has_shards = any(t is not None and local_shard(t) is not t for t in tensors)
+        self._torch_plan: TorchPlan | None = None
+        self._native: NativeMeasurement | None = None
+        if kernel is not None and _some_on_cpu(tensors):
+            self._native = NativeMeasurement(kernel, len(tensors))
+        else:
+            self._torch_plan = plan_by_torch(tensors)
 
     def fits(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Whether gradients of the planned parameters can be measured by this plan: all there and dense."""
-        if self.absent or self.unusual or len(tensors) != self.count:
-            return False
-        if any(tensor is None for tensor in tensors) or not set(map(type, tensors)) <= {Tensor, Parameter}:
-            return False
-        present = cast(Sequence[Tensor], tensors)
-        # A script may convert or move parameters in mid-run (`model.to`).
-        if any(_group(present[index]) != group for group, indices in self.large for index in indices):
-            return False
-        ends = (present[index] for chunk in self.chunks for index in (chunk.at[0], chunk.at[-1]))
-        return all(tensor.is_cpu for tensor in ends) and {t.layout for t in present} == {torch.strided}
+        """Whether gradients of the planned parameters can still be measured by this plan."""
+        if self._torch_plan is not None:
+            return self._torch_plan.fits(tensors)
+        return len(tensors) == self._count and _some_on_cpu(tensors)
+
+    def measure(self, tensors: Sequence[Tensor | None]) -> TensorStatistics:
+        """Measure tensors that the plan was made for; any other list is measured too, but slower."""
+        if self._has_shards:
+            tensors = [None if tensor is None else local_shard(tensor) for tensor in tensors]
+        native = self._native
+        if native is None or len(tensors) != self._count or not native.lock.acquire(blocking=False):
+            return tensor_statistics(tensors) if native is not None else self._measure_by_torch(tensors)
+        try:
+            return TensorStatistics(*native.measure(tensors if type(tensors) is list else list(tensors)))
+        finally:
+            native.lock.release()
+
+    def _measure_by_torch(self, tensors: Sequence[Tensor | None]) -> TensorStatistics:
+        plan = self._torch_plan
+        if plan is None or not plan.fits(tensors):
+            tensors = [None if tensor is None else local_shard(tensor) for tensor in tensors]
+            plan = plan_by_torch(tensors)
+        return TensorStatistics(*measure_by_torch(tensors, plan))
 
 
 def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
-    """Sort tensors by the way that they are measured; for parameters, the plan serves their gradients too."""
-    small: list[int] = []
-    large: dict[_Group, list[int]] = {}
-    unusual: list[int] = []
-    for index, tensor in enumerate(tensors):
-        if tensor is None or tensor.device.type == "meta" or tensor.numel() == 0:
-            continue
-        if type(tensor) not in (Tensor, Parameter) or not _is_plain(tensor):
-            unusual.append(index)
-        elif tensor.device.type == "cpu" and tensor.numel() <= _SMALL_ELEMENTS:
-            small.append(index)
-        else:
-            large.setdefault(_group(tensor), []).append(index)
-    sizes = [cast(Tensor, tensors[index]).numel() for index in small]
-    planned = len(small) + len(unusual) + sum(map(len, large.values()))
-    return MeasuringPlan(
-        count=len(tensors),
-        chunks=tuple(_cut_into_chunks(small, sizes)),
-        large=tuple((group, tuple(indices)) for group, indices in large.items()),
-        unusual=tuple(unusual),
-        absent=planned < len(tensors),
-    )
+    """Prepare to measure these tensors repeatedly; for parameters, the plan serves their gradients too."""
+    return MeasuringPlan(tensors)
 
 
 def tensor_statistics(
@@ -129,24 +143,13 @@ def tensor_statistics(
     Complex tensors are measured through absolute values (norm, max_abs) and their real and imaginary parts
     as separate elements (mean, std, counts). A DTensor is measured through its local shard.
     Waits for the device: one host copy per device, plus one for each tensor that needs the exact way.
+    The caller keeps the tensors from being freed or resized until this returns.
 
     Args:
         tensors: what to measure.
         plan: of the same tensors or of the parameters that they belong to; used if it still fits.
     """
-    if plan is None or not plan.fits(tensors):
-        tensors = [_local_shard(tensor) for tensor in tensors]
-        plan = plan_measurement(tensors)
-    present = cast(Sequence[Tensor], tensors)
-    result = _empty(len(tensors))
-    with torch.no_grad(), np.errstate(all="ignore"):
-        if not all(_measure_chunk(result, present, chunk) for chunk in plan.chunks):
-            return tensor_statistics(tensors)
-        for (_, accumulator), indices in plan.large:
-            _measure_large(result, [(index, present[index]) for index in indices], accumulator)
-        for index in plan.unusual:
-            _measure_exactly(result, index, present[index])
-    return result
+    return (plan or MeasuringPlan(tensors)).measure(tensors)
 
 
 def tensor_norms(tensors: Sequence[Tensor], plan: MeasuringPlan | None = None) -> Floats:
@@ -154,126 +157,5 @@ def tensor_norms(tensors: Sequence[Tensor], plan: MeasuringPlan | None = None) -
     return tensor_statistics(tensors, plan).norm
 
 
-def _group(tensor: Tensor) -> _Group:
-    """Large tensors of one device and accumulator are measured together."""
-    return tensor.device, torch.float64 if tensor.dtype is torch.float64 else torch.float32
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.is_floating_point()
-
-
-def _local_shard(tensor: Tensor | None) -> Tensor | None:
-    """Unwrap a DTensor: its own norm would be a collective."""
-    local = None if tensor is None or type(tensor) is Tensor else getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, Tensor) else tensor
-
-
-def _empty(count: int) -> TensorStatistics:
-    norm, max_abs, mean, std, nan_count, inf_count = np.zeros((6, count))
-    return TensorStatistics(
-        norm=norm,
-        max_abs=max_abs,
-        mean=mean,
-        std=std,
-        nan_count=nan_count,
-        inf_count=inf_count,
-        missing=np.ones(count, dtype=np.bool_),
-    )
-
-
-def _cut_into_chunks(indices: list[int], sizes: list[int]) -> Iterator[_Chunk]:
-    """Group tensors, in order, so that a group's float64 copy stays in the processor's cache."""
-    begin, elements = 0, 0
-    for position, size in enumerate([*sizes, _CHUNK_ELEMENTS + 1]):
-        if elements + size > _CHUNK_ELEMENTS and position > begin:
-            chosen = np.array(sizes[begin:position], dtype=np.intp)
-            yield _Chunk(np.array(indices[begin:position]), chosen, np.cumsum(chosen) - chosen)
-            begin, elements = position, 0
-        elements += size
-
-
-def _measure_chunk(result: TensorStatistics, tensors: Sequence[Tensor], chunk: _Chunk) -> bool:
-    """Concatenate and reduce by segment, in float64; False when the sizes are no longer the planned ones."""
-    at, sizes, starts = chunk.at, chunk.sizes, chunk.starts
-    chosen = [tensors[index] for index in at]
-    joined = torch_private.concatenate(chosen)
-    if joined.numel() != int(sizes.sum()) or joined.is_complex():
-        return False
-    flat = joined.double().numpy()
-    mean = np.add.reduceat(flat, starts) / sizes
-    # flat is our own copy: it is overwritten to save an allocation.
-    max_abs = np.maximum.reduceat(np.abs(flat, out=flat), starts)
-    mean_square = np.add.reduceat(np.square(flat, out=flat), starts) / sizes
-    norm = np.sqrt(mean_square * sizes)
-    result.norm[at], result.max_abs[at], result.mean[at] = norm, max_abs, mean
-    result.std[at] = np.sqrt(np.maximum(mean_square - np.square(mean), 0.0))
-    result.missing[at] = False
-    # Counts are wanted where something is not finite; squares of extreme float64 overflow or vanish.
-    doubtful = ~np.isfinite(norm) | ((norm < 1e-140) & (max_abs > 0))
-    for position in np.flatnonzero(doubtful):
-        _measure_exactly(result, int(at[position]), chosen[int(position)])
-    return True
-
-
-def _measure_large(
-    result: TensorStatistics, entries: list[tuple[int, Tensor]], accumulator: torch.dtype
-) -> None:
-    """Reduce each tensor with torch; one copy brings all results to the host."""
-    tensors = [tensor.detach() for _, tensor in entries]
-    extremes = [torch.aminmax(tensor) for tensor in tensors]
-    rows = [
-        *torch._foreach_norm(tensors, 2, accumulator),
-        *(extreme.min for extreme in extremes),
-        *(extreme.max for extreme in extremes),
-        *(tensor.sum(dtype=accumulator) for tensor in tensors),
-    ]
-    host = torch.stack([row.to(accumulator) for row in rows]).cpu().double().numpy().reshape(4, len(entries))
-    at = np.fromiter((index for index, _ in entries), dtype=np.intp, count=len(entries))
-    sizes = np.fromiter((tensor.numel() for tensor in tensors), dtype=np.float64, count=len(entries))
-    norm, mean = host[0], host[3] / sizes
-    variance = np.square(norm) / sizes - np.square(mean)
-    result.norm[at], result.mean[at] = norm, mean
-    result.max_abs[at] = np.maximum(np.abs(host[1]), np.abs(host[2]))
-    result.std[at] = np.sqrt(np.maximum(variance, 0.0))
-    result.missing[at] = False
-    doubtful = ~np.isfinite(norm) | ((norm != 0) & (variance < _CANCELLATION * np.square(norm) / sizes))
-    doubtful |= (norm != 0) & ((norm < _SAFE_NORM[0]) | (norm > _SAFE_NORM[1]))
-    doubtful |= (norm == 0) & (result.max_abs[at] != 0)
-    for position in np.flatnonzero(doubtful):
-        _measure_exactly(result, *entries[position])
-
-
-def _measure_exactly(result: TensorStatistics, index: int, tensor: Tensor) -> None:
-    """Measure one tensor of any kind in float64, scaled so that no square overflows or vanishes."""
-    tensor = tensor.detach()
-    stored = _stored_elements(tensor)
-    absolute = stored.abs().double()
-    values = (
-        (torch.view_as_real(stored.resolve_conj()) if stored.is_complex() else stored).double().reshape(-1)
-    )
-    elements = tensor.numel() * (2 if stored.is_complex() else 1)
-    if elements == 0:
-        return
-    result.missing[index] = False
-    result.nan_count[index] = float(values.isnan().sum())
-    result.inf_count[index] = float(values.isinf().sum())
-    largest = float(absolute.max()) if absolute.numel() else 0.0
-    scale = largest if 0 < largest < np.inf else 1.0
-    scaled = values / scale
-    mean = float(scaled.sum()) / elements
-    # A sparse tensor's unstored elements are zeros of the dense one.
-    unstored = elements - values.numel()
-    variance = (float(torch.sum(torch.square(scaled - mean))) + unstored * mean**2) / elements
-    result.max_abs[index] = largest
-    result.norm[index] = float(torch.linalg.vector_norm(scaled)) * scale
-    result.mean[index] = mean * scale
-    result.std[index] = np.sqrt(variance) * scale
-
-
-def _stored_elements(tensor: Tensor) -> Tensor:
-    """Return the (n,) elements that a tensor really holds: all of a dense one, the values of a sparse one."""
-    if tensor.layout is torch.strided:
-        return tensor.dequantize().reshape(-1) if tensor.is_quantized else tensor.reshape(-1)
-    values = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    return values.reshape(-1)
+def _some_on_cpu(tensors: Sequence[Tensor | None]) -> bool:
+    return any(tensor is not None and tensor.is_cpu for tensor in tensors)

@@ -6,14 +6,20 @@ all functions are cheap enough for the training thread and none of them synchron
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def available() -> dict[str, bool]:
@@ -24,10 +30,30 @@ def available() -> dict[str, bool]:
         "torch._C._current_graph_task_id": _graph_task_id is not None,
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
         "torch._C._nn.flatten_dense_tensors": _flatten is not None,
+        "torch.nn.parallel.DistributedDataParallel._active_ddp_module": hasattr(
+            nn.parallel.DistributedDataParallel, "_active_ddp_module"
+        ),
+        "torch.Tensor.__dlpack_c_exchange_api__": hasattr(Tensor, "__dlpack_c_exchange_api__"),
+        "torch.distributed.distributed_c10d._get_default_store": hasattr(
+            sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
+        ),
         "torch.nn.Module._call_impl": hasattr(nn.Module, "_call_impl"),
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
         "torch.utils._pytree": pytree() is not None,
     }
+
+
+NEEDED_FOR_REPLAY: Final = frozenset(
+    {
+        "torch._C._autograd._get_sequence_nr",
+        "torch._C._current_autograd_node",
+        "torch._C._current_graph_task_id",
+        "torch._C._functorch.is_functorch_wrapped_tensor",
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        "torch.utils._pytree",
+    }
+)
+"""Of the names of `available`: without one of these no step is replayed."""
 
 
 def _symbol(*path: str) -> Any:
@@ -50,9 +76,22 @@ DispatchMode: type[Any] = getattr(
 _flatten: Callable[[list[Tensor]], Tensor] | None = _symbol("_nn", "flatten_dense_tensors")
 
 
-def graph_task_id() -> int:
-    """Id of the backward pass that this thread is inside, -1 outside of one (and where torch cannot say)."""
-    return -1 if _graph_task_id is None else _graph_task_id()
+graph_task_id: Callable[[], int] = _graph_task_id or (lambda: -1)
+"""Id of the backward pass that this thread is inside, -1 outside of one (and where torch cannot say)."""
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+is_jit_tracing: Callable[[], bool] = _symbol("_is_tracing") or (lambda: False)
+"""Whether `torch.jit.trace` is recording what this thread does."""
+
+# Functions of C: dynamo would compile a Python function called while it looks at this thread's frames.
+dynamo_callback: Callable[[], Any] = _symbol("_dynamo", "eval_frame", "get_eval_frame_callback") or _nothing
+"""What dynamo does with the frames that this thread runs; None where it leaves them alone."""
+set_dynamo_callback: Callable[[Any], Any] = _symbol("_dynamo", "eval_frame", "set_eval_frame") or _nothing
+"""Have dynamo treat the frames that this thread runs in another way: None leaves them alone."""
 
 
 def in_backward() -> bool:
@@ -84,9 +123,8 @@ def node_name(node: Any) -> str:
     return name.rsplit("::", 1)[-1]
 
 
-def is_functorch_wrapped(tensor: Tensor) -> bool:
-    """Whether `tensor` belongs to a `torch.func` transform (vmap, grad); False where torch cannot say."""
-    return False if _is_functorch_wrapped is None else _is_functorch_wrapped(tensor)
+is_functorch_wrapped: Callable[[Tensor], bool] = _is_functorch_wrapped or (lambda _: False)
+"""Whether a tensor belongs to a `torch.func` transform (vmap, grad); False where torch cannot say."""
 
 
 def version_of(tensor: Tensor) -> int | None:
@@ -103,6 +141,16 @@ def storage_key(tensor: Tensor) -> int:
         tensor = tensor._values()
     try:
         return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """Size of the tensor's storage, that of a sparse tensor's values; 0 where it has none."""
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor._values()
+    try:
+        return tensor.untyped_storage().nbytes()
     except (NotImplementedError, RuntimeError):
         return 0
 
@@ -143,6 +191,87 @@ def leaves_of(losses: Sequence[Tensor]) -> Iterator[Tensor]:
                 waiting.append(following)
 
 
+def is_plain_strided(tensor: Tensor) -> bool:
+    """Whether a tensor has all its elements in memory as they are: not sparse, meta, quantised or lazy."""
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
+        return False
+    return not (tensor.is_conj() or tensor.is_neg())
+
+
+def saved_tensors(node: Any) -> Iterator[Tensor]:
+    """Yield what an autograd node keeps for its backward, without unpacking anything.
+
+    What somebody's saved-tensor hooks took away (a checkpoint, say) is left out: unpacking could compute it
+    anew. Nothing where torch cannot say.
+    """
+    if isinstance(node, BackwardCFunction):
+        names: tuple[str, ...] = ("_raw_saved_tensors",)
+    else:
+        names = _saved_names.get(type(node), ())
+        if type(node) not in _saved_names:
+            names = tuple(name for name in dir(node) if name.startswith("_raw_saved_"))
+            _saved_names[type(node)] = names
+    for name in names:
+        saved = getattr(node, name)
+        for one in saved if isinstance(saved, tuple | list) else (saved,):
+            if getattr(one, "unpack_hook", one) is None and isinstance(one.data, Tensor):
+                yield one.data
+
+
+_saved_names: dict[type[Any], tuple[str, ...]] = {}
+"""Of torch's own nodes, some hundred classes."""
+
+
+def backward_of(tensor: Tensor) -> tuple[Any, int] | None:
+    """Return the autograd node that made a tensor, and its sequence number; None for a leaf."""
+    node = tensor.grad_fn
+    number = None if node is None else node_sequence_number(node)
+    return None if number is None else (node, number)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether what a module contains runs as a graph: `torch.compile`, `Module.compile`, TorchScript."""
+    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return isinstance(module.__dict__.get("_modules", {}).get("_orig_mod"), nn.Module)
+
+
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` is recording what this thread does."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+@contextmanager
+def own_operations() -> Iterator[None]:
+    """Run tensor operations of ours: no graph, no autocast, and unseen by modes that the script has active.
+
+    A selective checkpoint, for instance, records operations by their order; it must not count ours.
+    """
+    with torch.no_grad():
+        if not _modes_are_active():
+            yield
+            return
+        with torch._C.DisableTorchFunction(), _without_dispatch_modes():
+            yield
+
+
+def _modes_are_active() -> bool:
+    depths = (_symbol("_len_torch_dispatch_stack"), _symbol("_len_torch_function_stack"))
+    return any(depth is not None and depth() > 0 for depth in depths)
+
+
+def _without_dispatch_modes() -> Any:
+    dispatch = sys.modules.get("torch.utils._python_dispatch")
+    disable = getattr(dispatch, "_disable_current_modes", None)
+    return nullcontext() if disable is None else disable()
+
+
+def scale_of(scaler: Any) -> Tensor | None:
+    """Return the tensor in which a GradScaler keeps its scale; None before its first use."""
+    scale = getattr(scaler, "_scale", None)
+    return scale if isinstance(scale, Tensor) else None
+
+
 def has_post_accumulate_hooks(parameter: Tensor) -> bool:
     """Whether a post-accumulate-grad hook (an optimizer in backward, say) sits on the parameter."""
     return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
@@ -159,6 +288,67 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
+def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """The DistributedDataParallel that a module is, or whose forward calls it just now; None without one."""
+    module = compiled_original(module)
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return module
+    active = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    return active if isinstance(active, nn.parallel.DistributedDataParallel) else None
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this rank holds only a part of the tensor: a DTensor that is not replicated on every rank."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or not isinstance(tensor, distributed.DTensor):
+        return False
+    return not all(placement.is_replicate() for placement in tensor.placements)
+
+
+class TensorReader(ctypes.Structure):
+    """How C code reads a list of tensors: functions of Python and torch, by address; mirrored by kernel.c."""
+
+    _fields_ = [
+        ("list_item", ctypes.c_void_p),
+        ("type_of", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("clear_error", ctypes.c_void_p),
+        ("describe", ctypes.c_void_p),
+        ("none", ctypes.c_void_p),
+        ("tensor_type", ctypes.c_void_p),
+        ("parameter_type", ctypes.c_void_p),
+    ]
+
+
+class _ExchangeApi(ctypes.Structure):
+    """`DLPackExchangeAPI` of DLPack 1.3 (torch 2.10 and later)."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("describe", ctypes.c_void_p),
+    ]
+
+
+def tensor_reader() -> TensorReader | None:
+    """Return what C code needs to look up the memory of tensors; None where torch does not tell."""
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    open_capsule = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))
+    api = _ExchangeApi.from_address(open_capsule(capsule, b"dlpack_exchange_api"))
+    if api.major != 1 or not api.describe:
+        return None
+    names = ("PyList_GetItem", "PyObject_Type", "Py_DecRef", "PyErr_Clear")
+    functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names]
+    return TensorReader(*functions, api.describe, id(None), id(Tensor), id(nn.Parameter))
+
+
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     """Copy dense tensors into one new 1-D tensor; torch's own way halves the time of 2,000 small ones."""
     if _flatten is not None:
@@ -168,12 +358,77 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
+def default_store() -> Any | None:
+    """The key-value store through which the ranks of this process's group met; None without a group."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    get_store = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
+    return None if get_store is None else get_store()
+
+
 def clip_functions() -> Sequence[tuple[Any, str]]:
     """(owner, name) of every place where torch's gradient clipping functions are looked up by name."""
     owners = (nn.utils, nn.utils.clip_grad)
     # The underscored one is what a `clip_grad_norm_` imported before the probe came still looks up.
     names = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
     return [(owner, name) for owner in owners for name in names if hasattr(owner, name)]
+
+
+def tell_dynamo_of_call(before: Any, now: Any) -> None:
+    """Have torch.compile take `now` for the `nn.Module.__call__` that nobody replaced, if it took `before`.
+
+    It then goes straight to `forward`, and compiles what it would without the replacement.
+    """
+    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        module = sys.modules.get(name)
+        if getattr(module, "unpatched_nn_module_call", None) is before:
+            setattr(module, "unpatched_nn_module_call", now)  # noqa: B010 - mypy refuses the plain form
+
+
+def never_compile(function: Callable[..., Any]) -> None:
+    """Have dynamo run `function` as it is, and still look at what it calls."""
+    frames = _symbol("_dynamo", "eval_frame")
+    try:
+        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
+    except AttributeError:
+        # Then it is compiled where it is called from a compiled function with a graph break.
+        return
+
+
+def with_dynamo(callback: Any, call: Callable[P, R]) -> Callable[P, R]:
+    """Return `call` as it is to be run after `set_dynamo_callback(None)`: with the `callback` from before."""
+
+    def resumed(*args: P.args, **kwargs: P.kwargs) -> R:
+        # While it is set, dynamo would compile any Python function of ours.
+        set_dynamo_callback(callback)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            set_dynamo_callback(None)
+
+    return resumed
+
+
+def unseen_by_dynamo(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep dynamo from looking at `function` and what it calls, also where a compiled function calls it.
+
+    Cheaper than `torch.compiler.disable`, and right for a dynamo that is loaded later.
+    """
+
+    @functools.wraps(function)
+    def unseen(*args: P.args, **kwargs: P.kwargs) -> R:
+        callback = dynamo_callback()
+        if callback is None:
+            return function(*args, **kwargs)
+        set_dynamo_callback(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_dynamo_callback(callback)
+
+    never_compile(unseen)
+    return unseen
 
 
 @contextmanager

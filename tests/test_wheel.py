@@ -9,22 +9,36 @@ from pathlib import Path
 
 import pytest
 
+from probe.kernels import compile
+
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
+def build(folder: Path, **environment: str) -> Path:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env={**os.environ, **environment})
     (built,) = folder.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built where there is no compiler."""
+    return build(tmp_path_factory.mktemp("pure"), CC="/nonexistent/cc")
+
+
+@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and this one's libraries behind it."""
-    home = tmp_path_factory.mktemp("venv")
+    return install(wheel, tmp_path_factory.mktemp("venv"))
+
+
+def install(wheel: Path, home: Path) -> Path:
+    """An environment with the wheel, and this one's libraries behind it; returns its Python."""
     venv.create(home, with_pip=False, system_site_packages=False)
     site = next((home / "lib").glob("python*/site-packages"))
     with zipfile.ZipFile(wheel) as archive:
@@ -69,3 +83,38 @@ def test_wheel_records_a_run_and_exports_it(installed: Path, tmp_path: Path) -> 
     exported = run(installed, "-m", "dashboard", "export", spool, "-o", "run.html", folder=tmp_path)
     assert exported.returncode == 0, exported.stderr
     assert "demo_train.py" in (tmp_path / "run.html").read_text()
+
+
+MEASURE = """
+import torch
+from probe.kernels import binding
+from probe.statistics import tensor_statistics
+print(binding.status().reason)
+print(tensor_statistics([torch.full((9,), 2.0), None]).total_norm)
+"""
+
+
+def test_wheel_built_with_a_compiler_carries_a_working_kernel(
+    wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    if compile.find_compiler() is None:
+        pytest.skip("no C compiler: apt-get install gcc libc6-dev")
+    assert "py3-none-any" not in wheel.name
+    assert zipfile.ZipFile(wheel).namelist().count("probe/kernels/_kernel.so") == 1
+    finished = run(installed, "-c", MEASURE, folder=tmp_path)
+    assert finished.stderr == ""
+    reason, norm = finished.stdout.splitlines()
+    assert reason.startswith("native kernel")
+    assert float(norm) == 6.0
+
+
+def test_wheel_built_without_a_compiler_is_pure_and_measures_all_the_same(
+    pure_wheel: Path, tmp_path: Path
+) -> None:
+    assert pure_wheel.name.endswith("py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(pure_wheel).namelist() if name.endswith(".so")]
+    finished = run(install(pure_wheel, tmp_path / "venv"), "-c", MEASURE, folder=tmp_path)
+    assert finished.stderr == ""
+    reason, norm = finished.stdout.splitlines()
+    assert reason.startswith("not built")
+    assert float(norm) == 6.0
