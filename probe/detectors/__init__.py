@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from .base import Detector, DetectorThresholds, Finding, Observation
-from .gradients import GradientScaleDetector
-from .loss import LossSpikeDetector
-from .nonfinite import NonFiniteDetector
-from .zero_gradient import ZeroGradientDetector
+from .bank import DetectorBank, default_detectors
+from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
 
-__all__ = ["Detector", "DetectorThresholds", "Finding", "Observation", "default_detectors"]
-
-
-def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
-    """Return one detector of every family, each with its own history: a fresh list for every model."""
-    return [
-        NonFiniteDetector(),
-        GradientScaleDetector(thresholds),
-        ZeroGradientDetector(thresholds),
-        LossSpikeDetector(thresholds),
-    ]
+__all__ = [
+    "Detector",
+    "DetectorBank",
+    "DetectorThresholds",
+    "Finding",
+    "Observation",
+    "ObservationBatch",
+    "default_detectors",
+]

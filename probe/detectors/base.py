@@ -6,7 +6,8 @@ steps into events. Detectors run on the training thread, so an `observe` is a fe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -40,6 +41,61 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationBatch:
+    """Successive steps of one layout, every loss, gradient and parameter of them finite."""
+
+    steps: Sequence[int]
+    losses: Sequence[float | None]
+    total_grad_norms: Sequence[float | None]
+    """Global L2 norm of each step; None when no parameter had a gradient."""
+    grad_norm: Floats
+    """(steps, parameters)"""
+    grad_max_abs: Floats
+    """(steps, parameters)"""
+    missing: npt.NDArray[np.bool_] | None
+    """(steps, parameters), as in `Observation`; None: every parameter has a gradient at every step."""
+    parameter_norms: Sequence[Floats | None]
+    """One entry per step, (parameters,) or None where not measured."""
+    parameter_names: tuple[str, ...]
+    layer_names: tuple[str, ...]
+    layer_of: npt.NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def part(self, start: int, stop: int) -> ObservationBatch:
+        """Return the steps `[start, stop)`."""
+        chosen = slice(start, stop)
+        return replace(
+            self,
+            steps=self.steps[chosen],
+            losses=self.losses[chosen],
+            total_grad_norms=self.total_grad_norms[chosen],
+            grad_norm=self.grad_norm[chosen],
+            grad_max_abs=self.grad_max_abs[chosen],
+            missing=None if self.missing is None else self.missing[chosen],
+            parameter_norms=self.parameter_norms[chosen],
+        )
+
+    def at(self, index: int) -> Observation:
+        """Return one step by its index in the batch; its counts of NaN and Inf are not known, so None."""
+        return Observation(
+            step=self.steps[index],
+            loss=self.losses[index],
+            total_grad_norm=self.total_grad_norms[index],
+            grad_norm=self.grad_norm[index],
+            grad_max_abs=self.grad_max_abs[index],
+            grad_nan_count=None,
+            grad_inf_count=None,
+            missing=None if self.missing is None else self.missing[index],
+            parameter_norm=self.parameter_norms[index],
+            parameter_names=self.parameter_names,
+            layer_names=self.layer_names,
+            layer_of=self.layer_of,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One detector's verdict on one step. At most one finding of a kind per step and model."""
 
@@ -63,10 +119,18 @@ class Detector(Protocol):
         """Return what is wrong at this step; empty when nothing is. Never raises on NaN or Inf."""
         ...
 
+    def learn_quiet(self, batch: ObservationBatch) -> bool:
+        """Learn the steps, just as `observe` would, if it is certain that none of them gives a finding.
+
+        Returns:
+            False, with nothing changed, where that is not certain: `observe` has to judge them one by one.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorThresholds:
-    """Options of the detectors; every one is a factor over the run's own robust history."""
+    """Options of the detectors: factors over the run's own robust history, and limits that are absolute."""
 
     warmup_steps: int = field(default=30)
     """Relative detectors stay quiet until they have seen this many healthy steps."""
@@ -83,6 +147,11 @@ class DetectorThresholds:
     """... and above this many times the median."""
     zero_steps: int = field(default=10)
     """Zero gradient: exactly 0 for this many steps in a row (more for a layer that is often zero)."""
+    explosion_norm: float | None = field(default=None)
+    """Absolute limit, from the first step on: a global gradient norm above it is an explosion. None: none."""
+    vanishing_norm: float | None = field(default=None)
+    """Absolute limit, from the first step on: a layer whose gradient norm is below it, and not 0, for
+    `vanishing_steps` steps in a row has vanished. None: none."""
 
     def __post_init__(self) -> None:
         """Check every range.
@@ -92,8 +161,11 @@ class DetectorThresholds:
         """
         for name, (low, high) in _ALLOWED.items():
             value = getattr(self, name)
+            if name in _OPTIONAL and value is None:
+                continue
             if not low <= value <= high:
-                raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}")
+                others = " or None" if name in _OPTIONAL else ""
+                raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}{others}")
 
 
 _ALLOWED: Final[dict[str, tuple[float, float]]] = {
@@ -105,4 +177,7 @@ _ALLOWED: Final[dict[str, tuple[float, float]]] = {
     "loss_spike_mads": (1.0, 1e6),
     "loss_spike_factor": (1.01, 1e12),
     "zero_steps": (2, 100_000),
+    "explosion_norm": (1e-30, 1e30),
+    "vanishing_norm": (1e-300, 1e30),
 }
+_OPTIONAL: Final = ("explosion_norm", "vanishing_norm")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import DetectorThresholds, Finding, Floats, Observation
-from .history import WINDOW, RowHistory, SeriesHistory, Strikes
+from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
+from .gradient_baseline import BatchPreview, GradientBaseline, l2_norm, log_norm
+from .history import WINDOW, Strikes
 from .layers import LayerIndex, and_more, in_words
 from .nonfinite import NEIGHBOURS, has_elements, has_nonfinite_gradient
 
@@ -23,10 +25,6 @@ CRITICAL_FACTOR: Final = 100.0
 direction, and without it one such step overwrites the weights."""
 OUTWEIGHS: Final = 2.0
 """A layer that bursts alone counts once it exceeds this many times the whole model's usual norm."""
-PEAK_SHARE: Final = 0.1
-"""A burst below this share of the level that the run came down from is noise of a converged run."""
-PEAK_DECAY: Final = 1e-3
-"""Natural-log units per step in which that level is forgotten (a factor e in 1,000 steps)."""
 VANISHING_MADS: Final = 6.0
 """A vanished norm is also this many MADs below its median: bursty layers are often near zero."""
 NEGLIGIBLE_SHARE: Final = 1e-5
@@ -35,6 +33,9 @@ ABRUPT_STEPS: Final = 10
 """The gradient of the whole model counts as vanished only if it fell this fast: convergence is gradual."""
 NORMAL_SHARE: Final = 0.1
 """The fall of the whole model is measured from the last step above this share of the median."""
+SLACK: Final = 1e-9
+"""How much nearer to a limit, in natural-log units, a batch's proof stops than a single step's verdict: the
+two round in another order."""
 
 
 class GradientScaleDetector:
@@ -47,8 +48,9 @@ class GradientScaleDetector:
     def __init__(self, thresholds: DetectorThresholds) -> None:
         self._thresholds = thresholds
         self._index = LayerIndex()
-        self._total: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+        self._total: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
         self._recent: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
+        self._weights: Floats | None = None
         self._step = -1
         self._reset()
 
@@ -57,64 +59,109 @@ class GradientScaleDetector:
         if observation.grad_norm is None:
             return []
         if self._index.update(observation) or observation.step < self._step:
+            self._weights = None
             self._reset()
         self._step = observation.step
         if has_nonfinite_gradient(observation):
             return []
+        if observation.parameter_norm is not None:
+            self._weights = observation.parameter_norm
         with np.errstate(all="ignore"):
             return self._judge(observation, self._index.norms(observation))
 
+    def learn_quiet(self, batch: ObservationBatch) -> bool:
+        """Learn steps whose norms keep so close to the baselines that no limit can be reached."""
+        if not self._index.is_of(batch) or batch.steps[0] < self._step or self._total_low_run:
+            return False
+        if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
+            return False
+        preview = self._state.preview(self._index.batch_norms(batch.grad_norm, batch.missing))
+        if preview is None or not self._is_layerwise_quiet(preview):
+            return False
+        last_normal = self._last_normal_step(batch.steps, preview)
+        if last_normal is None:
+            return False
+        self._last_normal = last_normal
+        if self._low_run.any():
+            self._low_run[(preview.norms > 0.0).any(axis=0)] = 0
+        self._state.extend(preview)
+        self._strikes.calm(len(batch))
+        newest = list(zip(batch.steps, preview.norms, strict=True))[-NEIGHBOURS:]
+        self._recent.extend(newest)
+        self._total.extend(newest)
+        self._weights = next((n for n in reversed(batch.parameter_norms) if n is not None), self._weights)
+        self._step = batch.steps[-1]
+        return True
+
     def _reset(self) -> None:
         rows = len(self._index.layers)
-        self._layers = RowHistory(rows)
-        self._common = SeriesHistory(refresh_steps=4)
+        self._state = GradientBaseline(rows, warmup_steps=self._thresholds.warmup_steps)
+        self._layers, self._common = self._state.layers, self._state.common
         self._strikes = Strikes()
-        self._peak: Floats = np.full(rows, -np.inf)
         self._low_run: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._total_low_run = 0
         self._last_normal = -math.inf
-        self._healthy = 0
         self._recent.clear()
 
     def _judge(self, observation: Observation, norms: Floats) -> list[Finding]:
         if np.isinf(norms).any():
             return [self._overflow(observation, norms)] if has_elements(observation) else []
         logs = np.where(norms > 0.0, np.log(norms), np.nan)
-        ready = (self._layers.samples >= self._thresholds.warmup_steps) & ~np.isnan(
-            logs + self._layers.median
-        )
-        common, expected = self._against_expected(logs, ready, self._layers.median)
+        ready = self._state.ready(logs)
+        common, expected = self._state.against_median(norms, ready)
         explosion = self._explosion(observation, norms, logs, ready, common=common, expected=expected)
         low = self._low_layers(logs, ready)
         vanishing = self._vanishing(observation, norms, low, common=common, expected=expected)
-        self._remember(observation.step, norms)
+        self._recent.append((observation.step, norms))
+        self._total.append((observation.step, norms))
         if self._strikes.is_new_normal(abnormal=explosion is not None):
             self._reset()
         elif explosion is None and not self._total_low_run:
-            self._learn(np.where(low, np.nan, logs), common)
+            self._state.learn(np.where(low, np.nan, logs), common)
         return [finding for finding in (explosion, vanishing) if finding is not None]
 
-    def _remember(self, step: int, norms: Floats) -> None:
-        self._recent.append((step, norms))
-        self._total.append((step, _norm(norms)))
+    # ----------------------------------------------------------------------------------- quiet steps
 
-    def _learn(self, logs: Floats, common: float) -> None:
-        self._layers.add(logs)
-        self._healthy += 1
-        if self._healthy == self._thresholds.warmup_steps:
-            self._layers.refresh(0, len(logs))
-        self._peak = np.fmax(self._peak - PEAK_DECAY, self._layers.median)
-        if math.isfinite(common):
-            self._common.add(common)
+    def _is_layerwise_quiet(self, preview: BatchPreview) -> bool:
+        """Whether every layer stays within its own limits, whichever of the batch's medians they are of."""
+        layers, options = self._layers, self._thresholds
+        highest, lowest = np.fmax.reduce(preview.logs, axis=0), np.fmin.reduce(preview.logs, axis=0)
+        jump, fall = math.log(options.explosion_factor) - SLACK, math.log(options.vanishing_factor)
+        reference = np.fmax(layers.median, layers.slow)
+        sections = [(slice(None), layers.median, layers.mad, reference)]
+        for new in preview.refreshes:
+            rows = slice(new.start, new.stop)
+            sections.append((rows, new.median, new.mad, np.fmax(new.median, new.slow)))
+        for rows, median, mad, reference in sections:
+            if (lowest[rows] < reference + fall).any():
+                return False
+            above = highest[rows] - median
+            if not (above > jump).any():
+                continue
+            if (above > np.maximum(options.explosion_mads * mad - SLACK, jump)).any():
+                return False
+        return True
 
-    def _against_expected(
-        self, logs: Floats, ready: npt.NDArray[np.bool_], reference: Floats
-    ) -> tuple[float, float]:
-        """Log of the norm over the ready layers, relative to what `reference` expects, and the latter."""
-        if not ready.any():
-            return math.nan, math.nan
-        expected = _log_norm(np.where(ready, reference, -np.inf))
-        return _log_norm(np.where(ready, logs, -np.inf)) - expected, expected
+    def _last_normal_step(self, steps: Sequence[int], preview: BatchPreview) -> float | None:
+        """The last step at a normal level, of the batch or before it; None where a step may be abnormal."""
+        if len(self._common) < max(self._thresholds.warmup_steps // 2, 1):
+            return None
+        jump, fall = math.log(self._thresholds.explosion_factor), math.log(self._thresholds.vanishing_factor)
+        lowest, highest = self._common.reach(np.array(preview.common))
+        if highest - lowest < min(jump, -fall, -math.log(NORMAL_SHARE)) - SLACK:
+            return steps[-1]
+        last_normal = self._last_normal
+        baselines = self._state.baselines_of(preview)
+        stops = [baseline.start for baseline in baselines[1:]] + [len(steps)]
+        for (start, median, mad, _), stop in zip(baselines, stops, strict=True):
+            limit = max(self._thresholds.explosion_mads * mad, jump) - SLACK
+            for index in range(start, stop):
+                above = preview.common[index] - median
+                if above > limit or above < fall:
+                    return None
+                if above > math.log(NORMAL_SHARE):
+                    last_normal = steps[index]
+        return last_normal
 
     # ------------------------------------------------------------------------------------- explosion
 
@@ -132,17 +179,20 @@ class GradientScaleDetector:
             return None
         options = self._thresholds
         factor = math.log(options.explosion_factor)
-        floor = math.log(PEAK_SHARE) + _log_norm(np.where(ready, self._peak, -np.inf))
         own_limits = self._layers.median + np.maximum(options.explosion_mads * self._layers.mad, factor)
-        limits = np.maximum(own_limits, max(math.log(OUTWEIGHS) + expected, floor))
+        limits = np.maximum(own_limits, math.log(OUTWEIGHS) + expected)
+        limit = math.inf
         if len(self._common) >= options.warmup_steps // 2:
             median, mad = self._common.robust()
-            limit = max(expected + median + max(options.explosion_mads * mad, factor), floor)
-            if common + expected > limit:
-                over = np.flatnonzero(ready & (logs > own_limits))
-                return self._explosion_of_all(
-                    observation, norms, over, limit=limit, expected=expected + median
-                )
+            limit = expected + median + max(options.explosion_mads * mad, factor)
+        if not (common + expected > limit or (ready & (logs > limits)).any()):
+            return None
+        floor = self._state.floor(ready, 0.0 if self._weights is None else l2_norm(self._weights))
+        if common + expected > max(limit, floor):
+            over = np.flatnonzero(ready & (logs > own_limits))
+            usual = expected + self._common.robust()[0]
+            return self._explosion_of_all(observation, norms, over, limit=max(limit, floor), expected=usual)
+        limits = np.maximum(limits, floor)
         over = np.flatnonzero(ready & (logs > limits))
         return self._explosion_of_layers(observation, logs, over, limits) if len(over) else None
 
@@ -158,7 +208,7 @@ class GradientScaleDetector:
         worst = int(np.nanargmax(norms))
         rows = over if len(over) else np.array([worst])
         subject = self._index.name(observation, worst)
-        value, median = _norm(norms), _exp(expected)
+        value, median = l2_norm(norms), _exp(expected)
         return self._exploded(
             observation,
             f"Gradient norm {value:.4g} at step {observation.step} is {value / median:.3g}x the run's median "
@@ -171,7 +221,7 @@ class GradientScaleDetector:
                 "mad_log": self._common.robust()[1],
                 "steps": float(len(self._common)),
             },
-            neighbours=tuple(self._total),
+            neighbours=self._totals(),
             rows=rows,
         )
 
@@ -205,7 +255,7 @@ class GradientScaleDetector:
             value=math.inf,
             threshold=float(np.finfo(np.float32).max),
             baseline=None,
-            neighbours=tuple(self._total),
+            neighbours=self._totals(),
             rows=rows,
         )
 
@@ -244,7 +294,8 @@ class GradientScaleDetector:
             return low
         limit = np.minimum(fall, -VANISHING_MADS * self._layers.mad)
         for reference in (self._layers.median, self._layers.slow):
-            common, expected = self._against_expected(logs, ready, reference)
+            expected = log_norm(np.where(ready, reference, -np.inf))
+            common = log_norm(np.where(ready, logs, -np.inf)) - expected
             own = logs - reference
             matters = reference - expected > math.log(NEGLIGIBLE_SHARE)
             low |= matters & (own < limit) & (own - common < fall / 2.0)
@@ -281,7 +332,7 @@ class GradientScaleDetector:
     def _vanished_total(self, observation: Observation, norms: Floats, *, expected: float) -> Finding:
         rows = np.flatnonzero(norms > 0.0)
         worst = int(rows[np.argmin(np.log(norms[rows]) - self._layers.median[rows])])
-        value, median = _norm(norms), _exp(expected + self._common.robust()[0])
+        value, median = l2_norm(norms), _exp(expected + self._common.robust()[0])
         return Finding(
             kind="gradient_vanishing",
             severity="warning",
@@ -296,7 +347,7 @@ class GradientScaleDetector:
                 "mad_log": self._common.robust()[1],
                 "steps": float(len(self._common)),
             },
-            neighbours=tuple(self._total),
+            neighbours=self._totals(),
             affected=self._names(observation, rows),
         )
 
@@ -332,6 +383,10 @@ class GradientScaleDetector:
             "steps": float(min(self._layers.samples[row], WINDOW)),
         }
 
+    def _totals(self) -> tuple[tuple[int, float], ...]:
+        """Norms of the whole model at earlier steps."""
+        return tuple((step, l2_norm(norms)) for step, norms in self._total)
+
     def _neighbours(self, row: int) -> tuple[tuple[int, float], ...]:
         """Earlier steps at which the layer had a gradient."""
         return tuple((step, float(norms[row])) for step, norms in self._recent if not np.isnan(norms[row]))
@@ -343,19 +398,3 @@ class GradientScaleDetector:
 def _exp(log: float) -> float:
     """Exponential that neither overflows nor becomes 0."""
     return math.exp(min(max(float(log), -700.0), 700.0))
-
-
-def _norm(norms: Floats) -> float:
-    """L2 norm over the layers that have one, without overflow; 0 where none has."""
-    known = norms[~np.isnan(norms)]
-    scale = float(known.max(initial=0.0))
-    if scale == 0.0 or math.isinf(scale):
-        return scale
-    return scale * float(np.sqrt(np.square(known / scale).sum()))
-
-
-def _log_norm(logs: Floats) -> float:
-    """Log of the L2 norm of numbers given as logs."""
-    top = float(logs.max())
-    shares = np.exp(logs - top)
-    return top + 0.5 * math.log(float(shares @ shares))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .base import Floats, Observation
+from .base import Floats, Observation, ObservationBatch
 
 
 class LayerIndex:
@@ -23,44 +23,73 @@ class LayerIndex:
 
     def update(self, observation: Observation) -> bool:
         """Follow the observation's layout; True when it is another one than before."""
-        if observation.layer_of is self._layer_of and observation.parameter_names is self._names:
-            return False
-        if (
-            self._layer_of is not None
-            and observation.parameter_names == self._names
-            and np.array_equal(observation.layer_of, self._layer_of)
-        ):
-            return False
+        is_new = not self.is_of(observation)
         self._names, self._layer_of = observation.parameter_names, observation.layer_of
-        self.layers, self._starts = np.unique(observation.layer_of, return_index=True)
-        return True
+        if is_new:
+            self.layers, self._starts = np.unique(observation.layer_of, return_index=True)
+        return is_new
+
+    def is_of(self, observed: Observation | ObservationBatch) -> bool:
+        """Whether this is the layout of what was observed."""
+        if observed.layer_of is self._layer_of and observed.parameter_names is self._names:
+            return True
+        return (
+            self._layer_of is not None
+            and observed.parameter_names == self._names
+            and np.array_equal(observed.layer_of, self._layer_of)
+        )
 
     def norms(self, observation: Observation) -> Floats:
         """Return the gradient's L2 norm per row, (rows,); NaN where no parameter of it has a gradient.
 
         Parameters without a gradient count as absent. Inf stays Inf. No overflow: scaled by the largest.
         """
-        norm = observation.grad_norm
-        if norm is None or not len(self.layers):
+        if observation.grad_norm is None:
             return np.full(len(self.layers), np.nan)
-        values = np.abs(norm)
-        absent = np.isnan(values) if observation.missing is None else observation.missing | np.isnan(values)
-        has_absent = bool(absent.any())
-        if has_absent:
-            values[absent] = 0.0
-        scale = float(values.max())
-        if scale > 0.0 and np.isfinite(scale):
-            values /= scale
-            result = scale * np.sqrt(np.add.reduceat(values * values, self._starts))
+        missing = None if observation.missing is None else observation.missing[None]
+        norms: Floats = self.batch_norms(observation.grad_norm[None], missing)[0]
+        return norms
+
+    def batch_norms(self, grad_norm: Floats, missing: npt.NDArray[np.bool_] | None) -> Floats:
+        """Return the norms of several steps: (steps, parameters) in, (steps, rows) out."""
+        if not len(self.layers):
+            return np.full((len(grad_norm), 0), np.nan)
+        values = np.abs(grad_norm)
+        top = values.max(axis=1, keepdims=True)
+        if missing is None and top.max() < np.inf and top.min() > 0.0:
+            return self._norms_of_plain(values, top)
+        absent = np.isnan(values) if missing is None else missing | np.isnan(values)
+        values[absent] = 0.0
+        top = values.max(axis=1, keepdims=True)
+        if top.max() < np.inf and top.min() > 0.0:
+            result = self._norms_of_plain(values, top)
         else:
-            result = np.maximum.reduceat(values, self._starts)
-        return np.where(self.any(~absent), result, np.nan) if has_absent else result
+            result = np.stack([self._scaled_norms(row) for row in values])
+        return np.where(self.any(~absent), result, np.nan) if absent.any() else result
+
+    def _norms_of_plain(self, values: Floats, top: Floats) -> Floats:
+        """The same of finite numbers, none of them negative, with the largest of each step above 0."""
+        values /= top
+        np.multiply(values, values, out=values)
+        norms: Floats = np.sqrt(np.add.reduceat(values, self._starts, axis=1))
+        norms *= top
+        return norms
+
+    def _scaled_norms(self, values: Floats) -> Floats:
+        """The same of one step, (parameters,), that may be zero or infinite as a whole."""
+        scale = float(values.max())
+        if not 0.0 < scale < np.inf:
+            largest: Floats = np.maximum.reduceat(values, self._starts)
+            return largest
+        values /= scale
+        norms: Floats = scale * np.sqrt(np.add.reduceat(values * values, self._starts))
+        return norms
 
     def any(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return (rows,): whether `mask`, (parameters,), is true for any parameter of the layer."""
+        """Return (..., rows): whether `mask`, (..., parameters), is true for any parameter of the layer."""
         if not len(self._starts):
-            return np.zeros(0, dtype=np.bool_)
-        return np.maximum.reduceat(mask, self._starts)
+            return np.zeros((*mask.shape[:-1], 0), dtype=np.bool_)
+        return np.maximum.reduceat(mask, self._starts, axis=-1)
 
     def name(self, observation: Observation, row: int) -> str:
         """Return the layer's qualified name."""

@@ -9,14 +9,16 @@ import math
 from collections import deque
 from typing import Final
 
-from .base import DetectorThresholds, Finding, Observation
-from .history import SeriesHistory, Strikes
+from .base import DetectorThresholds, Finding, Observation, ObservationBatch
+from .history import Baseline, SeriesHistory, Strikes
 from .nonfinite import NEIGHBOURS
 
 SCALE_SHARE: Final = 0.05
 """A jump below this share of the level the run came down from is noise of a converged run."""
 SCALE_MEMORY: Final = 0.999
-"""Per step; the level the run came down from is forgotten over some thousand steps."""
+"""Per step; the level the run came down from is forgotten over some thousand steps ..."""
+LASTING_SHARE: Final = 1e-3
+"""... but a jump below this share of its highest level ever is noise for good."""
 TAIL_FACTOR: Final = 3.0
 """A spike is this many times further above the median than the highest 5 % of healthy steps: MAD is blind
 to rare but regular hard batches."""
@@ -42,6 +44,8 @@ class LossSpikeDetector:
         self._log = SeriesHistory(window=LOSS_WINDOW, refresh_steps=REFRESH_STEPS)
         self._recent: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
         self._step = -1
+        self._scale: float = 0.0
+        self._highest_scale: float = 0.0
         self._reset()
 
     def observe(self, observation: Observation) -> list[Finding]:
@@ -62,11 +66,68 @@ class LossSpikeDetector:
             self._learn(loss)
         return [] if finding is None else [finding]
 
+    def learn_quiet(self, batch: ObservationBatch) -> bool:
+        """Learn losses that stay below the plain limit, without the caution of an early run."""
+        if batch.steps[0] < self._step:
+            return False
+        pairs = [
+            (step, float(loss))
+            for step, loss in zip(batch.steps, batch.losses, strict=True)
+            if loss is not None
+        ]
+        losses = [loss for _, loss in pairs]
+        if losses and not self._learn_batch(losses):
+            return False
+        self._recent.extend(pairs[-NEIGHBOURS:])
+        self._strikes.calm(len(pairs))
+        self._step = batch.steps[-1]
+        return True
+
+    def _learn_batch(self, losses: list[float]) -> bool:
+        """Learn them all, or none and return False where one may be a spike."""
+        if len(self._plain) < self._thresholds.warmup_steps or self._scale == 0.0:
+            return False
+        if not all(map(math.isfinite, losses)):
+            return False
+        baselines = self._plain.preview(losses)
+        starts = [baseline.start for baseline in baselines] + [len(losses)]
+        for baseline, start, stop in zip(baselines, starts, starts[1:], strict=False):
+            if start < stop and max(losses[start:stop]) > baseline.median + self._jump(baseline):
+                return False
+        self._learn_scale(baselines, len(losses))
+        self._plain.extend(losses)
+        self._seen += len(losses)
+        last_not_positive = next((i for i in range(len(losses) - 1, -1, -1) if losses[i] <= 0.0), None)
+        if last_not_positive is not None:
+            self._log.clear()
+            losses = losses[last_not_positive + 1 :]
+        self._log.extend([math.log(loss) for loss in losses])
+        return True
+
+    def _learn_scale(self, baselines: list[Baseline], steps: int) -> None:
+        """Follow the level through the medians that stand after each of the steps."""
+        stops = [baseline.start for baseline in baselines[1:]] + [steps + 1]
+        scale, step = self._scale, 1
+        for (_, median, _, _), stop in zip(baselines, stops, strict=True):
+            level = abs(median)
+            for _ in range(step, stop):
+                scale *= SCALE_MEMORY
+                if scale < level:
+                    scale = level
+                    self._highest_scale = max(self._highest_scale, level)
+            step = stop
+        self._scale = scale
+
+    def _raise_scale(self, median: float) -> None:
+        self._scale = max(self._scale * SCALE_MEMORY, abs(median))
+        self._highest_scale = max(self._highest_scale, self._scale)
+
     def _reset(self) -> None:
         self._plain.clear()
         self._log.clear()
         self._strikes = Strikes()
         self._scale = 0.0
+        self._highest_scale = 0.0
         self._seen = 0
 
     def _learn(self, loss: float) -> None:
@@ -76,22 +137,16 @@ class LossSpikeDetector:
             self._log.add(math.log(loss))
         else:
             self._log.clear()
-        self._scale *= SCALE_MEMORY
         if len(self._plain) >= self._thresholds.warmup_steps:
-            self._scale = max(self._scale, abs(self._plain.robust()[0]))
+            self._raise_scale(self._plain.robust()[0])
 
     def _limit(self) -> float | None:
         """The loss above which a step is a spike; None during the warm-up and while all losses are 0."""
         if len(self._plain) < self._thresholds.warmup_steps or self._scale == 0.0:
             return None
-        options = self._thresholds
-        median, mad = self._plain.robust()
-        jump = max(
-            options.loss_spike_mads * mad,
-            TAIL_FACTOR * (self._plain.tail - median),
-            (options.loss_spike_factor - 1.0) * abs(median),
-            SCALE_SHARE * self._scale,
-        )
+        options, baseline = self._thresholds, self._plain.baseline()
+        median = baseline.median
+        jump = max(self._jump(baseline), SCALE_SHARE * self._scale, LASTING_SHARE * self._highest_scale)
         caution = 2.0 - min(self._seen / CAUTION_STEPS, 1.0)
         limit = median + caution * jump
         if len(self._log) == len(self._plain):
@@ -99,6 +154,14 @@ class LossSpikeDetector:
             log_jump = caution * options.loss_spike_mads * log_mad
             limit = max(limit, math.exp(min(log_median + log_jump, 700.0)))
         return limit
+
+    def _jump(self, baseline: Baseline) -> float:
+        """How far above the median a loss may be by the scatter of the recent ones."""
+        return max(
+            self._thresholds.loss_spike_mads * baseline.mad,
+            TAIL_FACTOR * (baseline.tail - baseline.median),
+            (self._thresholds.loss_spike_factor - 1.0) * abs(baseline.median),
+        )
 
     def _finding(self, step: int, loss: float, limit: float) -> Finding:
         median, mad = self._plain.robust()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import Finding, Floats, Observation
+from .base import Finding, Floats, Observation, ObservationBatch
 
 NEIGHBOURS = 20
 """How many earlier (step, value) pairs a finding carries."""
@@ -33,6 +34,21 @@ class NonFiniteDetector:
         if observation.total_grad_norm is not None:
             self._norms.append((observation.step, observation.total_grad_norm))
         return [finding for finding in findings if finding is not None]
+
+    def learn_quiet(self, batch: ObservationBatch) -> bool:
+        """Note the losses and norms if everything is finite."""
+        losses = _known(batch.steps, batch.losses)
+        norms = _known(batch.steps, batch.total_grad_norms)
+        if not all(math.isfinite(value) for _, value in (*losses, *norms)):
+            return False
+        is_finite = np.isfinite(batch.grad_max_abs)
+        if not is_finite.all() and (batch.missing is None or not (is_finite | batch.missing).all()):
+            return False
+        if not all(norm is None or np.isfinite(norm).all() for norm in batch.parameter_norms):
+            return False
+        self._losses.extend(losses[-NEIGHBOURS:])
+        self._norms.extend(norms[-NEIGHBOURS:])
+        return True
 
     def _loss(self, observation: Observation) -> Finding | None:
         loss = observation.loss
@@ -162,3 +178,7 @@ def _counts(column: npt.NDArray[np.float64] | None, length: int) -> Floats:
     if column is None or not column.any():
         return np.zeros(length)
     return np.clip(np.nan_to_num(column, nan=0.0, posinf=0.0, neginf=0.0), 0.0, 1e15)
+
+
+def _known(steps: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]

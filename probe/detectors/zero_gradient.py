@@ -6,12 +6,13 @@ thread once per step.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import DetectorThresholds, Finding, Floats, Observation
+from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
 from .layers import LayerIndex, and_more, in_words
 from .nonfinite import has_nonfinite_gradient
 
@@ -66,6 +67,44 @@ class ZeroGradientDetector:
             return []
         late = np.flatnonzero(zero & (self._run >= self._patience()))
         return [self._finding(observation, late)] if len(late) else []
+
+    def learn_quiet(self, batch: ObservationBatch) -> bool:
+        """Learn steps in which every layer is either alive, or zero and still within its patience."""
+        if not self._index.is_of(batch) or batch.steps[0] < self._step or not len(self._index.layers):
+            return False
+        if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
+            return False
+        steps, size = len(batch), batch.grad_max_abs
+        if batch.missing is None and size.min() > 0.0:
+            self._learn_counts(np.int64(0), np.int64(steps), steps)
+            self._step = batch.steps[-1]
+            return True
+        present = np.ones(size.shape, dtype=np.bool_) if batch.missing is None else ~batch.missing
+        alive_at = self._index.any(present & (size != 0.0))
+        zero_at = self._index.any(present) & ~alive_at
+        if not alive_at.any(axis=1).all():
+            return False
+        zero, alive = zero_at.sum(axis=0), alive_at.sum(axis=0)
+        if ((zero > 0) & (alive > 0)).any():
+            return False
+        if self._observed + steps >= self._thresholds.warmup_steps and zero.any():
+            # Zeros of an unbroken run do not change what the run is allowed.
+            run_ends = np.where(zero > 0, self._run + zero, 0)
+            if (run_ends >= self._patience()).any():
+                return False
+        self._learn_counts(zero, alive, steps)
+        self._step = batch.steps[-1]
+        return True
+
+    def _learn_counts(self, zero: Counts | np.int64, alive: Counts | np.int64, steps: int) -> None:
+        """Account for steps in which no layer was zero at one and alive at another."""
+        is_alive = np.broadcast_to(alive > 0, self._run.shape)
+        np.maximum(self._longest, self._run, out=self._longest, where=is_alive)
+        self._run += zero
+        self._run[is_alive] = 0
+        self._alive += alive
+        self._zero += zero
+        self._observed += steps
 
     def _reset(self) -> None:
         rows = len(self._index.layers)

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from probe.detectors import Detector, DetectorThresholds, Finding, Observation, default_detectors
+from probe.detectors import (
+    Detector,
+    DetectorThresholds,
+    Finding,
+    Observation,
+    ObservationBatch,
+    default_detectors,
+)
 
 
 def observe_norms(
@@ -41,6 +48,24 @@ def observe_norms(
     )
 
 
+def as_batch(steps: Sequence[Observation]) -> ObservationBatch:
+    """Put successive observations of one layout into a batch."""
+    first = steps[0]
+    missing = np.array([step.missing for step in steps])
+    return ObservationBatch(
+        steps=[step.step for step in steps],
+        losses=[step.loss for step in steps],
+        total_grad_norms=[step.total_grad_norm for step in steps],
+        grad_norm=np.array([step.grad_norm for step in steps]),
+        grad_max_abs=np.array([step.grad_max_abs for step in steps]),
+        missing=missing if missing.any() else None,
+        parameter_norms=[step.parameter_norm for step in steps],
+        parameter_names=first.parameter_names,
+        layer_names=first.layer_names,
+        layer_of=first.layer_of,
+    )
+
+
 def run_detectors(
     observations: Iterable[Observation], detectors: list[Detector] | None = None
 ) -> list[tuple[int, Finding]]:
@@ -60,6 +85,24 @@ def describe(findings: list[tuple[int, Finding]]) -> str:
 
 
 # ------------------------------------------------------------------------------------------ real training
+
+
+Training = Callable[[int], list[Observation]]
+
+
+def on_one_thread(train: Training) -> Training:
+    """Train on one thread (the bits depend on their number), and leave torch's random state as it was."""
+
+    def run(seed: int) -> list[Observation]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return train(seed)
+        finally:
+            torch.set_num_threads(before)
+
+    return run
 
 
 class Recorder:
@@ -272,6 +315,20 @@ def train_to_convergence(seed: int) -> list[Observation]:
     return _train(model, optimizer, lambda step: (model(x) - y).square().mean(), 300)
 
 
+def train_past_convergence(seed: int, *, steps: int, wrong_target_at: int | None = None) -> list[Observation]:
+    """Full-batch least squares with NAdam until second moments are noise; it bursts by factors of 1,000."""
+    torch.manual_seed(seed)
+    x = torch.randn(64, 8)
+    y = x @ torch.randn(8, 1) + 0.5
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.NAdam(model.parameters(), lr=5e-3)
+
+    def loss_of(step: int) -> torch.Tensor:
+        return (model(x) - (-y if step == wrong_target_at else y)).square().mean()
+
+    return _train(model, optimizer, loss_of, steps)
+
+
 def _train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -291,14 +348,17 @@ def _train(
     return recorder.observations
 
 
-TRAININGS: dict[str, Callable[[int], list[Observation]]] = {
-    "mlp": train_mlp,
-    "transformer": train_transformer,
-    "lstm": train_lstm,
-    "gan": train_gan,
-    "experts": train_experts,
-    "dense_experts": lambda seed: train_experts(seed, dense=True),
-    "converged": train_to_convergence,
+TRAININGS: dict[str, Training] = {
+    name: on_one_thread(train)
+    for name, train in {
+        "mlp": train_mlp,
+        "transformer": train_transformer,
+        "lstm": train_lstm,
+        "gan": train_gan,
+        "experts": train_experts,
+        "dense_experts": lambda seed: train_experts(seed, dense=True),
+        "converged": train_to_convergence,
+    }.items()
 }
 
 

@@ -7,7 +7,14 @@ import math
 
 import numpy as np
 import pytest
-from detector_series import TRAININGS, lognormal, observe_norms, run_detectors
+from detector_series import (
+    TRAININGS,
+    lognormal,
+    observe_norms,
+    on_one_thread,
+    run_detectors,
+    train_past_convergence,
+)
 
 from probe.detectors import DetectorThresholds, Finding, Observation, default_detectors
 
@@ -232,9 +239,19 @@ def test_detectors_real_training_with_a_planted_burst_fires(name: str) -> None:
     assert [s for s, _ in found] == [step]
 
 
+def test_detectors_converged_run_with_a_wrong_target_fires() -> None:
+    """What keeps a converged run quiet does not keep it quiet in earnest."""
+    train = on_one_thread(lambda seed: train_past_convergence(seed, steps=3500, wrong_target_at=3450))
+    found = run_detectors(train(0))
+    assert {(3450, "gradient_explosion"), (3450, "loss_spike")} <= {(s, f.kind) for s, f in found}
+    assert min(step for step, _ in found) == 3450
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
+        ("explosion_norm", 0.0),
+        ("vanishing_norm", math.nan),
         ("warmup_steps", 0),
         ("explosion_mads", math.nan),
         ("explosion_factor", 1.0),

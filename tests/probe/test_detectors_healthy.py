@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from detector_series import TRAININGS, describe, lognormal, observe_norms, run_detectors
+from detector_series import (
+    TRAININGS,
+    describe,
+    lognormal,
+    observe_norms,
+    on_one_thread,
+    run_detectors,
+    train_past_convergence,
+)
 
 from probe.detectors import Observation
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
@@ -27,6 +26,42 @@ def one_thread() -> Iterator[None]:
 def test_detectors_real_training_is_quiet(name: str, seed: int) -> None:
     findings = run_detectors(TRAININGS[name](seed))
     assert not findings, describe(findings)
+
+
+def test_detectors_real_training_far_past_convergence_is_quiet() -> None:
+    """Gradients fall by 1e6, then burst by 1e3 while they are still 1e-3 of what they were."""
+    observations = on_one_thread(lambda seed: train_past_convergence(seed, steps=4900))(1)
+    norms = np.array([observation.total_grad_norm for observation in observations])
+    assert norms[3000:].min() < 1e-5 * norms[:30].min()
+    findings = run_detectors(observations)
+    assert not findings, describe(findings)
+
+
+def test_detectors_resumed_converged_run_is_quiet() -> None:
+    """No level to have come down from is known, but what a norm of 5e-7 may do to weights of norm 4."""
+    findings = run_detectors(resumed(weights=4.0))
+    assert not findings, describe(findings)
+
+
+def test_detectors_resumed_run_of_small_weights_is_not_taken_for_converged() -> None:
+    assert [(s, f.kind) for s, f in run_detectors(resumed(weights=0.01))] == [(150, "gradient_explosion")]
+
+
+def resumed(*, weights: float) -> list[Observation]:
+    """Gradients of norm 1e-8 from the first step on, one of them fifty times as large."""
+    steps, level = [], next(lognormal(0, steps=1, layers=1))
+    for i, norms in enumerate(lognormal(0, steps=200, layers=1)):
+        plain = observe_norms(i, 1e-8 * norms / level * (50.0 if i == 150 else 1.0))
+        steps.append(replace(plain, parameter_norm=np.array([weights]) if i % 10 == 0 else None))
+    return steps
+
+
+def test_detectors_loss_noise_of_a_converged_run_is_quiet_for_good() -> None:
+    """A loss of 1e-9 that was 2 some 9,000 steps ago jumps to 1e-3; a jump to 0.1 is none of noise."""
+    losses = np.maximum(2.0 * np.exp(-np.arange(10_000) / 50.0), 1e-9)
+    losses[9_900], losses[9_950] = 1e-3, 0.1
+    steps = [observe_norms(i, [1.0], loss=float(loss)) for i, loss in enumerate(losses)]
+    assert [(s, f.kind) for s, f in run_detectors(steps)] == [(9_950, "loss_spike")]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -170,7 +170,7 @@ def test_row_history_is_the_median_and_mad_of_each_rows_values(seed: int, steps:
     history = RowHistory(40, window=100)
     for column in series:
         history.add(column)
-    history.refresh(0, 40)
+    history.refresh_all()
     for row in range(40):
         known = series[:, row][~np.isnan(series[:, row])]
         if not len(known):

@@ -1,0 +1,81 @@
+"""All detectors of one model, for single steps and for batches of quiet ones.
+
+Called on the training thread. A batch costs a tenth of its steps one by one, because most batches can be
+proven quiet as a whole, and learnt in a few vectorised operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
+from .gradients import GradientScaleDetector
+from .limits import AbsoluteLimitDetector
+from .loss import LossSpikeDetector
+from .nonfinite import NonFiniteDetector
+from .zero_gradient import ZeroGradientDetector
+
+MAX_BATCH: Final = 64
+"""Longer batches are judged in parts: in 64 steps every layer's medians are refreshed once."""
+
+
+class DetectorBank:
+    """One detector of every family, each with its own history: a fresh bank for every model."""
+
+    def __init__(self, thresholds: DetectorThresholds) -> None:
+        self._detectors = default_detectors(thresholds)
+
+    def observe(self, observation: Observation) -> list[Finding]:
+        """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
+        return _first_of_kind(f for detector in self._detectors for f in detector.observe(observation))
+
+    def observe_batch(self, batch: ObservationBatch) -> list[tuple[int, list[Finding]]]:
+        """Judge successive steps: the same findings, and the same histories, as one by one.
+
+        Returns:
+            (index in the batch, findings) of the steps that have any, ascending.
+        """
+        found: list[tuple[int, list[Finding]]] = []
+        for start in range(0, len(batch), MAX_BATCH):
+            part = batch if len(batch) <= MAX_BATCH else batch.part(start, start + MAX_BATCH)
+            found += [(start + index, findings) for index, findings in self._observe_part(part)]
+        return found
+
+    def _observe_part(self, batch: ObservationBatch) -> list[tuple[int, list[Finding]]]:
+        """Each detector that cannot prove the batch quiet sees it step by step; the others need not."""
+        can_be_quiet = batch.grad_norm.size > 0 and all(a <= b for a, b in pairwise(batch.steps))
+        found: dict[int, list[Finding]] = {}
+        observations: list[Observation] = []
+        with np.errstate(all="ignore"):
+            doubtful = [d for d in self._detectors if not (can_be_quiet and d.learn_quiet(batch))]
+        for detector in doubtful:
+            observations = observations or [batch.at(index) for index in range(len(batch))]
+            for index, observation in enumerate(observations):
+                if findings := detector.observe(observation):
+                    found.setdefault(index, []).extend(findings)
+        return [(index, _first_of_kind(found[index])) for index in sorted(found)]
+
+
+def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
+    """Return one detector of every family, each with its own history: a fresh list for every model."""
+    detectors: list[Detector] = [
+        NonFiniteDetector(),
+        GradientScaleDetector(thresholds),
+        ZeroGradientDetector(thresholds),
+        LossSpikeDetector(thresholds),
+    ]
+    if AbsoluteLimitDetector.is_wanted(thresholds):
+        detectors.append(AbsoluteLimitDetector(thresholds))
+    return detectors
+
+
+def _first_of_kind(findings: Iterable[Finding]) -> list[Finding]:
+    """Drop what an absolute limit says of a step on which the run's own history has spoken."""
+    kinds: dict[str, Finding] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, finding)
+    return list(kinds.values())
