@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from .detectors.base import DetectorThresholds
+from .levels import Level as Level
+from .levels import Settings
 from .places import default_spool
 from .segments import is_folder_name
 
-Level: TypeAlias = Literal["off", "basic"]
 Mode: TypeAlias = Literal["detect", "warn", "raise"]
 
 _MIB: Final = 1024 * 1024
@@ -27,7 +29,16 @@ class ProbeConfig:
     """
 
     level: Level = "basic"
-    """`off` records nothing; `basic` records gradients, loss, times and memory at every step."""
+    """`off` records nothing; `basic` records gradients, loss, times and memory at every step; `advanced` adds
+    activations, parameters and optimizer state, sampled; `extreme` measures most of it at every step."""
+    preset: str | None = None
+    """Switches for one purpose, over the level's: `development`, `production`, `performance`, `gradients`,
+    `memory` or `minimal`."""
+    features: Mapping[str, int] | None = None
+    """Single switches over level and preset: every how many steps, 0 never. `levels.Features` lists them."""
+    overhead_limit: float | None = None
+    """Largest share of a step that the probe may take, as a fraction; 0 is no limit: nothing is throttled and
+    no step is left plain for calibration. None takes the preset's, else the level's: 0.02, 0.10 or 0.25."""
     mode: Mode = "detect"
     """`detect` records events; `warn` also issues a Python warning for critical and warning events; `raise`
     raises `AnomalyError` in the training loop at a critical event, before the optimizer's update."""
@@ -40,7 +51,7 @@ class ProbeConfig:
     connect: str | None = None
     """ZeroMQ address of a dashboard; "" ships nothing; None finds the local `serve`."""
     parameter_norm_every: int = 10
-    """Steps between measurements of the parameters' norms."""
+    """Steps between measurements of the parameters' norms, where `preset` and `features` do not say."""
     replay: bool = True
     """Replay a failing step to find the op that made the first NaN or Inf."""
     max_replays: int = 5
@@ -51,9 +62,13 @@ class ProbeConfig:
     """Journal size per run; the oldest metrics are evicted first, events never."""
     thresholds: DetectorThresholds = field(default_factory=DetectorThresholds)
     """Options of the detectors."""
+    logger: logging.Logger | None = None
+    """Where events are logged; the package's own logger by default."""
 
     def __post_init__(self) -> None:
-        _require_one_of("level", self.level, get_args(Level))
+        settings = self.settings
+        if self.features is not None:
+            object.__setattr__(self, "features", settings.overrides)
         _require_one_of("mode", self.mode, get_args(Mode))
         if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
@@ -61,6 +76,19 @@ class ProbeConfig:
         _require_at_least("max_replays", self.max_replays, 0)
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
+        if not isinstance(self.logger, logging.Logger | None):
+            raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
+
+    @property
+    def settings(self) -> Settings:
+        """What is measured how often at the start, and the overhead limit."""
+        return Settings(
+            level=self.level,
+            preset=self.preset,
+            overrides={} if self.features is None else self.features,
+            overhead_limit=self.overhead_limit,
+            parameter_norm_every=self.parameter_norm_every,
+        )
 
     @property
     def capture_limit_bytes(self) -> int:

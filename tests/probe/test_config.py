@@ -25,6 +25,35 @@ def test_level_from_environment_is_checked_too() -> None:
         ProbeConfig.resolve({}, {"NANSCOPE_LEVEL": "loud"})
 
 
+@pytest.mark.parametrize("level", ["off", "basic", "advanced", "extreme"])
+def test_every_level_is_taken_from_the_environment(level: str) -> None:
+    assert ProbeConfig.resolve({}, {"NANSCOPE_LEVEL": level}).settings.level == level
+
+
+def test_level_preset_and_switches_come_to_what_is_measured() -> None:
+    options = {"level": "advanced", "preset": "memory", "features": {"gradients": 4}, "overhead_limit": 0.5}
+    config = ProbeConfig.resolve({**options, "parameter_norm_every": 7}, {})
+    assert config.settings.limit == 0.5
+    assert (config.settings.features.gradients, config.settings.features.parameter_norms) == (4, 7)
+    assert config.settings.features.module_memory == 10
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("preset", "fast", "preset='fast' is not available; choose one of"),
+        ("features", {"gradient": 1}, "features.'gradient'. is no feature; choose from"),
+        ("features", {"gradients": -1}, "features.'gradients'.=-1 must be a whole number"),
+        ("features", 3, "features=3 must be a mapping"),
+        ("overhead_limit", 2, "overhead_limit=2 must be a fraction from 0"),
+        ("overhead_limit", "2 %", "overhead_limit='2 %' must be a fraction from 0"),
+    ],
+)
+def test_wrong_switch_is_refused_at_attach(option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProbeConfig.resolve({option: value}, {})
+
+
 @pytest.mark.parametrize("value", [True, 0, -1, 1.5, "3"])
 def test_counts_must_be_whole_and_positive(value: object) -> None:
     with pytest.raises(ValueError, match=r"parameter_norm_every=.* must be a whole number of at least 1"):

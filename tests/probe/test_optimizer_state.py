@@ -1,0 +1,162 @@
+"""`moment_statistics` against the optimizers' own state in float64, and against what updates really did."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from probe import optimizer_state
+from probe.optimizer_state import moment_statistics
+
+Make = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+def train(network: nn.Module, optimizer: Optimizer, steps: int = 3) -> dict[str, Tensor]:
+    """Train, and return the parameters as they were before the last update."""
+    generator = torch.Generator().manual_seed(1)
+    before: dict[str, Tensor] = {}
+    for _ in range(steps):
+        optimizer.zero_grad()
+        network(torch.randn(4, 6, generator=generator)).square().sum().backward()
+        before = {name: value.detach().clone() for name, value in network.named_parameters()}
+        optimizer.step()
+    return before
+
+
+MAKERS: dict[str, tuple[Make, str, str | None]] = {
+    "adam": (lambda p: torch.optim.Adam(p, lr=0.01), "exp_avg", "exp_avg_sq"),
+    "adamw": (lambda p: torch.optim.AdamW(p, lr=0.01), "exp_avg", "exp_avg_sq"),
+    "momentum": (lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), "momentum_buffer", None),
+    "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), "momentum_buffer", "square_avg"),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_moment_norms_are_those_of_the_optimizers_state(name: str) -> None:
+    make, first, second = MAKERS[name]
+    network = model()
+    optimizer = make(network.parameters())
+    train(network, optimizer)
+    parameters = list(network.parameters())
+    found = moment_statistics([optimizer], parameters)
+    for column, key in (("first_moment_norm", first), ("second_moment_norm", second)):
+        if key is None:
+            assert column not in found
+            continue
+        expected = [float(optimizer.state[p][key].double().norm()) for p in parameters]
+        assert found[column].values == pytest.approx(expected, rel=1e-6)
+        assert not found[column].missing.any()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"amsgrad": True}, {"betas": (0.5, 0.7), "eps": 1e-3}, {"foreach": False}]
+)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_effective_step_is_what_the_update_really_did(
+    kind: type[Optimizer], options: dict[str, object]
+) -> None:
+    network = model().double()
+    optimizer = kind(network.parameters(), lr=0.02, weight_decay=0.0, **options)  # type: ignore[call-arg]
+    network.double()
+    generator = torch.Generator().manual_seed(1)
+    before: list[Tensor] = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        inputs = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+        network(inputs).square().sum().backward()
+        before = [value.detach().clone() for value in network.parameters()]
+        optimizer.step()
+    parameters = list(network.parameters())
+    moved = [
+        float((p.detach() - old).square().mean().sqrt()) for p, old in zip(parameters, before, strict=True)
+    ]
+    found = moment_statistics([optimizer], parameters)["effective_step"]
+    assert found.values == pytest.approx(moved, rel=1e-5)
+
+
+def test_effective_step_of_large_parameters_is_computed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, optimizer)
+    whole = moment_statistics([optimizer], list(network.parameters()))["effective_step"]
+    monkeypatch.setattr(optimizer_state, "_BATCH_ELEMENTS", 5)
+    sliced = moment_statistics([optimizer], list(network.parameters()))["effective_step"]
+    assert sliced.values == pytest.approx(whole.values, rel=1e-6)
+
+
+def test_effective_step_is_not_claimed_for_other_optimizers() -> None:
+    network = model()
+    optimizer = torch.optim.NAdam(network.parameters(), lr=0.01)
+    train(network, optimizer)
+    assert set(moment_statistics([optimizer], list(network.parameters()))) == {
+        "first_moment_norm",
+        "second_moment_norm",
+    }
+
+
+def test_parameters_without_state_are_missing_and_get_none() -> None:
+    network = model()
+    parameters = list(network.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    parameters[1].requires_grad_(False)
+    train(network, optimizer)
+    entries = len(optimizer.state)
+    found = moment_statistics([optimizer], parameters)
+    for column in found.values():
+        assert list(np.flatnonzero(column.missing)) == [1]
+        assert column.values[1] == 0
+    assert len(optimizer.state) == entries
+
+
+def test_several_optimizers_give_each_parameter_its_own() -> None:
+    network = model()
+    parameters = list(network.parameters())
+    optimizers = [
+        torch.optim.Adam(parameters[:2], lr=0.01),
+        torch.optim.SGD(parameters[2:], lr=0.01, momentum=0.5),
+    ]
+    network(torch.ones(4, 6)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    found = moment_statistics(optimizers, parameters)
+    assert not found["first_moment_norm"].missing.any()
+    assert list(found["effective_step"].missing) == [False] * 2 + [True] * (len(parameters) - 2)
+
+
+def test_optimizers_that_have_yet_to_step_or_keep_nothing_give_nothing() -> None:
+    network = model()
+    parameters = list(network.parameters())
+    assert moment_statistics([torch.optim.Adam(parameters)], parameters) == {}
+    plain = torch.optim.SGD(parameters, lr=0.1)
+    train(network, plain)
+    assert moment_statistics([plain], parameters) == {}
+    assert moment_statistics([], parameters) == {}
+
+
+def test_moments_that_are_not_finite_stay_so() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    weight.grad = torch.tensor([1.0, float("nan"), 1.0])
+    optimizer.step()
+    found = moment_statistics([optimizer], [weight])
+    assert all(np.isnan(column.values[0]) and not column.missing[0] for column in found.values())
+
+
+def test_measuring_changes_neither_state_nor_parameters() -> None:
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, optimizer)
+    tensors = [*network.parameters(), *(s for state in optimizer.state.values() for s in state.values())]
+    before = [(tensor.detach().clone(), tensor._version) for tensor in tensors]
+    moment_statistics([optimizer], list(network.parameters()))
+    for tensor, (value, version) in zip(tensors, before, strict=True):
+        assert torch.equal(tensor.detach(), value)
+        assert tensor._version == version
