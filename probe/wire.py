@@ -89,6 +89,13 @@ class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True):
     type: Text
 
 
+class ModuleInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One module, in the order of the naming root's `named_modules()`; the root's name is ``""``."""
+
+    name: Text
+    type: Text
+
+
 class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
     """Names the rows of every `Frame` that carries the same number. Lives in the `events` stream."""
 
@@ -99,6 +106,8 @@ class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
     parameters: Annotated[list[ParameterInfo], msgspec.Meta(max_length=1_000_000)]
     layers: Annotated[list[LayerInfo], msgspec.Meta(max_length=1_000_000)]
     """In model order."""
+    modules: Annotated[list[ModuleInfo], msgspec.Meta(max_length=1_000_000)] = []
+    """Every module, with or without parameters; empty until module statistics are measured."""
 
 
 class Column(_Struct, array_like=True, frozen=True, kw_only=True):
@@ -108,6 +117,28 @@ class Column(_Struct, array_like=True, frozen=True, kw_only=True):
     name: Text
     dtype: Literal["f4", "f8"]
     data: bytes
+
+
+class ModuleColumn(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One statistic of modules (see `module_frames.MODULE_COLUMNS`): a `Column` of module rows, with gaps."""
+
+    name: Text
+    dtype: Literal["f4", "f8"]
+    data: bytes
+    missing: bytes = b""
+    """`numpy.packbits` of "has no such value at this step"; empty when every row has one."""
+
+
+class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
+    """Elements counted by magnitude, a row of bins for each parameter or module row; see `module_frames`."""
+
+    name: Text
+    rows: Literal["parameters", "modules"]
+    """Parameters of the layout, or the frame's module rows."""
+    bins: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    data: bytes
+    """(rows, bins) little-endian uint32, row by row; a count beyond 2**32 - 1 stays there. Edges:
+    `probe.magnitudes.BIN_EDGES`. A row of zeros was not measured."""
 
 
 class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True):
@@ -121,12 +152,23 @@ class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True):
     time: float
     layout: Count = 0
     stage: Text = "local"
-    """Which gradient this is: micro, local, reduced, scaled, unscaled or clipped."""
+    """Which gradient this is: micro, local, reduced, scaled, unscaled, clipped or shard."""
     scalars: dict[str, float] = {}
     """See `SCALARS`; what the user logged stands under ``log/<name>``."""
     columns: Annotated[list[Column], msgspec.Meta(max_length=64)] = []
     missing: bytes = b""
     """`numpy.packbits` of "has no gradient at this step"; empty when every parameter has one."""
+    parameter_columns: Annotated[list[ModuleColumn], msgspec.Meta(max_length=64)] = []
+    """Statistics of parameters that are measured at some steps only, with gaps of their own: see
+    `PARAMETER_COLUMNS`."""
+    module_columns: Annotated[list[ModuleColumn], msgspec.Meta(max_length=64)] = []
+    """One value per module row; measured at some steps only."""
+    module_rows: bytes = b""
+    """Little-endian uint32: the module (index into `Layout.modules`) of each row, in the order of the calls;
+    empty: one row per module of the layout, in its order."""
+    module_states: bytes = b""
+    """One byte per module of the layout, see `module_frames.MODULE_STATES`; empty when all were observed."""
+    histograms: Annotated[list[Histogram], msgspec.Meta(max_length=16)] = []
 
 
 COLUMNS: Final[dict[str, str]] = {
@@ -138,13 +180,34 @@ COLUMNS: Final[dict[str, str]] = {
     "grad_inf_count": "infinite elements; the column is left out when all are zero",
     "parameter_norm": "L2 norm of the parameter; every 10th step",
 }
+PARAMETER_COLUMNS: Final[dict[str, str]] = {
+    "update_ratio": "L2 norm of the newest update over the parameter's before it",
+    "gradient_cosine": "cosine between the gradient and that of the step measured before",
+    "parameter_max_abs": "largest absolute element of the parameter",
+    "parameter_mean": "mean of the parameter's elements",
+    "parameter_std": "population standard deviation of the parameter's elements",
+    "first_moment_norm": "L2 norm of the optimizer's first moment",
+    "second_moment_norm": "L2 norm of the optimizer's second moment",
+    "effective_step": "root mean square of the newest change that Adam made, weight decay left out",
+}
 SCALARS: Final[dict[str, str]] = {
     "loss": "loss of the step, summed over its micro-steps, scale and accumulation undone",
     "loss_raw": "the scalar that backward was called on, as it was, summed over the micro-steps",
     "grad_norm": "global L2 norm over all parameters",
+    "grad_norm_clipped": "global L2 norm after clipping; absent where nothing clips",
+    "clip_fired": "1 where clipping made the gradients smaller, else 0; absent where nothing clips",
+    "update_ratio": "L2 norm of the newest update of all parameters over theirs before it",
+    "gradient_cosine": "cosine between all gradients as one vector and those measured before",
+    "gradient_noise_scale": "batch size in samples at which gradient noise and signal are equal",
+    "lr": "learning rate; lr/<group> where parameter groups have different ones",
+    "amp_scale": "scale of the GradScaler",
+    "amp_growths": "how often the scale has grown since the start",
+    "amp_skipped_updates": "updates that the GradScaler has skipped since the start",
+    "step_time_added": "the probe's part of the step time by comparison with plain steps, as a fraction",
+    "step_time_added_half_width": "half the width of its 95 % interval",
     "step_time_s": "wall-clock seconds since the previous frame",
     "samples": "first dimension of the first input, summed over the micro-steps",
-    "probe_fraction": "the probe's own time on the training thread as a fraction (0-1) of the step",
+    "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
     "probe_failures": "failures of the probe's own code, which switched a part of it off",
     "process_rss_bytes": "resident memory of the training process, read at most once a second",
     "system_used_bytes": "memory in use on the machine, read at most once a second",
