@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,18 @@ def pack_column(name: str, values: npt.NDArray[np.float64]) -> Column:
     if bool(np.all(lossless_range & ((values == 0) == (narrow == 0)))):
         return Column(name=name, dtype="f4", data=narrow.tobytes())
     return Column(name=name, dtype="f8", data=values.astype("<f8").tobytes())
+
+
+def pack_block(names: Sequence[str], block: npt.NDArray[np.float64]) -> list[Column]:
+    """Pack a (names, parameters) float64 block, one column per row, each as by `pack_column`."""
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.ascontiguousarray(block, dtype="<f4")
+    if np.isfinite(narrow).all() and np.array_equal(narrow == 0, block == 0):
+        return [
+            Column(name=name, dtype="f4", data=row.tobytes()) for name, row in zip(names, narrow, strict=True)
+        ]
+    # Not finite, or not so in float32, is rare: then each column decides for itself.
+    return [pack_column(name, row) for name, row in zip(names, block, strict=True)]
 
 
 def unpack_column(column: Column) -> npt.NDArray[np.float64]:

@@ -1,24 +1,34 @@
-"""Builds a step's frame and a detector's observation from what was measured. Pure numpy."""
+"""What is known of a measured step, and the frame, observation or batch that is made of it. Numbers only.
+
+The training thread fills a `MeasuredStep` and goes on; the recorder's thread has it build its frame.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .columns import pack_column
-from .detectors.base import Observation
+from .columns import pack_block, pack_column
+from .detectors.base import Observation, ObservationBatch
 from .layout import ModelLayout
 from .losses import StepLoss
+from .masked import MaskedValues
+from .module_frames import pack_histogram, pack_module_columns, pack_module_rows
+from .observation.module_statistics import ModuleStatistics
 from .statistics import TensorStatistics
-from .wire import Column, Frame
+from .wire import Column, Frame, Histogram, ModuleColumn
+
+Floats = npt.NDArray[np.float64]
+_GRADIENT_COLUMNS = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MeasuredStep:
-    """Everything that is known of a step once its gradients are on the host."""
+    """Everything that is known of a step once its gradients are on the host; a recorder's `FrameSource`."""
 
     step: int
     time: float
@@ -28,30 +38,97 @@ class MeasuredStep:
     gradients: TensorStatistics
     total_norm: float | None
     """Global L2 norm of the gradients; None when no parameter has one."""
-    parameter_norm: npt.NDArray[np.float64] | None
+    parameter_norm: Floats | None
     """(parameters,); None where it was not measured."""
     loss: StepLoss
     samples: int
     """First dimension of the first input, summed over the micro-steps; 0 when unknown."""
+    scalars: dict[str, float] = field(default_factory=dict)
+    """Time, memory and what else has one value per step, under the names of `wire.SCALARS`."""
+    has_statistics: bool = True
+    """Whether the gradients' columns are written and judged, or were only looked at for NaN and Inf."""
+    sampled: dict[str, MaskedValues] = field(default_factory=dict)
+    """Further statistics of parameters, under the names of `wire.PARAMETER_COLUMNS`."""
+    histograms: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """(parameters, BINS) counts of elements by magnitude, under the names of `module_frames.HISTOGRAMS`."""
+    modules: ModuleStatistics | None = None
+    """What the modules returned and took, where it was observed."""
+    logged: dict[str, Callable[[], float]] = field(default_factory=dict)
+    """What the user logged; read when the frame is built, for it may still be on its way from a device."""
+
+    def build(self) -> Frame:
+        """Pack the step; the count columns are left out while every count is zero."""
+        missing = self.gradients.missing
+        late = {name: read() for name, read in self.logged.items()}
+        return Frame(
+            step=self.step,
+            time=self.time,
+            layout=self.layout.record.layout,
+            stage=self.stage,
+            scalars={**self._own_scalars(), **self.scalars, **late},
+            columns=self._own_columns(),
+            missing=np.packbits(missing).tobytes() if missing.any() else b"",
+            parameter_columns=pack_sampled(self.sampled),
+            histograms=self._own_histograms(),
+            **_module_fields(self.modules),
+        )
+
+    def _own_histograms(self) -> list[Histogram]:
+        packed = [pack_histogram(name, "parameters", counts) for name, counts in self.histograms.items()]
+        if self.modules is not None and self.modules.activation_histogram is not None:
+            packed.append(pack_histogram("activation", "modules", self.modules.activation_histogram))
+        return packed
+
+    def _own_scalars(self) -> dict[str, float]:
+        """Loss, gradient norm and samples, each only where it is known."""
+        scalars: dict[str, float] = {}
+        if self.loss.value is not None and self.loss.raw is not None:
+            scalars |= {"loss": self.loss.value, "loss_raw": self.loss.raw}
+        if self.total_norm is not None:
+            scalars["grad_norm"] = self.total_norm
+        if self.samples:
+            scalars["samples"] = float(self.samples)
+        return scalars
+
+    def _own_columns(self) -> list[Column]:
+        gradients = self.gradients
+        if not self.has_statistics and gradients.is_finite:
+            return []
+        columns = pack_block(_GRADIENT_COLUMNS, gradients.block[: len(_GRADIENT_COLUMNS)])
+        if not gradients.is_finite:
+            counts = (("grad_nan_count", gradients.nan_count), ("grad_inf_count", gradients.inf_count))
+            columns += [pack_column(name, count) for name, count in counts if count.any()]
+        if self.parameter_norm is not None:
+            columns.append(pack_column("parameter_norm", self.parameter_norm))
+        return columns
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether loss, gradients and parameters are finite, as far as they were measured."""
+        loss, norms = self.loss.value, self.parameter_norm
+        if not self.gradients.is_finite or not (loss is None or np.isfinite(loss)):
+            return False
+        if not (self.total_norm is None or np.isfinite(self.total_norm)):
+            return False
+        return norms is None or bool(np.isfinite(norms).all())
 
 
-def build_frame(measured: MeasuredStep, *, meters: Mapping[str, float]) -> Frame:
-    """Pack one step; the count columns are left out while every count is zero.
+def pack_sampled(sampled: Mapping[str, MaskedValues]) -> list[ModuleColumn]:
+    """Pack statistics of parameters, each with its own gaps."""
+    values = {name: one.values for name, one in sampled.items()}
+    return pack_module_columns(values, {name: one.missing for name, one in sampled.items()})
 
-    Args:
-        measured: the step.
-        meters: scalars of time and memory.
-    """
-    missing = measured.gradients.missing
-    return Frame(
-        step=measured.step,
-        time=measured.time,
-        layout=measured.layout.record.layout,
-        stage=measured.stage,
-        scalars={**_scalars(measured), **meters},
-        columns=_columns(measured.gradients, measured.parameter_norm),
-        missing=np.packbits(missing).tobytes() if missing.any() else b"",
-    )
+
+def _module_fields(modules: ModuleStatistics | None) -> dict[str, Any]:
+    """The fields of a frame that are about modules."""
+    if modules is None:
+        return {}
+    fields: dict[str, Any] = {"module_columns": pack_module_columns(modules.columns, modules.missing)}
+    if modules.rows is not None:
+        fields["module_rows"] = pack_module_rows(modules.rows)
+    if modules.states.any():
+        fields["module_states"] = modules.states.tobytes()
+    return fields
 
 
 def build_observation(measured: MeasuredStep) -> Observation:
@@ -73,29 +150,19 @@ def build_observation(measured: MeasuredStep) -> Observation:
     )
 
 
-def _scalars(measured: MeasuredStep) -> dict[str, float]:
-    """Loss, gradient norm and samples, each only where it is known."""
-    scalars: dict[str, float] = {}
-    if measured.loss.value is not None and measured.loss.raw is not None:
-        scalars |= {"loss": measured.loss.value, "loss_raw": measured.loss.raw}
-    if measured.total_norm is not None:
-        scalars["grad_norm"] = measured.total_norm
-    if measured.samples:
-        scalars["samples"] = float(measured.samples)
-    return scalars
-
-
-def _columns(gradients: TensorStatistics, parameter_norm: npt.NDArray[np.float64] | None) -> list[Column]:
-    columns = [
-        pack_column("grad_norm", gradients.norm),
-        pack_column("grad_max_abs", gradients.max_abs),
-        pack_column("grad_mean", gradients.mean),
-        pack_column("grad_std", gradients.std),
-    ]
-    if gradients.nan_count.any():
-        columns.append(pack_column("grad_nan_count", gradients.nan_count))
-    if gradients.inf_count.any():
-        columns.append(pack_column("grad_inf_count", gradients.inf_count))
-    if parameter_norm is not None:
-        columns.append(pack_column("parameter_norm", parameter_norm))
-    return columns
+def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
+    """Arrange successive quiet steps of one layout for the detectors."""
+    layout = steps[0].layout
+    missing = np.array([step.gradients.missing for step in steps])
+    return ObservationBatch(
+        steps=[step.step for step in steps],
+        losses=[step.loss.value for step in steps],
+        total_grad_norms=[step.total_norm for step in steps],
+        grad_norm=np.array([step.gradients.norm for step in steps]),
+        grad_max_abs=np.array([step.gradients.max_abs for step in steps]),
+        missing=missing if missing.any() else None,
+        parameter_norms=[step.parameter_norm for step in steps],
+        parameter_names=layout.names,
+        layer_names=layout.layer_names,
+        layer_of=layout.layer_of,
+    )

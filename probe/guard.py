@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 _logger = logging.getLogger(__name__)
+_clock_ns = time.thread_time_ns
+"""The thread's own CPU time: a wall clock would blame the probe for what other processes take."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -21,7 +23,7 @@ class Guard:
 
     Attributes:
         failures: how many calls failed since the start.
-        spent_ns: wall-clock nanoseconds spent inside guarded calls since the start.
+        spent_ns: nanoseconds of CPU time spent inside guarded calls since the start.
     """
 
     def __init__(self) -> None:
@@ -33,15 +35,15 @@ class Guard:
 
     def spent_so_far_ns(self) -> int:
         """Like `spent_ns`, with the call that is under way."""
-        running = time.perf_counter_ns() - self._entered_ns if self._depth else 0
-        return self.spent_ns + running
+        running = _clock_ns() - self._entered_ns if self._depth else 0
+        return self.spent_ns + max(running, 0)
 
     def run(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Call `function`; None when it failed, now or earlier (the part is then off for good)."""
         if part in self._off:
             return None
         if self._depth == 0:
-            self._entered_ns = time.perf_counter_ns()
+            self._entered_ns = _clock_ns()
         self._depth += 1
         try:
             return function(*args, **kwargs)
@@ -53,4 +55,4 @@ class Guard:
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self.spent_ns += time.perf_counter_ns() - self._entered_ns
+                self.spent_ns += max(_clock_ns() - self._entered_ns, 0)

@@ -49,12 +49,16 @@ class Listener(Protocol):
         """A GradScaler has made `scaled` of `loss`."""
         ...
 
-    def after_scaler_step(self, optimizer: Optimizer) -> None:
+    def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None:
         """`GradScaler.step` has returned; on an overflow it has not called the optimizer."""
         ...
 
     def before_clip(self) -> None:
         """Gradients are about to be clipped by torch's functions."""
+        ...
+
+    def after_clip(self, total_norm: Any, max_norm: Any) -> None:
+        """They have been; what the function returned, and its limit where it clips by norm, else None."""
         ...
 
     def before_step(self, optimizer: Optimizer) -> None:
@@ -85,6 +89,11 @@ class Attachment:
         """How many steps optimizers have made that do not update the watched model."""
         return self._steps.foreign
 
+    def note_step(self) -> None:
+        """Called once a step: the look at every module's calls ends when no new roots are found."""
+        for key in self._root_keys:
+            root_calls.note_step(key)
+
     def settle(self) -> None:
         """Called when a forward or backward begins: forget steps that raised before their post-hook."""
         self._steps.settle()
@@ -111,6 +120,7 @@ class _Functions:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._undo: list[Callable[[], None]] = []
+        self._is_clipping = False
         # The garbage collector may end the session of a dropped model amid all this, on the same thread.
         self._lock = threading.RLock()
 
@@ -133,7 +143,7 @@ class _Functions:
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
-        wrapper = wrap(original)
+        wrapper = torch_private.unseen_by_dynamo(wrap(original))
         setattr(owner, name, wrapper)
 
         def undo() -> None:
@@ -168,15 +178,27 @@ class _Functions:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, optimizer, *args, **kwargs)
-            _tell_all(self._listeners, lambda listener: listener.after_scaler_step(optimizer))
+            _tell_all(self._listeners, lambda listener: listener.after_scaler_step(scaler, optimizer))
             return result
 
         return _dressed_as(original, step)
 
     def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        clips_by_norm = "norm" in original.__name__
+
         def clip(*args: Any, **kwargs: Any) -> Any:
+            # torch's clip functions call each other.
+            if self._is_clipping:
+                return original(*args, **kwargs)
             _tell_all(self._listeners, lambda listener: listener.before_clip())
-            return original(*args, **kwargs)
+            self._is_clipping = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._is_clipping = False
+            limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None) if clips_by_norm else None
+            _tell_all(self._listeners, lambda listener: listener.after_clip(result, limit))
+            return result
 
         return _dressed_as(original, clip)
 

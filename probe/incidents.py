@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from .config import ProbeConfig
-from .detectors import default_detectors
 from .detectors.advice import advice_for
-from .detectors.base import Finding, Observation
+from .detectors.bank import DetectorBank
+from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .forensics.capture import RootCapture
 from .forensics.replay import Replay, locate_origin
-from .forensics.stacks import capture_stack, stack_from_traceback
+from .forensics.stacks import RawFrame, capture_stack, format_loop_stack, stack_from_traceback
 from .guard import Guard
 from .recorder import Recorder
 from .wire import Event, Evidence, Origin, RunStart, Severity, StackFrame, Stacks, event_id
@@ -57,6 +57,16 @@ class StepEvidence:
     micro_step: int | None
     no_replay_reason: str | None = None
     """Why this step cannot be replayed, if that is known already."""
+    context: Sequence[str] = ()
+    """What the modules returned, line by line, where that is wanted and was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateEvidence:
+    """What is still at hand of a step that is judged after its update: nothing to replay."""
+
+    stack: Sequence[RawFrame]
+    micro_step: None = None
 
 
 class IncidentReporter:
@@ -67,30 +77,46 @@ class IncidentReporter:
     ) -> None:
         self._start, self._model, self._guard = start, model, guard
         self._config, self._recorder = config, recorder
-        self._detectors = default_detectors(config.thresholds)
+        self._logger = config.logger or _logger
+        self._detectors = DetectorBank(config.thresholds)
         self._episodes = EpisodeTracker()
         self._replays = 0
         self.critical: str | None = None
         """What is critical at the step judged last, new or not; None when nothing is."""
 
-    def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> list[Event]:
-        """Detect, write and log; returns the events that began at this step."""
-        findings = [finding for detector in self._detectors for finding in detector.observe(observation)]
-        findings = _merge_nonfinite(findings)
+    def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> None:
+        """Detect, write and log what is wrong at a step whose update has not been made."""
+        findings = _merge_nonfinite(self._detectors.observe(observation))
         if evidence.was_scaled:
             findings = [_handled_by_scaler(finding, observation) for finding in findings]
+        self._write(findings, observation.step, time, evidence)
+
+    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
+        """Detect, write and log what is wrong at successive steps whose values are all finite.
+
+        Args:
+            batch: the steps.
+            times: UNIX seconds of each.
+            stack: of the training loop when the first of them was measured.
+        """
+        found = dict(self._detectors.observe_batch(batch))
+        for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
+            self._write(found.get(index, []), step, time, LateEvidence(stack))
+
+    def _write(
+        self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
+    ) -> None:
+        """Write the events that begin, go on or end at a step, and announce those that begin."""
         begun: list[Event] = []
 
         def make_event(finding: Finding) -> Event:
-            event, replay = self._event(finding, time, observation.step, evidence)
+            event, replay = self._event(finding, time, step, evidence)
             begun.append(event)
             if replay is not None:
                 begun.append(self._replay_event(event, replay))
             return event
 
-        states = self._episodes.update(
-            observation.step, time, findings, model=self._model, make_event=make_event
-        )
+        states = self._episodes.update(step, time, findings, model=self._model, make_event=make_event)
         states += [event for event in begun if event.kind == "replayed"]
         for event in states:
             self._recorder.event(event)
@@ -99,7 +125,6 @@ class IncidentReporter:
         messages = [event.message for event in begun if event.severity == "critical"]
         messages += [finding.message for finding in findings if finding.severity == "critical"]
         self.critical = messages[0] if messages else None
-        return begun
 
     def exception(
         self, error: BaseException, trace: TracebackType | None, *, step: int, time: float
@@ -122,6 +147,38 @@ class IncidentReporter:
         )
         self._recorder.event(event)
         return event
+
+    @property
+    def replays(self) -> int:
+        """How many steps were replayed so far."""
+        return self._replays
+
+    def note(
+        self,
+        kind: str,
+        subject: str,
+        message: str,
+        *,
+        step: int,
+        time: float,
+        value: float | None = None,
+        threshold: float | None = None,
+    ) -> None:
+        """Write an event of the probe's own doing, severity info: a change of what is measured."""
+        event = self._new_event(
+            kind,
+            subject,
+            step=step,
+            time=time,
+            severity="info",
+            message=message[:_TEXT_LIMIT],
+            evidence=Evidence(value=value, threshold=threshold),
+            stacks=Stacks(training_loop=capture_stack()),
+            advice=advice_for(kind),
+            ended=True,
+        )
+        self._recorder.event(event)
+        self._announce(event)
 
     def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
         """Write an event of the user's own."""
@@ -170,7 +227,7 @@ class IncidentReporter:
         )
 
     def _event(
-        self, finding: Finding, time: float, step: int, evidence: StepEvidence
+        self, finding: Finding, time: float, step: int, evidence: StepEvidence | LateEvidence
     ) -> tuple[Event, Replay | None]:
         replay = self._replay(finding, evidence)
         origin = None if replay is None else replay.origin
@@ -181,7 +238,12 @@ class IncidentReporter:
             time=time,
             micro_step=evidence.micro_step,
             severity=finding.severity,
-            message=_message(finding, step, replay, self._why_no_replay(finding, evidence))[:_TEXT_LIMIT],
+            message="\n".join(
+                [
+                    _message(finding, step, replay, self._why_no_replay(finding, evidence)),
+                    *([] if isinstance(evidence, LateEvidence) else evidence.context),
+                ]
+            )[:_TEXT_LIMIT],
             evidence=Evidence(
                 value=finding.value,
                 threshold=finding.threshold,
@@ -193,14 +255,18 @@ class IncidentReporter:
             stacks=Stacks(
                 forward=replay.forward if replay else [],
                 backward=replay.backward if replay else [],
-                training_loop=capture_stack(),
+                training_loop=(
+                    format_loop_stack(evidence.stack)
+                    if isinstance(evidence, LateEvidence)
+                    else capture_stack()
+                ),
             ),
             advice=_advice(finding.kind, origin),
         )
         return event, replay
 
-    def _replay(self, finding: Finding, evidence: StepEvidence) -> Replay | None:
-        if self._why_no_replay(finding, evidence) is not None:
+    def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
+        if isinstance(evidence, LateEvidence) or self._why_no_replay(finding, evidence) is not None:
             return None
         self._replays += 1
         return self._guard.run(
@@ -214,13 +280,15 @@ class IncidentReporter:
             stage=evidence.stage,
         )
 
-    def _why_no_replay(self, finding: Finding, evidence: StepEvidence) -> str | None:
+    def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
         if finding.kind not in _REPLAYED_KINDS:
             return "this kind of event has no single origin"
         if not self._config.replay:
             return "replay is switched off (replay=False)"
         if self._replays >= self._config.max_replays:
             return f"the run's {self._config.max_replays} replays are used up (max_replays)"
+        if isinstance(evidence, LateEvidence):
+            return "the step was judged after its update"
         return evidence.no_replay_reason
 
     def _replay_event(self, cause: Event, replay: Replay) -> Event:
@@ -246,7 +314,7 @@ class IncidentReporter:
     def _announce(self, event: Event) -> None:
         """Tell Python logging, and in `mode="warn"` the warnings module."""
         first_line = event.message.splitlines()[0]
-        _logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
+        self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":
             warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+_ROUNDING: Final = 1e-6
+"""1 / d may have been rounded to float32 before the loss was multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,19 @@ class LossMeter:
         self._losses: list[Tensor] = []
         self._raw: list[Tensor] = []
         self._divisors: list[float | None] = []
-        self._unscaled: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
+        self._accumulation: float | None = None
+        self._unscaled: MutableMapping[Tensor, tuple[Tensor, float | None]] = WeakTensorKeyDictionary()
         self.was_scaled = False
         """Whether a GradScaler scaled a loss of this step."""
 
     def note_scaling(self, loss: object, scaled: object) -> None:
-        """Remember that `scaled` is what `GradScaler.scale` made of `loss`."""
-        if isinstance(loss, Tensor) and isinstance(scaled, Tensor):
-            self._unscaled[scaled] = loss.detach()
+        """Remember that `scaled` is what `GradScaler.scale` made of `loss`: one tensor, or a list of them."""
+        if isinstance(loss, list | tuple) and isinstance(scaled, list | tuple):
+            for one, of_it in zip(loss, scaled, strict=False):
+                self.note_scaling(one, of_it)
+        # A scaler that is disabled returns what it was given.
+        elif isinstance(loss, Tensor) and isinstance(scaled, Tensor) and scaled is not loss:
+            self._unscaled[scaled] = loss.detach(), _divisor(loss)
 
     @property
     def count(self) -> int:
@@ -53,11 +63,12 @@ class LossMeter:
         for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
             if not isinstance(tensor, Tensor) or tensor.numel() != 1 or tensor.is_complex():
                 continue
-            original = self._unscaled.pop(tensor, None)
+            original = self._unscaled.pop(tensor, None) if self._unscaled else None
             self.was_scaled |= original is not None
-            self._raw.append(tensor.detach().reshape(()))
-            self._losses.append((tensor.detach() if original is None else original).reshape(()))
-            self._divisors.append(_divisor(tensor))
+            loss, divisor = original or (tensor.detach(), _divisor(tensor))
+            self._raw.append(tensor.detach())
+            self._losses.append(loss)
+            self._divisors.append(divisor)
 
     @property
     def newest_on_cpu(self) -> float | None:
@@ -71,13 +82,23 @@ class LossMeter:
         if not self._raw:
             return StepLoss(None, None)
         count = len(self._raw)
-        host = torch.stack(
-            [item.double().to(self._raw[0].device) for item in self._losses + self._raw]
-        ).tolist()
+        host = _to_host(self._losses + self._raw)
         losses, raw = host[:count], host[count:]
-        # A division counts as the accumulation's only if it is by the number of micro-steps that really ran.
-        accumulated = all(divisor == count for divisor in self._divisors)
-        return StepLoss(sum(losses) * (count if accumulated else 1), sum(raw))
+        return StepLoss(sum(losses) * self._accumulated(), sum(raw))
+
+    def _accumulated(self) -> float:
+        """Return what the losses were divided by for being accumulated, 1 if they were not.
+
+        A division counts only if it is by the number of micro-steps that really ran, or did in an earlier
+        step: the last one of an epoch may have fewer.
+        """
+        divisors, count = set(self._divisors), len(self._divisors)
+        divisor = divisors.pop()
+        if divisor is None or divisors:
+            return 1.0
+        if math.isclose(divisor, count, rel_tol=_ROUNDING):
+            self._accumulation = divisor
+        return divisor if divisor == self._accumulation else 1.0
 
     def reset(self) -> None:
         """Begin the next step."""
@@ -85,12 +106,43 @@ class LossMeter:
         self.was_scaled = False
 
 
+def _to_host(values: list[Tensor]) -> list[float]:
+    """Read one-element tensors: with one wait for their device, and without a copy on the CPU."""
+    if all(value.is_cpu for value in values):
+        return [float(value) for value in values]
+    device = values[0].device
+    host: list[float] = torch.stack([value.double().reshape(()).to(device) for value in values]).tolist()
+    return host
+
+
 def _divisor(loss: Tensor) -> float | None:
-    """Return d where the graph says that `loss` is `something / d` with a constant d."""
-    node = loss.grad_fn
-    if node is None or node.name() != "DivBackward0":
+    """Return d where the graph says that `loss` is `something / d`, or times 1 / d, with a constant d."""
+    return _divisor_of(loss.grad_fn)
+
+
+def _divisor_of(node: Any) -> float | None:
+    """Return the constant that an autograd node divides by; a division by 1 says nothing, so see below it."""
+    name = "" if node is None else node.name()
+    if name not in ("DivBackward0", "MulBackward0"):
         return None
-    other, itself = getattr(node, "_saved_other", None), getattr(node, "_saved_self", None)
-    if itself is None and isinstance(other, Tensor) and other.numel() == 1 and other.device.type == "cpu":
-        return float(other)
+    try:
+        other, itself = getattr(node, "_saved_other", None), getattr(node, "_saved_self", None)
+    except RuntimeError:
+        # A backward has freed them: the one that is about to begin will fail, in its own words.
+        return None
+    if name == "DivBackward0" and itself is None:
+        divisor = _constant(other)
+        # What Accelerate does to a loss that the Hugging Face trainer has divided already.
+        return _divisor_of(node.next_functions[0][0]) if divisor == 1.0 else divisor
+    # Autograd keeps the factor of what needs a gradient, and only that.
+    if (other is None) != (itself is None):
+        factor = _constant(itself if other is None else other)
+        return 1.0 / factor if factor and name == "MulBackward0" else None
+    return None
+
+
+def _constant(value: object) -> float | None:
+    """Read a one-element tensor where that waits for no device."""
+    if isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
+        return None if value.is_complex() else float(value)
     return None

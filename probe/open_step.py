@@ -14,12 +14,19 @@ from torch import Tensor
 
 from .forensics.capture import RootCapture
 from .statistics import TensorStatistics
-from .wire import Frame
 
 MAX_CAPTURES: Final = 64
 """Micro-steps whose inputs are kept for a replay; with more, the step is not replayed."""
 
 LogValue = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """Global L2 norms before and after; `after` is None where it has to be measured."""
+
+    before: float
+    after: float | None
 
 
 @dataclass(slots=True)
@@ -31,11 +38,20 @@ class OpenStep:
     settled: int = -1
     """`order` of the newest capture at the last backward that succeeded."""
     forwards: int = 0
+    settled_forwards: int = 0
+    """How many of them there were at the last backward that succeeded."""
     backwards: int = 0
     samples: int = 0
     loss: Tensor | None = None
     measured: TensorStatistics | None = None
     """Gradients as they were before clipping."""
+    after_backward: TensorStatistics | None = None
+    """Gradients as the newest backward left them, while no hook tells of updates."""
+    is_first_pass: bool = False
+    """Whether parameters were changed since a backward of this step, and no hook told of it."""
+    first_norm: float | None = None
+    """Global L2 norm after the first of several backwards, where it was measured."""
+    clipping: Clipping | None = None
     logged: dict[str, LogValue] = field(default_factory=dict)
 
     def forget(self, capture: RootCapture) -> None:
@@ -50,6 +66,11 @@ class OpenStep:
         for capture in [capture for capture in self.captures if capture.is_abandoned]:
             self.forget(capture)
 
+    @property
+    def has_unsettled_forwards(self) -> bool:
+        """Whether a root was called since the last backward: then the micro-step's first input is known."""
+        return self.forwards > self.settled_forwards
+
     def unsettled(self) -> list[RootCapture]:
         """Forwards since the last backward that succeeded."""
         return [capture for capture in self.captures if capture.order > self.settled]
@@ -57,6 +78,7 @@ class OpenStep:
     def settle(self) -> None:
         """A backward has succeeded: the forwards so far belong to it or to one before."""
         self.backwards += 1
+        self.settled_forwards = self.forwards
         if self.captures:
             self.settled = next(reversed(self.captures)).order
 
@@ -80,15 +102,6 @@ class RunningBackward:
     gradients_seen: int
     loss: Tensor | None
     measured: TensorStatistics | None
-
-
-@dataclass(slots=True)
-class PendingFrame:
-    """A finished frame that `run.log` may still add to."""
-
-    frame: Frame
-    logged: dict[str, LogValue]
-    since_ns: int
 
 
 def gradients_seen(captures: Iterable[RootCapture]) -> int:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import psutil
 
@@ -42,6 +42,14 @@ class MemorySample:
     """Resident memory of the training process."""
     system_used_bytes: int
     system_total_bytes: int
+
+
+class FrameSource(Protocol):
+    """A step whose frame is built when it is written: off the training thread, many in a row."""
+
+    def build(self) -> Frame:
+        """Return the frame; called on the recorder's thread, again if it could not be written."""
+        ...
 
 
 class Recorder:
@@ -75,7 +83,7 @@ class Recorder:
         self._journal = JournalWriter(self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes)
         self._journal.append("events", encode(start))
         write_run_json(run_folder, start)
-        self._ring: deque[Frame] = deque()
+        self._ring: deque[Frame | FrameSource] = deque()
         self._ring_lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._events_lock = threading.Lock()
@@ -101,7 +109,7 @@ class Recorder:
                 self._unwritten_events.append(encoded)
                 self._write_events()
 
-    def frame(self, frame: Frame) -> None:
+    def frame(self, frame: Frame | FrameSource) -> None:
         """Hand over a frame; the thread writes it within 50 ms. A full ring drops its oldest frame."""
         if self._is_inert():
             return
@@ -193,9 +201,9 @@ class Recorder:
         finally:
             self._write_lock.release()
 
-    def _take_group(self) -> list[tuple[Frame, bytes]]:
+    def _take_group(self) -> list[tuple[Frame | FrameSource, bytes]]:
         """Take frames from the ring, oldest first, until they make one write; empty when there are none."""
-        group: list[tuple[Frame, bytes]] = []
+        group: list[tuple[Frame | FrameSource, bytes]] = []
         size = 0
         while size < _WRITE_BYTES:
             with self._ring_lock:
@@ -208,7 +216,7 @@ class Recorder:
                 size += len(encoded)
         return group
 
-    def _give_back(self, frames: list[Frame]) -> None:
+    def _give_back(self, frames: list[Frame | FrameSource]) -> None:
         with self._ring_lock:
             self._ring.extendleft(reversed(frames))
             while len(self._ring) > RING_FRAMES:
@@ -227,10 +235,10 @@ class Recorder:
                 self._unwritten_events.popleft()
                 self.lost_before_write += 1
 
-    def _encode(self, record: Record) -> bytes | None:
+    def _encode(self, record: Record | FrameSource) -> bytes | None:
         """Encode a record; one that cannot be encoded, or is too large for the journal, is counted."""
         try:
-            encoded = encode(record)
+            encoded = encode(record if isinstance(record, Record) else record.build())
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             problem = f"a {type(record).__name__} does not encode: {error}"
         else:

@@ -6,7 +6,7 @@ Used by the step tracker alone, on the training thread; one call each per frame.
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -16,6 +16,23 @@ from .recorder import MemorySample, Recorder
 
 _CUDA_MEMORY_NS: Final = 1_000_000_000
 """How often the CUDA allocator is asked; its statistics take about 0.1 ms."""
+
+
+class StepTime(NamedTuple):
+    """What one step took on the training thread."""
+
+    step_ns: int
+    own_ns: int
+    """In the probe's own calls."""
+    failures: int
+    """Of the probe's own code, since the start."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return what a frame says of it, under the names of `wire.SCALARS`."""
+        scalars = {"step_time_s": self.step_ns / 1e9, "probe_fraction": self.own_ns / self.step_ns}
+        if self.failures:
+            scalars["probe_failures"] = float(self.failures)
+        return scalars
 
 
 class StepMeters:
@@ -28,18 +45,14 @@ class StepMeters:
         self._memory_seen: MemorySample | None = None
         self._cuda_read_ns = 0
 
-    def read_time(self) -> dict[str, float]:
-        """Step time, and the probe's share of it: everything of ours since the previous frame."""
+    def read_time(self) -> StepTime | None:
+        """The time since the last call, and the probe's part of it; None at the first."""
         now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
         previous_ns, self._previous_ns = self._previous_ns, now_ns
-        ours_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
         if previous_ns is None:
-            return {}
-        step_ns = now_ns - previous_ns
-        scalars = {"step_time_s": step_ns / 1e9, "probe_fraction": ours_ns / step_ns}
-        if self._guard.failures:
-            scalars["probe_failures"] = float(self._guard.failures)
-        return scalars
+            return None
+        return StepTime(step_ns=now_ns - previous_ns, own_ns=own_ns, failures=self._guard.failures)
 
     def read_memory(self) -> dict[str, float]:
         """Memory in bytes, where there is a new reading; nothing otherwise."""

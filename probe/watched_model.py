@@ -5,12 +5,14 @@ Used by the step tracker alone, on the training thread. Holds the parameters; th
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import weakref
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
+import msgspec
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -18,7 +20,7 @@ from . import torch_private
 from .layout import ModelLayout, describe_model
 from .open_step import is_surely_zero
 from .statistics import Floats, TensorStatistics, plan_measurement, tensor_norms, tensor_statistics
-from .wire import Layout
+from .wire import Layout, ModuleInfo
 
 _logger = logging.getLogger(__name__)
 _LOOK_EVERY: Final = 20
@@ -48,6 +50,17 @@ class WatchedModel:
         self._has_optimizer: bool | None = True if optimizer is not None else None
         self._keys: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._key_of_parameter: dict[int, int] = {}
+        self._modules: Sequence[ModuleInfo] = ()
+        self._held: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._frozen: list[nn.Parameter] = []
+        self._marked: list[nn.Parameter] = []
+        self._marks: list[_Mark] = []
+        self._unseen_updates = 0
+        self.is_reduced = False
+        """Whether DistributedDataParallel averages the gradients of the newest forward over the ranks."""
+        self.is_sharded = False
+        """Whether this rank holds only its own part of some parameters (FSDP2, tensor parallel)."""
+        self._note_sharding()
 
     @property
     def root(self) -> nn.Module:
@@ -70,6 +83,8 @@ class WatchedModel:
     def note_step_of(self, optimizer: Optimizer) -> int:
         """An owned optimizer steps; return the number that it shares with those of the same parameters."""
         self._has_optimizer = True
+        self._marks, self._unseen_updates = [], 0
+        self._notice_thawing(optimizer)
         key = self._keys.get(optimizer)
         if key is None:
             updated = _updated_by(optimizer)
@@ -78,10 +93,18 @@ class WatchedModel:
             self._key_of_parameter |= dict.fromkeys(updated, key)
         return key
 
-    @property
-    def is_updated_by_hand(self) -> bool:
-        """Whether it is known that no optimizer updates the model."""
-        return self._has_optimizer is False
+    def _notice_thawing(self, optimizer: Optimizer) -> None:
+        """Look for new rows at once when an optimizer got parameters, or what it holds was unfrozen."""
+        held = sum(len(group["params"]) for group in getattr(optimizer, "param_groups", ()))
+        if self._held.get(optimizer) != held:
+            self._held[optimizer] = held
+            updated, root = _updated_by(optimizer), self._root()
+            inside = () if root is None else root.parameters()
+            self._frozen = [p for p in inside if id(p) in updated and not p.requires_grad]
+            self.is_updated_by(optimizer)
+        elif any(parameter.requires_grad for parameter in self._frozen):
+            self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+            self._next_look = 0
 
     def find_optimizer(self) -> bool:
         """Whether an optimizer updates the model; looks once at all objects for one that has yet to step."""
@@ -89,6 +112,67 @@ class WatchedModel:
             optimizers = (item for item in gc.get_objects() if issubclass(type(item), Optimizer))
             self._has_optimizer = any(self.is_updated_by(optimizer) for optimizer in optimizers)
         return self._has_optimizer
+
+    # -- updates that no hook tells of
+
+    @property
+    def tells_of_updates(self) -> bool:
+        """Whether the optimizer's hooks are known to tell of the updates."""
+        return bool(self._keys) and self._unseen_updates < 2
+
+    def note_backward(self) -> None:
+        """Remember what a few of the parameters are after a backward, to see whether they are updated."""
+        at = self.layout.parameters
+        few = [p for p in (at[0], at[len(at) // 2], at[-1]) if p.grad is not None]
+        self._marked = few or [p for p in at if p.grad is not None][:1]
+        self._marks = [_mark(parameter) for parameter in self._marked]
+
+    def was_updated_unseen(self) -> bool:
+        """Whether parameters were changed since `note_backward`, and no hook has told of it.
+
+        An update by hand through `.data` cannot be seen: it leaves the version counters alone.
+        """
+        return self._marks != [_mark(parameter) for parameter in self._marked[: len(self._marks)]]
+
+    def takes_unseen_update_for_a_step(self) -> bool:
+        """An unseen update was found: say whether it ends a step.
+
+        Once may be the first of two passes (sharpness-aware minimisation), whose second one is made by an
+        optimizer that tells; twice in a row is an optimizer that never will.
+        """
+        self._marks = []
+        self._unseen_updates += 1
+        if self._unseen_updates == 2 and self._has_optimizer is not False:
+            _logger.warning(
+                "nanscope: the parameters are updated, but no optimizer hook tells of it (a compiled "
+                "optimizer.step, say): a step ends at the next forward or backward, and its gradients are "
+                "those right after its last backward"
+            )
+        return not self.tells_of_updates
+
+    # -- other ranks
+
+    def note_forward(self, root: nn.Module) -> None:
+        """A forward of the root begins; see whether its backward will average gradients over the ranks."""
+        wrapper = torch_private.data_parallel_around(root)
+        self.is_reduced = wrapper is not None and bool(wrapper.require_backward_grad_sync)
+
+    @property
+    def no_replay_reason(self) -> str | None:
+        """Why no step of this model can be replayed, if so."""
+        if not self.is_sharded:
+            return None
+        return "the parameters are sharded over several ranks, which would all have to replay at once"
+
+    def _note_sharding(self) -> None:
+        if self.is_sharded or not any(map(torch_private.is_sharded, self.layout.parameters)):
+            return
+        self.is_sharded = True
+        _logger.warning(
+            "nanscope: the parameters are sharded over several ranks: each rank records the gradients of its "
+            "own part (stage 'shard'). A norm of the whole is the root of the sum of the ranks' squares; a "
+            "failing step is not replayed"
+        )
 
     # -- parameters
 
@@ -114,14 +198,32 @@ class WatchedModel:
             self.layout = describe_model(root, number=old.layout + 1, name=old.model, also=known)
             self.parameters = dict(zip(self.layout.names, self.layout.parameters, strict=True))
             self._updated_ids |= set(map(id, new))
+            self._modules = ()
+            self._note_sharding()
             _logger.info("nanscope: the model has %d new trainable parameters, recorded from now", len(new))
         if new or not self._plan.fits(self.layout.parameters):
             self._plan = plan_measurement(self.layout.parameters)
         return self.layout.record if new else None
 
+    def note_modules(self, modules: Sequence[ModuleInfo]) -> Layout | None:
+        """Name the rows of module statistics; returns the new layout where they are others than before."""
+        record = self.layout.record
+        if self._modules is modules:
+            return None
+        self._modules = modules
+        if list(modules) == record.modules:
+            return None
+        record = msgspec.structs.replace(record, layout=record.layout + 1, modules=list(modules))
+        self.layout = dataclasses.replace(self.layout, record=record)
+        return record
+
     def measure_gradients(self) -> TensorStatistics:
         """Measure all gradients as they are now; waits for the device."""
         return tensor_statistics([parameter.grad for parameter in self.layout.parameters], self._plan)
+
+    def measure_parameters(self) -> TensorStatistics:
+        """Measure all parameters as they are now; waits for the device."""
+        return tensor_statistics(self.layout.parameters, self._plan)
 
     def unknown_gradients(self) -> TensorStatistics:
         """Statistics that say of every parameter that its gradient is missing."""
@@ -140,6 +242,14 @@ class WatchedModel:
         """Whether the graph of some loss, still alive, ends at a watched parameter."""
         ours = set(map(id, self.layout.parameters))
         return any(id(leaf) in ours for leaf in torch_private.leaves_of(list(losses)))
+
+
+_Mark: TypeAlias = tuple[int | None, int]
+
+
+def _mark(parameter: Tensor) -> _Mark:
+    """Return what changes when a parameter is changed in place, or given other data."""
+    return torch_private.version_of(parameter), torch_private.storage_key(parameter)
 
 
 def _updated_by(optimizer: Optimizer) -> frozenset[int]:

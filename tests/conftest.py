@@ -69,7 +69,7 @@ def _assert_no_torch_hooks() -> None:
         running.close()
         pytest.fail("the test left a session running")
     assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
-    assert not root_calls.root_calls._classes
+    assert root_calls.root_calls.is_idle
     assert sys.excepthook is sys.__excepthook__ or "probe" not in getattr(sys.excepthook, "__module__", "")
 
 

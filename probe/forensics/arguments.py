@@ -36,11 +36,11 @@ class HeldTensor:
     def __init__(self, tensor: Tensor) -> None:
         if torch_private.is_functorch_wrapped(tensor):
             raise ReplayError("the forward ran inside a torch.func transform")
-        if hasattr(type(tensor), "__tensor_flatten__"):
+        if type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__"):
             raise ReplayError(f"an argument is a {type(tensor).__name__}")
         self.alias = tensor.detach()
         self.requires_grad = tensor.requires_grad
-        self.version = torch_private.version_of(tensor)
+        self.version = None if tensor.is_inference() else tensor._version
 
     def again(self) -> Tensor:
         """Return a fresh leaf with the same memory.
@@ -80,7 +80,7 @@ class HeldArguments:
         return args, kwargs, tensors
 
     def _hold(self, value: Any) -> Any:
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):
             held = HeldTensor(value)
             self.nbytes += value.nbytes if value.layout == torch.strided else 0
             return held

@@ -166,9 +166,10 @@ class RootCapture:
         # The hook lives as long as the user keeps the output; what is held here need not.
         reference = weakref.ref(self)
 
-        def keep(gradient: Tensor) -> None:
+        def keep(gradient: Tensor | None) -> None:
             capture = reference()
-            if capture is None:
+            # DistributedDataParallel gives None to outputs that the loss does not use.
+            if capture is None or gradient is None:
                 return
             # Runs inside the user's backward: an odd kind of tensor must not stop it.
             try:
@@ -256,20 +257,21 @@ def called_module(root: nn.Module) -> nn.Module:
 
 def _call_state(root: nn.Module, *, python: bool) -> CallState:
     rng_cuda = None
-    kinds = ["cpu"]
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    if torch.is_autocast_enabled("cpu"):
+        autocast = (("cpu", torch.get_autocast_dtype("cpu")),)
     if torch_private.cuda_is_initialised():
         if torch.cuda.is_current_stream_capturing():
             raise ReplayError("the forward was captured into a CUDA graph")
         device = torch.cuda.current_device()
         rng_cuda = (device, torch.cuda.get_rng_state(device))
-        kinds = ["cpu", "cuda"]
+        if torch.is_autocast_enabled("cuda"):
+            autocast += (("cuda", torch.get_autocast_dtype("cuda")),)
     return CallState(
-        rng_cpu=torch.get_rng_state(),
+        rng_cpu=torch.default_generator.get_state(),
         rng_cuda=rng_cuda,
         rng_python=random.getstate() if python else None,
-        autocast=tuple(
-            (kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)
-        ),
+        autocast=autocast,
         autocast_cache=torch.is_autocast_cache_enabled(),
         training=root.training,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,17 @@ class Replay:
 def is_replaying() -> bool:
     """Whether this thread is inside a replay: hooks of the session must then do nothing."""
     return getattr(_local, "active", False)
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Have the sessions take no notice of the forwards that this thread makes in the block."""
+    before = is_replaying()
+    _local.active = True
+    try:
+        yield
+    finally:
+        _local.active = before
 
 
 def locate_origin(
@@ -118,7 +130,8 @@ def locate_origin(
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
     """Refuse what is known not to be the step's own, or not to be replayable on one rank."""
-    missing = [name for name, found in torch_private.available().items() if not found]
+    symbols = torch_private.available()
+    missing = [name for name in sorted(torch_private.NEEDED_FOR_REPLAY) if not symbols[name]]
     if missing:
         raise ReplayError(f"this torch has no {missing[0]}")
     if not captures:

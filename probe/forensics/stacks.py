@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Final, TypeAlias
@@ -25,8 +25,16 @@ CONTEXT_LINES: Final = 7
 _MAX_FRAMES: Final = 256
 _MAX_TEXT: Final = 4096
 _MAX_CODE: Final = 65536
-_OWN: Final = str(Path(__file__).resolve().parent.parent) + os.sep
-_TORCH: Final = str(Path(torch.__file__).resolve().parent) + os.sep
+
+
+def _folder_of(module_file: str, *, up: int) -> tuple[str, ...]:
+    """A package's folder as its code objects name it, and with links followed: a venv may lie behind one."""
+    folders = (Path(module_file).parents[up], Path(module_file).resolve().parents[up])
+    return tuple(dict.fromkeys(str(folder) + os.sep for folder in folders))
+
+
+_OWN: Final = _folder_of(__file__, up=1)
+_TORCH: Final = _folder_of(torch.__file__, up=0)
 _MODULE_FILE: Final = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - a suffix, no path
 _PLUMBING: Final = frozenset({"__call__", "_call_impl", "_wrapped_call_impl", "inner"})
 
@@ -41,6 +49,11 @@ def capture_stack(*, skip_own: bool = True, limit: int = 64) -> list[StackFrame]
     """
     raw = raw_stack(sys._getframe(1), limit=_MAX_FRAMES)
     return format_frames(inner_torch_removed(raw) if skip_own else raw, limit=limit, skip_own=skip_own)
+
+
+def format_loop_stack(raw: Sequence[RawFrame], *, limit: int = 64) -> list[StackFrame]:
+    """Format what `raw_stack` took inside the probe, as `capture_stack` would have there."""
+    return format_frames(inner_torch_removed(list(raw)), limit=limit, skip_own=True)
 
 
 def raw_stack(
@@ -73,7 +86,7 @@ def stack_from_traceback(traceback: TracebackType | None, *, limit: int = 64) ->
 def inner_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
     """Drop the probe's and torch's frames at the inner end; everything stays where nothing else is left."""
     end = len(raw)
-    while end and raw[end - 1][0].co_filename.startswith((_OWN, _TORCH)):
+    while end and raw[end - 1][0].co_filename.startswith(_OWN + _TORCH):
         end -= 1
     return raw[:end] or raw
 

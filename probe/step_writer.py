@@ -1,0 +1,250 @@
+"""Takes each finished step to the detectors and to the recorder; the step tracker's second half.
+
+Used on the training thread. A step whose values are all finite waits for a few others before the detectors
+see it: judged in a row they cost a tenth. A step that is not is judged at once, before the update.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from .clipping import clipping_scalars
+from .config import ProbeConfig
+from .errors import AnomalyError
+from .forensics.stacks import RawFrame, raw_stack
+from .frames import MeasuredStep, build_batch, build_observation, pack_sampled
+from .guard import Guard
+from .incidents import IncidentReporter, StepEvidence
+from .losses import StepLoss
+from .observation.context import describe_outputs
+from .observation.module_statistics import ModuleStatistics
+from .open_step import LogValue, OpenStep, why_not_replayable
+from .recorder import Recorder
+from .stages import Stage
+from .statistics import TensorStatistics
+from .step_measures import StepMeasures
+from .step_meters import StepMeters
+from .update_meter import UpdateRatios
+from .watched_model import WatchedModel
+from .wire import Frame
+
+_WAITING_STEPS: Final = 16
+_WAITING_NS: Final = 100_000_000
+"""Quiet steps are judged once there are this many of them, or the oldest is this old."""
+_STACK_FRAMES: Final = 64
+_LATE_FRAME_NS: Final = 500_000_000
+"""A finished frame waits at most this long for `run.log` once the next forward begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step whose gradients are measured and whose update has not been made."""
+
+    opened: OpenStep
+    step: int
+    gradients: TensorStatistics
+    stage: Stage
+    loss: StepLoss
+    was_scaled: bool
+
+
+class StepWriter:
+    """Completes, judges and writes finished steps, in order.
+
+    Attributes:
+        last_step: number of the newest finished step; None before the first.
+        anomaly: what `mode="raise"` has to raise, once the guard is left.
+    """
+
+    def __init__(
+        self,
+        model: WatchedModel,
+        measures: StepMeasures,
+        meters: StepMeters,
+        *,
+        config: ProbeConfig,
+        recorder: Recorder,
+        incidents: IncidentReporter,
+        guard: Guard,
+    ) -> None:
+        self._model, self._measures, self._meters = model, measures, meters
+        self.last_step: int | None = None
+        self.anomaly: AnomalyError | None = None
+        self._recorder, self._incidents, self._guard = recorder, incidents, guard
+        self._raises = config.mode == "raise"
+        self._pending: MeasuredStep | None = None
+        self._pending_since_ns = 0
+        self._waiting: list[MeasuredStep] = []
+        self._waiting_since_ns = self._judging_ns = 0
+        self._waiting_stack: list[RawFrame] = []
+
+    def finish(self, finished: FinishedStep) -> None:
+        """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
+        measured = self._measured(finished)
+        self._guard.run("measures", self._measures.collect, measured, finished.opened)
+        if self._raises or not measured.is_quiet:
+            self.judge_waiting()
+            self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured.modules))
+        elif measured.has_statistics:
+            self._wait(measured)
+        self.write_pending()
+        self._pending, self._pending_since_ns = measured, time.perf_counter_ns()
+        self.last_step = measured.step
+        if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
+            self._recorder.event(layout)
+            measured.layout = self._model.layout
+        self._end(measured)
+
+    def pass_step(self, step: int) -> None:
+        """Count a step of which nothing is looked at; only commands are followed."""
+        self.last_step = step
+        self._apply_commands(step)
+
+    def add_ratios(self, ratios: UpdateRatios) -> None:
+        """Add update-to-weight ratios to the frame of their step, or write them in one of their own."""
+        sampled = {"update_ratio": ratios.ratio}
+        scalars = {} if ratios.total is None else {"update_ratio": ratios.total}
+        pending = self._pending
+        if pending is not None and pending.step == ratios.step:
+            pending.sampled |= sampled
+            pending.scalars |= scalars
+        else:
+            number = self._model.layout.record.layout
+            columns = pack_sampled(sampled)
+            self._recorder.frame(
+                Frame(
+                    step=ratios.step,
+                    time=time.time(),
+                    layout=number,
+                    scalars=scalars,
+                    parameter_columns=columns,
+                )
+            )
+
+    def judge_waiting(self) -> None:
+        """Have the detectors look at what waits."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            started_ns = time.thread_time_ns()
+            self._guard.run("detectors", self._judge_batch, waiting)
+            self._judging_ns = (time.thread_time_ns() - started_ns) // len(waiting)
+
+    def log(self, values: dict[str, LogValue]) -> None:
+        """Add values to the newest frame; too late for it, they get one of their own."""
+        pending = self._pending
+        if pending is not None:
+            pending.logged |= values
+
+    def log_late(self, values: dict[str, LogValue], *, layout: int) -> None:
+        """Write values of the newest step in a frame of their own."""
+        if self.last_step is not None:
+            scalars = {name: read() for name, read in values.items()}
+            self._recorder.frame(Frame(step=self.last_step, time=time.time(), layout=layout, scalars=scalars))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether the newest frame may still be added to."""
+        return self._pending is not None
+
+    def write_late(self) -> None:
+        """Write a frame for which `run.log` has taken too long."""
+        if self._pending is not None and time.perf_counter_ns() - self._pending_since_ns > _LATE_FRAME_NS:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Hand the newest frame to the recorder: nothing can be added any more."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._recorder.frame(pending)
+
+    def forget(self) -> None:
+        """Drop what has not been written."""
+        self._pending, self._waiting = None, []
+
+    def _measured(self, finished: FinishedStep) -> MeasuredStep:
+        due, opened = self._measures.due, finished.opened
+        scalars = self._clip_scalars(opened) if due.clipping else {}
+        if due.memory:
+            scalars |= self._meters.read_memory()
+        return MeasuredStep(
+            step=finished.step,
+            time=time.time(),
+            layout=self._model.layout,
+            stage=finished.stage,
+            gradients=finished.gradients,
+            has_statistics=due.gradients > 0,
+            total_norm=finished.gradients.total_norm,
+            parameter_norm=None,
+            loss=finished.loss,
+            samples=opened.samples,
+            scalars=scalars,
+            logged=opened.logged,
+        )
+
+    def _clip_scalars(self, opened: OpenStep) -> dict[str, float]:
+        """What clipping did, measured anew where torch's own numbers do not tell."""
+        clipping = opened.clipping
+        if clipping is None:
+            return {}
+        after = clipping.after
+        if after is None:
+            after = self._model.measure_gradients().total_norm
+        return {} if after is None else clipping_scalars(clipping.before, after)
+
+    def _evidence(self, finished: FinishedStep, modules: ModuleStatistics | None) -> StepEvidence:
+        opened = finished.opened
+        context = describe_outputs(modules) if modules and self._measures.due.anomaly_context else ()
+        return StepEvidence(
+            root=self._model.root,
+            captures=[capture for capture in opened.captures if not capture.is_abandoned],
+            parameters=self._model.parameters,
+            loss=opened.loss,
+            stage=finished.stage,
+            was_scaled=finished.was_scaled,
+            micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
+            no_replay_reason=why_not_replayable(opened) or self._model.no_replay_reason,
+            context=context,
+        )
+
+    def _end(self, measured: MeasuredStep) -> None:
+        """Account for the time, and follow commands, between two steps."""
+        lap = self._meters.read_time()
+        if lap is not None:
+            measured.scalars |= lap.scalars()
+            self._guard.run(
+                "measures", self._measures.end_step, measured, step_ns=lap.step_ns, own_ns=lap.own_ns
+            )
+        self._apply_commands(measured.step)
+
+    def _apply_commands(self, step: int) -> None:
+        if self._measures.mailbox.waiting:
+            self._measures.apply_commands(step)
+
+    def _wait(self, measured: MeasuredStep) -> None:
+        now_ns = time.perf_counter_ns()
+        waiting = self._waiting
+        if waiting and waiting[0].layout is not measured.layout:
+            self.judge_waiting()
+            waiting = self._waiting
+        if not waiting:
+            self._waiting_since_ns = now_ns
+            self._waiting_stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        waiting.append(measured)
+        # Spread over the steps that were judged together.
+        self._measures.charge_judging(self._judging_ns)
+        if len(waiting) >= _WAITING_STEPS or now_ns - self._waiting_since_ns > _WAITING_NS:
+            self.judge_waiting()
+
+    def _judge(self, measured: MeasuredStep, evidence: StepEvidence) -> None:
+        self._incidents.judge(build_observation(measured), measured.time, evidence)
+        if self._raises and self._incidents.critical is not None:
+            # A later step of a running episode would ruin the weights just as the first one.
+            self.anomaly = AnomalyError(self._incidents.critical)
+
+    def _judge_batch(self, waiting: list[MeasuredStep]) -> None:
+        self._incidents.judge_quiet(
+            build_batch(waiting), [measured.time for measured in waiting], self._waiting_stack
+        )

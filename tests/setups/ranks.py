@@ -1,0 +1,313 @@
+"""One rank of a distributed training: `python ranks.py FOLDER LOOP...`, started by `test_setups_distributed`.
+
+Runs each loop without and with the probe, and leaves in FOLDER what this rank saw (`LOOP-RANK.pt`) and the
+journals (`LOOP/spool`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+
+import torch
+import torch.distributed as dist
+from reference import Scene, local, small_model
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+twins: list[dict[str, Tensor]] = []
+"""Per step, this rank's own gradients before any averaging, recomputed in float64."""
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    """Other inputs on every rank."""
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    return [
+        (torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def quiet_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
+
+
+def recompute(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """This rank's gradients of one batch, from a float64 twin."""
+    twin = quiet_model().double()
+    twin.load_state_dict(model.state_dict())
+    loss = F.cross_entropy(twin(inputs.double()), targets)
+    names = [name for name, _ in twin.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(loss, list(twin.parameters())), strict=True))
+
+
+def averaged(
+    scene: Scene, *, bucket_view: bool = False, watched: str = "wrapper", **options: Any
+) -> nn.Module:
+    """DistributedDataParallel, the probe given the wrapper or the model inside it."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=bucket_view, **options)
+    optimizer = torch.optim.AdamW(ddp.parameters())
+    twins.clear()
+    with scene.watch(ddp if watched == "wrapper" else model, optimizer):
+        for inputs, targets in batches(4):
+            twins.append(recompute(model, inputs, targets))
+            optimizer.zero_grad()
+            scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+            scene.note(model, stage="reduced")
+            optimizer.step()
+    return model
+
+
+def accumulated(scene: Scene) -> nn.Module:
+    """Micro-steps without averaging, the last one with it."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with scene.watch(ddp, optimizer):
+        for index, (inputs, targets) in enumerate(batches(6)):
+            if index % 3 < 2:
+                with ddp.no_sync():
+                    scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+                continue
+            scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+            scene.note(model, stage="reduced")
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def never_averaged(scene: Scene) -> nn.Module:
+    """Local SGD: every step is this rank's own."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with scene.watch(ddp, optimizer):
+        for inputs, targets in batches(3):
+            optimizer.zero_grad()
+            with ddp.no_sync():
+                scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+            scene.note(model, stage="local")
+            optimizer.step()
+    return model
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = nn.ModuleList(nn.Linear(6, 3) for _ in range(3))
+
+    def forward(self, x: Tensor, chosen: int) -> Tensor:
+        result: Tensor = self.experts[chosen](x)
+        return result
+
+
+def unused(scene: Scene) -> nn.Module:
+    """Two ranks use two of the three experts; the third has no gradient anywhere."""
+    model = Experts()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with scene.watch(ddp, optimizer):
+        for index, (inputs, targets) in enumerate(batches(4)):
+            optimizer.zero_grad()
+            chosen = (index + dist.get_rank()) % 3
+            scene.backward(F.cross_entropy(ddp(inputs, chosen), targets), samples=8)
+            scene.note(model, stage="reduced")
+            optimizer.step()
+    return model
+
+
+def uneven(scene: Scene) -> nn.Module:
+    """The second rank has fewer batches, and only follows the other one's averaging after that."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with scene.watch(ddp, optimizer), Join([ddp]):
+        for inputs, targets in batches(5 - 2 * dist.get_rank()):
+            optimizer.zero_grad()
+            scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+            scene.note(model, stage="reduced")
+            optimizer.step()
+    return model
+
+
+def sharded(scene: Scene, *, when: str = "before", micro_steps: int = 1) -> nn.Module:
+    """FSDP2, sharded before or after the probe is attached; gradients kept whole for the test's own norm."""
+    torch.manual_seed(0)
+    model = small_model()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def shard() -> None:
+        for layer in (model[0], model[4]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+    if when == "before":
+        shard()
+    optimizer = torch.optim.AdamW(model.parameters()) if when == "before" else None
+    with scene.watch(model, optimizer):
+        if when == "after":
+            shard()
+        optimizer = optimizer or torch.optim.AdamW(model.parameters())
+        for index, (inputs, targets) in enumerate(batches(3 * micro_steps)):
+            scene.backward(F.cross_entropy(model(inputs), targets), samples=8)
+            if index % micro_steps == micro_steps - 1:
+                scene.note(model, stage="shard")
+                wholes.append(whole_norm(model))
+                optimizer.step()
+                optimizer.zero_grad()
+    return local_copy(model)
+
+
+wholes: list[float] = []
+"""Norms of the whole gradient, put together from all ranks by torch."""
+
+
+def whole_norm(model: nn.Module) -> float:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    full = [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
+    return math.sqrt(sum(g.double().square().sum().item() for g in full))
+
+
+def local_copy(model: nn.Module) -> nn.Module:
+    """This rank's parts as plain tensors, for the comparison."""
+    parts = nn.ParameterDict()
+    for name, p in model.named_parameters():
+        parts[name.replace(".", "-")] = local(p.detach()).clone()
+    return parts
+
+
+def split(scene: Scene) -> nn.Module:
+    """Tensor parallel: the first layer by columns, the second by rows."""
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = quiet_model()
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(5)
+    with scene.watch(model, optimizer):
+        for _ in range(3):
+            inputs, targets = torch.randn(8, 6, generator=generator), torch.tensor([0, 1, 2, 0] * 2)
+            optimizer.zero_grad()
+            scene.backward(F.cross_entropy(model(inputs), targets), samples=8)
+            scene.note(model, stage="shard")
+            optimizer.step()
+    return local_copy(model)
+
+
+def replicated(scene: Scene) -> nn.Module:
+    """DTensors of which every rank has the whole: nothing is sharded."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Linear(6, 3, bias=False)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        model.weight = nn.Parameter(distribute_tensor(torch.randn(3, 6), mesh))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with scene.watch(model, optimizer):
+        for _ in range(2):
+            optimizer.zero_grad()
+            inputs = distribute_tensor(torch.ones(4, 6), mesh)
+            output = model(inputs)
+            scene.backward(output.square().mean().to_local(), samples=4)
+            scene.note(model)
+            optimizer.step()
+    return local_copy(model)
+
+
+def bad_on_one_rank(scene: Scene) -> nn.Module:
+    """FSDP2 with a NaN loss on rank 0 alone: a replay there would wait for the other rank for ever."""
+    torch.manual_seed(0)
+    model = quiet_model()
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with scene.watch(model, optimizer):
+        for index, (inputs, targets) in enumerate(batches(3)):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            (loss * math.nan if index == 1 and dist.get_rank() == 0 else loss).backward()
+            if index != 1:
+                optimizer.step()
+    return local_copy(model)
+
+
+LOOPS: dict[str, Callable[[Scene], nn.Module]] = {
+    "averaged": averaged,
+    "bucket views": lambda scene: averaged(scene, bucket_view=True),
+    "inner": lambda scene: averaged(scene, watched="inner"),
+    "static graph": lambda scene: averaged(scene, static_graph=True),
+    "accumulated": accumulated,
+    "never averaged": never_averaged,
+    "unused": unused,
+    "uneven": uneven,
+    "sharded": sharded,
+    "sharded later": lambda scene: sharded(scene, when="after"),
+    "sharded and accumulated": lambda scene: sharded(scene, micro_steps=2),
+    "split": split,
+    "replicated": replicated,
+    "bad on one rank": bad_on_one_rank,
+}
+
+
+class _Lines(logging.Handler):
+    """What the user is told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def run(name: str, folder: Path) -> None:
+    """Run one loop twice, and leave what this rank saw of it."""
+    plain, watched = Scene(None), Scene(folder / name / "spool")
+    wholes.clear()
+    handler = _Lines()
+    logging.getLogger("probe").addHandler(handler)
+    states, random_states = [], []
+    for scene in (plain, watched):
+        torch.manual_seed(7)
+        states.append(LOOPS[name](scene).state_dict())
+        random_states.append(torch.get_rng_state())
+    logging.getLogger("probe").removeHandler(handler)
+    seen = {
+        "steps": plain.steps,
+        "states": states,
+        "random": torch.equal(*random_states),
+        "twins": list(twins),
+        "wholes": wholes[: len(wholes) // 2],
+        "told": handler.lines,
+    }
+    torch.save(seen, folder / f"{name}-{dist.get_rank()}.pt")
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Join the group, run the loops, leave."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    for name in names:
+        run(name, folder)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    assert os.environ["MASTER_ADDR"]
+    main(Path(sys.argv[1]), sys.argv[2:])

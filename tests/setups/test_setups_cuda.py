@@ -1,0 +1,125 @@
+"""CUDA: the same numbers as on the CPU, side streams, scalers and graphs. Skipped where there is no GPU."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from journals import read_journal
+from reference import Scene, batches, recorded, small_model
+from torch import nn
+from torch.nn import functional as F
+
+import probe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; this machine has none"),
+]
+
+
+def device_model() -> nn.Sequential:
+    return small_model().to("cuda")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_loop_on_a_gpu_has_every_number_of_its_gradients(tmp_path: Path, fused: bool) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = device_model()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        with scene.watch(model, optimizer):
+            for inputs, targets in batches(4):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(inputs.cuda()), targets.cuda())
+                scene.backward(loss, samples=8)
+                scene.note(model)
+                optimizer.step()
+        return model
+
+    recorded(loop, tmp_path)
+
+
+def test_scaled_half_precision_on_a_gpu_is_measured_unscaled(tmp_path: Path) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = device_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
+        with scene.watch(model, optimizer):
+            for inputs, targets in batches(4):
+                optimizer.zero_grad()
+                with torch.autocast("cuda", torch.float16):
+                    loss = F.cross_entropy(model(inputs.cuda()), targets.cuda())
+                scene.backward(loss, raw=scaler.scale(loss), samples=8)
+                scaler.unscale_(optimizer)
+                scene.note(model, stage="unscaled")
+                scaler.step(optimizer)
+                scaler.update()
+        return model
+
+    recorded(loop, tmp_path)
+
+
+def test_step_on_a_side_stream_is_measured_after_its_backward(tmp_path: Path) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = device_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with scene.watch(model, optimizer):
+            for inputs, targets in batches(4):
+                with torch.cuda.stream(stream):
+                    optimizer.zero_grad()
+                    loss = F.cross_entropy(model(inputs.cuda()), targets.cuda())
+                    scene.backward(loss, samples=8)
+                    scene.note(model)
+                    optimizer.step()
+        torch.cuda.current_stream().wait_stream(stream)
+        return model
+
+    recorded(loop, tmp_path)
+
+
+def test_model_moved_to_the_gpu_in_mid_run_keeps_its_rows(tmp_path: Path) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with scene.watch(model, optimizer):
+            for index, (inputs, targets) in enumerate(batches(4)):
+                device = "cuda" if index > 1 else "cpu"
+                model.to(device)
+                optimizer.zero_grad()
+                scene.backward(F.cross_entropy(model(inputs.to(device)), targets.to(device)), samples=8)
+                scene.note(model)
+                optimizer.step()
+        return model
+
+    recorded(loop, tmp_path)
+
+
+def test_whole_step_captured_in_a_graph_is_left_alone(tmp_path: Path) -> None:
+    """Reading a number would break the capture, and a replay runs no Python: the warm-up is recorded."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.ones(8, 6, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with probe.watch(model, optimizer, spool=tmp_path, run="run"), warnings.catch_warnings():
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        optimizer.zero_grad()
+        with torch.cuda.graph(graph):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        before = model[0].weight.detach().clone()
+        for _ in range(3):
+            graph.replay()
+        assert not torch.equal(before, model[0].weight)
+    journal = read_journal(tmp_path / "run")
+    assert [frame.step for frame in journal.frames][:3] == [0, 1, 2]
+    assert not any("probe_failures" in frame.scalars for frame in journal.frames)

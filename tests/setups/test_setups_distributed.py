@@ -1,0 +1,303 @@
+"""Several ranks as real processes (gloo): what each of them records, and that none waits for another."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from journals import Journal, read_journal
+from reference import assert_frames, assert_gradients, assert_same_state
+
+from probe.journal_reader import list_runs
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ON_TWO = (
+    "averaged",
+    "bucket views",
+    "inner",
+    "static graph",
+    "accumulated",
+    "never averaged",
+    "unused",
+    "uneven",
+    "sharded",
+    "sharded later",
+    "sharded and accumulated",
+    "split",
+    "replicated",
+)
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """What a training process of ours starts with: no settings of the user's, one thread."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NANSCOPE_")}
+    path = os.pathsep.join([str(ROOT), str(HERE), str(HERE.parent / "integration")])
+    return {
+        **kept,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "NANSCOPE_CONNECT": "",
+        "NANSCOPE_SPOOL": str(folder / "spool"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        **more,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        return int(probe_socket.getsockname()[1])
+
+
+def launch(folder: Path, world_size: int, names: tuple[str, ...], *, timeout_s: float = 150) -> None:
+    """Run the loops on so many ranks; a failure shows what the ranks wrote."""
+    port, processes = str(free_port()), []
+    for rank in range(world_size):
+        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(HERE / "ranks.py"), str(folder), *names],
+                env=environment(folder, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **ranks),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(10)
+    assert [process.returncode for process in processes] == [0] * world_size, "\n".join(outputs)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    launch(folder, 2, ON_TWO)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    launch(folder, 4, ("averaged", "accumulated"))
+    return folder
+
+
+def seen_by(folder: Path, name: str, rank: int) -> dict[str, Any]:
+    seen: dict[str, Any] = torch.load(folder / f"{name}-{rank}.pt", weights_only=False)
+    return seen
+
+
+def journal_of(folder: Path, name: str, rank: int) -> Journal:
+    return read_journal(folder / name / "spool" / "run", rank)
+
+
+def assert_rank(folder: Path, name: str, rank: int) -> Journal:
+    """One rank's frames are what it saw, and its weights those of the run without the probe."""
+    seen, journal = seen_by(folder, name, rank), journal_of(folder, name, rank)
+    assert_same_state(*seen["states"])
+    assert seen["random"]
+    assert_frames(journal, seen["steps"])
+    return journal
+
+
+@pytest.mark.parametrize("name", ON_TWO)
+def test_each_of_two_ranks_records_what_it_has(two_ranks: Path, name: str) -> None:
+    for rank in range(2):
+        assert_rank(two_ranks, name, rank)
+
+
+@pytest.mark.parametrize("name", ["averaged", "accumulated"])
+def test_each_of_four_ranks_records_what_it_has(four_ranks: Path, name: str) -> None:
+    norms = [
+        [frame.scalars["grad_norm"] for frame in assert_rank(four_ranks, name, rank).frames]
+        for rank in range(4)
+    ]
+    assert norms[0] == norms[1] == norms[2] == norms[3]
+
+
+@pytest.mark.parametrize("name", ["averaged", "bucket views", "inner", "static graph"])
+def test_averaged_gradients_are_the_mean_of_the_ranks_own(two_ranks: Path, name: str) -> None:
+    own = [seen_by(two_ranks, name, rank)["twins"] for rank in range(2)]
+    means = [
+        {parameter: (first[parameter] + second[parameter]) / 2 for parameter in first}
+        for first, second in zip(*own, strict=True)
+    ]
+    for rank in range(2):
+        journal = journal_of(two_ranks, name, rank)
+        for frame, mean in zip(journal.frames, means, strict=True):
+            assert_gradients(frame, journal.layouts[0], mean, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["averaged", "bucket views", "inner", "accumulated", "unused"])
+def test_ranks_agree_on_the_norm_of_averaged_gradients(two_ranks: Path, name: str) -> None:
+    first, second = (journal_of(two_ranks, name, rank).frames for rank in range(2))
+    assert [f.scalars["grad_norm"] for f in first] == [f.scalars["grad_norm"] for f in second]
+    assert [f.scalars["loss"] for f in first] != [f.scalars["loss"] for f in second]
+
+
+def test_rank_without_inputs_left_adds_no_steps(two_ranks: Path) -> None:
+    assert [len(journal_of(two_ranks, "uneven", rank).frames) for rank in range(2)] == [5, 3]
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded and accumulated"])
+def test_sharded_norms_make_the_norm_of_the_whole(two_ranks: Path, name: str) -> None:
+    """Square root of the sum of the ranks' squares, as the user is told."""
+    norms = [[f.scalars["grad_norm"] for f in journal_of(two_ranks, name, rank).frames] for rank in range(2)]
+    expected = seen_by(two_ranks, name, 0)["wholes"]
+    np.testing.assert_allclose(np.hypot(*norms), expected, rtol=1e-5)
+    assert norms[0] != norms[1]
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded later", "split"])
+def test_user_is_told_once_that_norms_are_of_shards(two_ranks: Path, name: str) -> None:
+    for rank in range(2):
+        (told,) = seen_by(two_ranks, name, rank)["told"]
+        assert "each rank records the gradients of its own part (stage 'shard')" in told
+
+
+def test_replicated_parameters_are_not_called_shards(two_ranks: Path) -> None:
+    assert seen_by(two_ranks, "replicated", 0)["told"] == []
+
+
+def test_bad_step_of_a_sharded_model_is_not_replayed_and_says_why(tmp_path: Path) -> None:
+    launch(tmp_path, 2, ("bad on one rank",), timeout_s=120)
+    journal = journal_of(tmp_path, "bad on one rank", 0)
+    (event,) = [event for event in journal.latest_events if event.severity == "critical"]
+    assert (event.kind, event.step, event.origin) == ("nonfinite_loss", 1, None)
+    assert "sharded over several ranks" in event.message
+    assert "replayed" not in {event.kind for event in journal.latest_events}
+
+
+SCRIPT = """
+import os, pathlib, time, torch, probe
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+with probe.watch(model, optimizer) as run:
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        if step == 1 and not again and os.environ["RANK"] == "1":
+            run.flush()
+            folder, deadline = pathlib.Path(os.environ["NANSCOPE_SPOOL"]) / run.run, time.time() + 60
+            while not list(folder.glob("0-*/events-*")) and time.time() < deadline:
+                time.sleep(0.05)
+            os._exit(3)
+"""
+
+
+def test_torchrun_ranks_and_their_restart_are_one_run_with_new_incarnations(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("--max-restarts", "1", "--monitor-interval", "0.1", str(script)),
+    ]
+    done = run_quietly(command, environment(tmp_path), timeout_s=150)
+    assert done.returncode == 0, done.stdout
+    (run,) = list_runs(tmp_path / "spool")
+    assert len(list(run.glob("0-*"))) == len(list(run.glob("1-*"))) == 2
+    for rank in range(2):
+        assert [frame.step for frame in read_journal(run, rank).frames] == [0, 1, 2]
+
+
+def test_rank_that_joins_later_is_part_of_the_run(tmp_path: Path) -> None:
+    """Ranks that no common launcher started agree by `NANSCOPE_RUN`."""
+    script = textwrap.dedent(
+        """
+        import torch, probe
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with probe.watch(model, optimizer):
+            for _ in range(2):
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+        """
+    )
+    for rank, world_size in (("0", "1"), ("1", "2")):
+        variables = environment(tmp_path, NANSCOPE_RUN="elastic", RANK=rank, WORLD_SIZE=world_size)
+        done = run_quietly([sys.executable, "-c", script], variables, timeout_s=120)
+        assert done.returncode == 0, done.stdout
+    (run,) = list_runs(tmp_path / "spool")
+    starts = [read_journal(run, rank).start for rank in range(2)]
+    assert [(start.run, start.rank, start.world_size) for start in starts] == [
+        ("elastic", 0, 1),
+        ("elastic", 1, 2),
+    ]
+
+
+WORKERS = """
+import sys, torch, probe
+from torch.utils.data import DataLoader, Dataset
+
+class Squares(Dataset):
+    def __init__(self, run):
+        self.run = run
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        # A worker that trains something of its own leaves no trace in the run.
+        twin = torch.nn.Linear(1, 1)
+        twin(torch.ones(1, 1)).sum().backward()
+        return torch.full((3,), float(index))
+
+if __name__ == "__main__":
+    for method in sys.argv[1:]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with probe.watch(model, optimizer, run=method) as run:
+            loader = DataLoader(Squares(None), batch_size=2, num_workers=1, multiprocessing_context=method)
+            for _ in range(2):
+                for batch in loader:
+                    optimizer.zero_grad()
+                    model(batch).sum().backward()
+                    optimizer.step()
+        print(method, [p.sum().item() for p in model.parameters()], flush=True)
+"""
+
+
+def test_workers_of_a_loader_leave_the_run_alone(tmp_path: Path) -> None:
+    """Started by fork, forkserver and spawn: one incarnation each, its frames complete, the same weights."""
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    methods = ["fork", "forkserver", "spawn"]
+    done = run_quietly([sys.executable, str(script), *methods], environment(tmp_path), timeout_s=90)
+    assert done.returncode == 0, done.stdout
+    weights = {line.partition(" ")[2] for line in done.stdout.splitlines() if line.split()[0] in methods}
+    assert len(weights) == 1
+    for method in methods:
+        (incarnation,) = (tmp_path / "spool" / method).glob("0-*")
+        assert incarnation.is_dir()
+        frames = read_journal(tmp_path / "spool" / method).frames
+        assert [frame.step for frame in frames] == list(range(8))
+        assert {frame.scalars["samples"] for frame in frames} == {2.0}
+
+
+def run_quietly(
+    command: list[str], variables: Mapping[str, str], *, timeout_s: float
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        env=dict(variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
