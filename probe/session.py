@@ -12,15 +12,17 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from .analysis.session_calls import AnalysisCalls
 from .config import Level, Mode, ProbeConfig, is_switched_off
+from .control import Command, SetFeatures, SetLevel
 from .errors import JournalError
 from .guard import Guard
 from .incidents import IncidentReporter
@@ -59,7 +61,7 @@ def watch(
         model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
         optimizer: the one whose `step` ends a training step, as does that of any other which updates the
             same parameters; None takes every one that updates the model.
-        level: "off" or "basic" (the default).
+        level: "off", "basic" (the default), "advanced" or "extreme".
         name: what the page calls the run; the script's file name by default.
         mode: "detect" (the default), "warn" or "raise".
         **options: the other fields of `ProbeConfig`.
@@ -72,12 +74,12 @@ def watch(
     """
     config = ProbeConfig.resolve({"level": level, "name": name, "mode": mode, **options})
     if is_switched_off() or config.level == "off":
-        return Probe._inert()
+        return Probe._inert(model)
     if not isinstance(model, nn.Module):
         raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise ValueError(f"watch() takes a torch.optim.Optimizer or None, got {type(optimizer).__name__}")
-    running = _sessions.get(id(unwrap(model)))
+    running = running_session(model)
     if running is not None:
         return running
     if not torch.__version__.startswith(f"{_TESTED_TORCH}."):
@@ -89,7 +91,23 @@ def watch(
     return Probe._attached(model, optimizer, config)
 
 
-class Probe:
+def running_session(model: nn.Module) -> Probe | None:
+    """Return the session that watches `model`, if one does."""
+    return _sessions.get(id(unwrap(model)))
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
+    """Clip a model's gradients to a global L2 norm; see `Probe.clip_gradients`.
+
+    Without a session that watches the model, this is torch.nn.utils.clip_grad_norm_.
+    """
+    session = running_session(model)
+    if session is None:
+        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    return session.clip_gradients(max_norm)
+
+
+class Probe(AnalysisCalls):
     """One running session; made by `watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -110,9 +128,12 @@ class Probe:
         self._complained: set[str] = set()
 
     @classmethod
-    def _inert(cls) -> Probe:
+    def _inert(cls, model: nn.Module) -> Probe:
         """A handle that records nothing."""
-        return cls()
+        probe = cls()
+        if isinstance(model, nn.Module):
+            probe._model_reference = weakref.ref(unwrap(model))
+        return probe
 
     @classmethod
     def _attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
@@ -163,7 +184,58 @@ class Probe:
                 readable[name if name == "loss" else _LOGGED_PREFIX + name] = deferred_float(name, value)
             except ValueError as error:
                 self._complain(name, str(error))
-        self._guard.run("log", self._tracker.log, readable)
+        self._log_deferred(readable)
+
+    def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
+        if self._tracker is not None:
+            self._guard.run("log", self._tracker.log, dict(values))
+
+    def _watched_model(self) -> nn.Module | None:
+        return None if self._model_reference is None else self._model_reference()
+
+    def set_level(self, level: Level, **features: int) -> None:
+        """Measure more or less from the next step on, from any thread; on an inert handle nothing happens.
+
+        Args:
+            level: "off", "basic", "advanced" or "extreme".
+            **features: single switches over it, each every how many steps, 0 for never (see
+                `probe.levels.Features`): `run.set_level("basic", activations=100)`.
+
+        Raises:
+            ValueError: no such level or feature, or a period out of range.
+        """
+        commands: list[Command] = [SetLevel(level)]
+        if features:
+            commands.append(SetFeatures(features))
+        for command in commands:
+            if self._tracker is not None:
+                self._tracker.post(command)
+
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Clip the watched model's gradients to a global L2 norm, as torch.nn.utils.clip_grad_norm_ does.
+
+        Reuses the norm that the step is measured by: the gradients are read once for both, and multiplied
+        only where the norm is above the limit. Gradients that are not finite are left as they are, where
+        torch spreads one NaN over all of them.
+
+        Args:
+            max_norm: largest norm that is left.
+
+        Returns:
+            The norm before, a tensor with one element.
+
+        Raises:
+            ValueError: the session is closed or the model is gone.
+            AnomalyError: in `mode="raise"`, where the gradients are not finite.
+        """
+        model = self._watched_model()
+        if model is None:
+            raise ValueError(
+                "clip_gradients() needs the watched model, and this session watches none any more"
+            )
+        if self._tracker is None:
+            return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        return self._tracker.clip_gradients(float(max_norm))
 
     def record_event(self, message: str, **data: float) -> None:
         """Put an event of your own on the timeline (kind `custom`), with numbers if you like."""
@@ -174,7 +246,9 @@ class Probe:
         )
 
     def flush(self) -> None:
-        """Wait until everything recorded so far is in the journal."""
+        """Wait until everything recorded so far is judged and in the journal."""
+        if self._tracker is not None:
+            self._tracker.judge_waiting()
         if self._recorder is not None:
             self._recorder.flush()
 
@@ -202,6 +276,7 @@ class Probe:
         if self._incidents is None or self._tracker is None:
             return
         self._reported = error
+        self._tracker.judge_waiting()
         step = self._tracker.next_step
         self._guard.run("exception", self._incidents.exception, error, trace, step=step, time=time.time())
 

@@ -417,10 +417,10 @@ def test_failure_of_the_probe_is_counted_and_training_goes_on(
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with probe.watch(model, optimizer) as run:
-        monkeypatch.setattr(run._incidents, "judge", lambda *_: 1 / 0)
-        losses = train(model, optimizer, 3)
+        monkeypatch.setattr(run._incidents, "judge_quiet", lambda *_: 1 / 0)
+        losses = train(model, optimizer, 20)
     frames = run_of(spool).frames
-    assert len(losses) == len(frames) == 3
+    assert len(losses) == len(frames) == 20
     assert frames[-1].scalars["probe_failures"] == 1.0
 
 
@@ -612,7 +612,7 @@ def test_unfrozen_and_replaced_parameters_get_a_layout_of_their_own(spool: Path)
     names = [[parameter.name for parameter in layout.parameters] for layout in journal.layouts]
     trainable = [name for name, _ in model.named_parameters()]
     assert names == [trainable[2:], trainable, trainable]
-    assert [frame.layout for frame in journal.frames] == [0] * 20 + [1] * 5 + [2] * 2
+    assert [frame.layout for frame in journal.frames] == [0] * 3 + [1] * 22 + [2] * 2
     norms = unpack_column(next(c for c in journal.frames[-1].columns if c.name == "grad_norm"))
     expected = [p.grad.norm().item() for p in model.parameters() if p.grad is not None]
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
@@ -657,3 +657,23 @@ def test_close_after_the_model_is_gone_has_written_everything(spool: Path) -> No
     run.close()
     assert len(run_of(spool).frames) == 2
     assert run_of(spool).end is not None
+
+
+def test_events_reach_an_injected_logger(caplog: pytest.LogCaptureFixture) -> None:
+    model, logger = make_model(), logging.getLogger("users.own")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer, replay=False, logger=logger), caplog.at_level("INFO"):
+        (model(torch.randn(4, 6)) * math.nan).sum().backward()
+        optimizer.step()
+    assert ("users.own", logging.ERROR) in {(record.name, record.levelno) for record in caplog.records}
+
+
+def test_clip_gradients_of_a_model_nobody_watches_is_torchs() -> None:
+    model, twin = make_model(), make_model()
+    for network in (model, twin):
+        torch.manual_seed(0)
+        network(torch.ones(4, 6)).sum().backward()
+    expected = nn.utils.clip_grad_norm_(twin.parameters(), 0.01)
+    assert torch.equal(probe.clip_gradients(model, 0.01), expected)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
