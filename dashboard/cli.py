@@ -1,7 +1,7 @@
 """The command `dashboard`: reads arguments, prints, and maps errors to exit codes; imports nothing heavy.
 
-Exit codes: 0 done, 1 the reader of our output went away, 2 a user's mistake (one sentence on stderr),
-130 Ctrl-C.
+Exit codes: 0 done, 1 the reader of our output went away (or `doctor` found something missing), 2 a user's
+mistake (one sentence on stderr), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(unsupported_python(sys.version_info[:2]))
     from probe.errors import ProbeError
 
+    from .commands.run import split_command
     from .errors import DashboardError
 
-    arguments = _parser().parse_args(argv)
+    options, command = split_command(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(options, argparse.Namespace(command=command))
     try:
         code: int = arguments.handler(arguments)
         sys.stdout.flush()
@@ -87,9 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_demo(commands)
+    _add_run(commands)
     _add_events(commands)
     _add_export(commands)
     _add_open(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -108,6 +112,24 @@ def _add_demo(commands: Commands) -> None:
     demo.set_defaults(handler=_demo)
 
 
+def _add_run(commands: Commands) -> None:
+    from .commands.run import LEVELS
+
+    run = commands.add_parser(
+        "run",
+        help="run a training script unchanged, and record it",
+        allow_abbrev=False,
+        usage="dashboard run [OPTIONS] script.py [ARGS]\n       dashboard run [OPTIONS] -m MODULE [ARGS]",
+    )
+    run.add_argument(
+        "--level", choices=LEVELS, help="how much is recorded (default: NANSCOPE_LEVEL, or basic)"
+    )
+    run.add_argument("--spool", type=Path, help="folder for the journals (default: NANSCOPE_SPOOL)")
+    run.add_argument("--connect", metavar="ADDRESS", help="dashboard to ship to (default: the local one)")
+    run.add_argument("--quiet", action="store_true", help="say nothing on stderr")
+    run.set_defaults(handler=_run, parser=run)
+
+
 def _add_events(commands: Commands) -> None:
     events = commands.add_parser("events", help="list a run's events from its journals")
     _add_target(events)
@@ -116,12 +138,20 @@ def _add_events(commands: Commands) -> None:
 
 
 def _add_export(commands: Commands) -> None:
+    from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
+
     export = commands.add_parser("export", help="write a run as one file that needs no network and no server")
     _add_target(export)
     export.add_argument("--format", choices=("html", "json"), default="html")
-    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="- is stdout")
     export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
     export.add_argument("--theme", choices=("dark", "light", "system"), default="system")
+    export.add_argument(
+        "--heatmap",
+        choices=[statistic.id for statistic in STATISTICS],
+        default=DEFAULT_STATISTIC,
+        help="what its heatmap shows (default: %(default)s)",
+    )
     export.set_defaults(handler=_export)
 
 
@@ -130,6 +160,12 @@ def _add_open(commands: Commands) -> None:
     command.add_argument("spool", metavar="SPOOL")
     _add_page_options(command, ingest="tcp://127.0.0.1:*")
     command.set_defaults(handler=_open)
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = commands.add_parser("doctor", help="say what works on this machine, what cannot, and why")
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.set_defaults(handler=_doctor)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -213,6 +249,21 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _run(arguments: argparse.Namespace) -> int:
+    from .commands.run import run_script
+
+    if not arguments.command:
+        arguments.parser.error("which script? Give its file, or -m and a module")
+    run_script(
+        arguments.command,
+        level=arguments.level,
+        spool=arguments.spool,
+        connect=arguments.connect,
+        is_quiet=arguments.quiet,
+    )
+    return 0
+
+
 def _export(arguments: argparse.Namespace) -> int:
     from .commands.export import export_run
 
@@ -222,6 +273,7 @@ def _export(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         rank=arguments.rank,
         theme=arguments.theme,
+        statistic=arguments.heatmap,
         notice=_notice,
     )
     return 0
@@ -240,3 +292,13 @@ def _open(arguments: argparse.Namespace) -> int:
         notice=_notice,
     )
     return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .commands.doctor import examine, report_json, table_lines
+
+    _tolerate_any_encoding()
+    report = examine()
+    for line in [report_json(report)] if arguments.json else table_lines(report):
+        print(line)
+    return 0 if report.is_usable else 1

@@ -16,9 +16,7 @@ import msgspec
 
 DEFAULT_PAGE_PORT: Final = 8050
 DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
-_NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"}
-)
+NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
 
 
 class ServeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +40,7 @@ def default_spool(environment: Mapping[str, str] = os.environ) -> Path:
     if chosen := environment.get("NANSCOPE_SPOOL"):
         return Path(chosen)
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanscope" / "spool"
-    if file_system_type(cache) in _NETWORK_FILE_SYSTEMS:
+    if file_system_type(cache) in NETWORK_FILE_SYSTEMS:
         return Path(tempfile.gettempdir()) / f"nanscope-{os.getuid()}" / "spool"
     return cache
 

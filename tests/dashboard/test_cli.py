@@ -96,6 +96,25 @@ def test_export_file_that_cannot_be_written_is_one_sentence(
     assert capsys.readouterr().err == expected
 
 
+def test_export_to_a_dash_writes_to_stdout_and_no_file(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "spool", steps=3)
+    command = [sys.executable, "-m", "dashboard", "export", str(run), "--format", "json", "-o", "-"]
+    (tmp_path / "here").mkdir()
+    result = subprocess.run(
+        command, capture_output=True, timeout=60, check=True, cwd=tmp_path / "here",
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert json.loads(result.stdout)["run"]["id"] == run.name
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_export_heatmap_that_is_none_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["export", "x", "-o", "y", "--heatmap", "nonsense"])
+    assert exit_info.value.code == 2
+    assert "activation_rms" in capsys.readouterr().err
+
+
 def test_export_of_a_journal_without_a_readable_record_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,83 @@
+"""`dashboard run`: becomes the script's own Python, which records by itself what the script trains.
+
+The process is replaced: arguments, exit code, signals and tracebacks are those of ``python script.py``. What
+attaches is the probe's `sitecustomize`, through the environment, so that ranks which the script spawns have
+it too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import probe.places
+
+_WITH_VALUE = frozenset({"--level", "--spool", "--connect"})
+LEVELS = ("off", "basic", "advanced", "extreme")
+_SITE = Path(probe.places.__file__).with_name("launch") / "site"
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the command line of `dashboard run` before the script, or the -m: the rest is the script's own.
+
+    Returns:
+        The arguments that are ours, and those of ``python``; all are ours for another command.
+    """
+    arguments = list(argv)
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    position = 1
+    while position < len(arguments):
+        argument = arguments[position]
+        if argument == "--":
+            return arguments[:position], arguments[position + 1 :]
+        if argument == "-m" or not argument.startswith("-"):
+            break
+        position += 2 if argument in _WITH_VALUE else 1
+    return arguments[:position], arguments[position:]
+
+
+def run_script(
+    command: Sequence[str],
+    *,
+    level: str | None = None,
+    spool: Path | None = None,
+    connect: str | None = None,
+    is_quiet: bool = False,
+) -> None:
+    """Replace this process by ``python COMMAND``; does not return.
+
+    Args:
+        command: the script and its arguments, or ``-m``, the module and its arguments.
+        level: of recording; None leaves it to NANSCOPE_LEVEL.
+        spool: folder for the journals; None leaves it to NANSCOPE_SPOOL.
+        connect: address of a dashboard; None leaves it to NANSCOPE_CONNECT.
+        is_quiet: say nothing on stderr.
+    """
+    environment = dict(os.environ)
+    folder = None if spool is None else str(spool.absolute())
+    chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect}
+    environment |= {f"NANSCOPE_{name}": value for name, value in chosen.items() if value is not None}
+    if environment.get("NANSCOPE_LEVEL") != "off":
+        environment |= launch_environment(environment, is_quiet=is_quiet)
+    sys.stdout.flush()
+    # Options of the interpreter itself, such as -u, hold for the script as well.
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    os.execve(sys.executable, [sys.executable, *options, *command], environment)
+
+
+def launch_environment(environment: Mapping[str, str], *, is_quiet: bool) -> dict[str, str]:
+    """Return the variables by which the script and its children find the probe."""
+    ours = str(_SITE)
+    paths = [
+        entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", ours)
+    ]
+    run = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+    return {
+        "PYTHONPATH": os.pathsep.join([ours, *paths]),
+        "NANSCOPE_LAUNCH": "|".join([run, str(os.getpid()), "1" if is_quiet else "0", sys.prefix]),
+    }

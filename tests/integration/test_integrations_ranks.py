@@ -1,0 +1,87 @@
+"""The trainers' callbacks on two gloo ranks, against the same training in float64 in one process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ranks_trainer
+import torch
+from journals import Journal, read_journal
+from torch.nn import functional as F
+
+from probe.columns import unpack_column
+
+SCRIPT = Path(ranks_trainer.__file__)
+COMMANDS = {
+    "lightning": [sys.executable, str(SCRIPT), "lightning"],
+    "huggingface": [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *(str(SCRIPT), "huggingface"),
+    ],
+}
+
+
+def train_in_float64() -> tuple[list[float], np.ndarray]:
+    """Losses and (steps, parameters) gradient norms of both ranks together, without the last batch."""
+    model, (inputs, targets) = ranks_trainer.make_net().double(), ranks_trainer.make_data()
+    losses, norms = [], []
+    for rows in torch.arange(len(inputs)).split(2 * ranks_trainer.BATCH_SIZE)[:-1]:
+        loss = F.cross_entropy(model(inputs[rows].double()), targets[rows])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        losses.append(loss.item())
+        norms.append([gradient.norm().item() for gradient in gradients])
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= ranks_trainer.RATE * gradient
+    return losses, np.array(norms)
+
+
+def norms_of(run: Journal) -> np.ndarray:
+    columns = [next(c for c in frame.columns if c.name == "grad_norm") for frame in run.frames]
+    return np.array([unpack_column(column) for column in columns])
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Journal]:
+    """What each rank recorded."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "NANSCOPE_SPOOL": str(folder / "spool"), "NANSCOPE_CONNECT": ""}
+    command = COMMANDS[request.param]
+    finished = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150
+    )
+    assert finished.returncode == 0, finished.stderr
+    (run,) = (folder / "spool").iterdir()
+    return [read_journal(run, rank) for rank in (0, 1)]
+
+
+def test_integration_on_two_ranks_records_one_run_of_reduced_gradients(trained: list[Journal]) -> None:
+    losses, norms = train_in_float64()
+    for rank, run in enumerate(trained):
+        assert (run.start.rank, run.start.world_size) == (rank, 2)
+        assert run.layouts[0].parameters[0].name == "net.0.weight"
+        assert {frame.stage for frame in run.frames} == {"reduced"}
+        np.testing.assert_allclose(norms_of(run)[:-1], norms, rtol=1e-4)
+        assert run.end is not None
+    each = np.array([[frame.scalars["loss"] for frame in run.frames[:-1]] for run in trained])
+    np.testing.assert_allclose(each.mean(axis=0), losses, rtol=1e-4)
+
+
+def test_integration_on_two_ranks_counts_the_samples_of_each(
+    trained: list[Journal],
+) -> None:
+    for run in trained:
+        samples = [frame.scalars.get("samples") for frame in run.frames]
+        assert samples == [ranks_trainer.BATCH_SIZE] * ranks_trainer.STEPS
+
+
+def test_integration_on_two_ranks_names_the_origin_of_a_nan(
+    trained: list[Journal],
+) -> None:
+    for run in trained:
+        (event,) = [event for event in run.latest_events if event.kind == "nonfinite_loss"]
+        assert event.origin is not None
+        assert (event.step, event.origin.op, event.origin.module) == (3, "sqrt", "net.2")

@@ -1,0 +1,338 @@
+"""`dashboard run`: an unmodified script does what it does without, and is recorded all the same.
+
+Every script runs twice as a process, with and without; what they print, how they end and what they say of an
+uncaught exception must be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from journals import Journal, read_journal
+
+from dashboard.cli import main
+from dashboard.commands.run import launch_environment
+
+SCRIPTS = Path(__file__).with_name("scripts")
+DASHBOARD = [sys.executable, "-m", "dashboard"]
+PLAIN_LOOP = (str(SCRIPTS / "plain_loop.py"), "--level", "a b", "-m")
+TIMEOUT_S = 120
+
+
+@dataclass
+class Ending:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def own_lines(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("nanscope:")]
+
+    @property
+    def foreign_err(self) -> list[str]:
+        return [line for line in self.err.splitlines() if not line.startswith("nanscope:")]
+
+
+@dataclass
+class Both:
+    """A script's two processes, and what the recorded one left."""
+
+    bare: Ending
+    recorded: Ending
+    spool: Path
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted(self.spool.iterdir()) if self.spool.exists() else []
+
+    @property
+    def journal(self) -> Journal:
+        (run,) = self.runs
+        return read_journal(run)
+
+    @property
+    def printed_losses(self) -> list[float]:
+        return [float(line.split()[-1]) for line in self.bare.out.splitlines()]
+
+
+def start(command: Sequence[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    values = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(
+        command, cwd=folder, env=values, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ending:
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return Ending(process.returncode, out, err)
+
+
+def run_both(
+    folder: Path,
+    *command: str,
+    options: Sequence[str] = (),
+    launcher: Sequence[str] = (),
+    bare: Sequence[str] | None = None,
+) -> Both:
+    """Run a script without and with `dashboard run`, side by side; nothing but stderr may differ.
+
+    Args:
+        folder: where it runs.
+        command: the script and its arguments.
+        options: of `dashboard run`.
+        launcher: goes before both.
+        bare: the command that must print the same, if it is another one.
+    """
+    folder.mkdir(exist_ok=True)
+    key = (*launcher, *(command if bare is None else bare))
+    recorded = start([*launcher, *DASHBOARD, "run", *options, *command], folder)
+    if key not in _bare:
+        python = [sys.executable, *key] if not launcher else [*launcher, sys.executable, *command]
+        _bare[key] = finish(start(python, folder))
+    both = Both(_bare[key], finish(recorded), spool=Path(os.environ["NANSCOPE_SPOOL"]))
+    assert both.recorded.out == both.bare.out
+    assert both.recorded.code == both.bare.code
+    return both
+
+
+_bare: dict[tuple[str, ...], Ending] = {}
+"""How the scripts end without us: needed once each."""
+
+
+def losses_of(journal: Journal) -> list[float]:
+    return [frame.scalars["loss"] for frame in journal.frames]
+
+
+def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", *PLAIN_LOOP)
+    losses = [float(line) for line in both.bare.out.splitlines()[:5]]
+    journal = both.journal
+    assert [frame.step for frame in journal.frames] == list(range(5))
+    assert losses_of(journal) == pytest.approx(losses)
+    assert [frame.scalars["samples"] for frame in journal.frames] == [3.0] * 5
+    assert [p.name for p in journal.layouts[0].parameters] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert journal.start.name == "plain_loop.py"
+    assert journal.end is not None
+    (line,) = both.recorded.err.splitlines()
+    assert line.startswith(f"nanscope: recording run {journal.start.run}; ")
+
+
+def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path) -> None:
+    options = ["--quiet", "--level=basic", "--spool", "elsewhere"]
+    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options)
+    assert both.recorded.err == ""
+    (run,) = (tmp_path / "work" / "elsewhere").iterdir()
+    assert read_journal(run).start.level == "basic"
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """What the command would have become."""
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(
+        os, "execve", lambda file, arguments, environment: calls.append((arguments, environment))
+    )
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["x.py"], ["x.py"]),
+        (["--quiet", "x.py", "--quiet", "-m", "--level", "q"], ["x.py", "--quiet", "-m", "--level", "q"]),
+        (["-m", "pkg", "--spool", "a", "--", "b"], ["-m", "pkg", "--spool", "a", "--", "b"]),
+        (["--level", "basic", "-m", "pkg"], ["-m", "pkg"]),
+        (["--", "x.py", "--", "-h"], ["x.py", "--", "-h"]),
+    ],
+)
+def test_arguments_after_the_script_are_the_scripts(
+    given: list[str], expected: list[str], executed: list[tuple[list[str], dict[str, str]]]
+) -> None:
+    main(["run", *given])
+    ((arguments, _),) = executed
+    assert arguments[0] == sys.executable
+    assert arguments[-len(expected) :] == expected
+    assert expected[0] not in arguments[1 : -len(expected)]
+
+
+def test_level_off_leaves_the_environment_alone(executed: list[tuple[list[str], dict[str, str]]]) -> None:
+    before = dict(os.environ)
+    main(["run", "--level", "off", "x.py"])
+    main(["run", "--connect", "tcp://127.0.0.1:1", "x.py"])
+    (_, off), (_, on) = executed
+    assert off == {**before, "NANSCOPE_LEVEL": "off"}
+    assert on["NANSCOPE_CONNECT"] == "tcp://127.0.0.1:1"
+    assert set(on) - set(before) <= {"PYTHONPATH", "NANSCOPE_LAUNCH", "NANSCOPE_CONNECT"}
+
+
+def test_module_is_run_as_python_does(tmp_path: Path) -> None:
+    package = tmp_path / "work" / "training" / "inner"
+    package.mkdir(parents=True)
+    shutil.copy(SCRIPTS / "plain_loop.py", package / "__main__.py")
+    both = run_both(tmp_path / "work", "-m", "training.inner", "--quiet")
+    assert both.journal.start.name == "training.inner"
+
+
+def test_two_models_have_a_run_each(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "gan.py"))
+    journals = {read_journal(run).start.name: read_journal(run) for run in both.runs}
+    assert set(journals) == {"gan.py (judge)", "gan.py (painter)"}
+    for name in ("judge", "painter"):
+        printed = [float(line.split()[1]) for line in both.bare.out.splitlines() if line.startswith(name)]
+        assert losses_of(journals[f"gan.py ({name})"]) == pytest.approx(printed)
+    first, second = both.runs
+    assert second.name == f"{first.name}-judge" or second.name == f"{first.name}-painter"
+
+
+def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "parts.py"))
+    names = [parameter.name for parameter in both.journal.layouts[0].parameters]
+    assert names == ["encoder.weight", "encoder.bias", "decoder.weight", "decoder.bias"]
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+
+
+def test_updates_by_hand_are_recorded_from_the_second_step(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "by_hand.py"))
+    recorded = losses_of(both.journal)
+    assert len(recorded) >= 2
+    assert recorded == pytest.approx(both.printed_losses[1 : 1 + len(recorded)])
+
+
+@pytest.mark.parametrize("way", ["chained", "optimizer", "interrupt"])
+def test_end_by_exception_is_told_as_without(tmp_path: Path, way: str) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), way)
+    assert both.bare.code != 0
+    assert both.recorded.foreign_err == both.bare.err.splitlines()
+    kinds = [event.kind for event in both.journal.latest_events]
+    assert kinds == ([] if way == "interrupt" else ["exception"])
+
+
+def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path) -> None:
+    assert run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "exit").recorded.code == 3
+    terminated = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "terminate")
+    assert terminated.recorded.code == -signal.SIGTERM
+    assert terminated.recorded.out == "trained\n"
+
+
+def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "nan")
+    assert [event.kind for event in both.journal.latest_events if event.severity == "critical"] == [
+        "nonfinite_loss"
+    ]
+    assert len(both.recorded.own_lines) == 2
+    assert both.recorded.own_lines[1].startswith("nanscope: nonfinite_loss: ")
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_a_script_starts_are_one_run(tmp_path: Path, method: str) -> None:
+    script = str(SCRIPTS / "ranks.py")
+    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"])
+    assert_is_one_run_of_two_ranks(both)
+
+
+def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
+    ranks = start([torchrun, *options, "--no-python", *DASHBOARD, "run", script], tmp_path)
+    bare = finish(start([sys.executable, script, "fork"], tmp_path))
+    assert_is_one_run_of_two_ranks(Both(bare, finish(ranks), Path(os.environ["NANSCOPE_SPOOL"])))
+
+
+def test_torchrun_below_the_command_records_its_ranks(tmp_path: Path) -> None:
+    script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
+    command = ["-m", "torch.distributed.run", *options, script]
+    assert_is_one_run_of_two_ranks(run_both(tmp_path / "work", *command, bare=[script, "fork"]))
+
+
+def assert_is_one_run_of_two_ranks(both: Both) -> None:
+    (run,) = both.runs
+    of_first, of_second = read_journal(run, 0), read_journal(run, 1)
+    assert losses_of(of_first) == pytest.approx(both.printed_losses)
+    assert len(of_second.frames) == 3
+    assert (of_first.start.world_size, of_second.start.rank) == (2, 1)
+    assert of_first.layouts[0].parameters[0].name == "0.weight"
+    assert None not in (of_first.end, of_second.end)
+    assert len(both.recorded.own_lines) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str) -> None:
+    script = str(SCRIPTS / "workers.py")
+    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"])
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+    (run,) = both.runs
+    assert len(list(run.glob("*-*/"))) == 1
+    assert len(both.recorded.err.splitlines()) == 1
+
+
+def test_script_keeps_its_own_probe_and_dashboard(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    (folder / "dashboard").mkdir(parents=True)
+    (folder / "probe.py").write_text("VALUE = 1\n")
+    (folder / "dashboard" / "__init__.py").write_text("")
+    (folder / "dashboard" / "page.py").write_text("VALUE = 2\n")
+    shutil.copy(SCRIPTS / "own_names.py", folder)
+    both = run_both(tmp_path, str(folder / "own_names.py"), bare=["-c", "print('1 2 probe')"])
+    assert len(both.journal.frames) == 2
+
+
+def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path) -> None:
+    script = str(SCRIPTS / "watches_itself.py")
+    both = run_both(tmp_path / "work", script, bare=["-c", "print(True, True)"])
+    assert [run.name for run in both.runs] == ["my-own"]
+    assert both.recorded.err == ""
+
+
+def test_script_without_torch_loads_nothing_of_ours(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "no_torch.py"), "--quiet", "-x")
+    assert both.recorded.out == "hello ['--quiet', '-x'] []\n"
+    assert (both.recorded.err, both.runs) == ("", [])
+
+
+def test_sitecustomize_of_the_users_own_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys; sys.customized = True\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.path[1:2], 'sitecustomize' in sys.modules, sys.customized)")
+    both = run_both(tmp_path / "work", str(script))
+    assert both.recorded.out == f"['{site}'] True True\n"
+
+
+def test_script_that_is_not_there_fails_as_without(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", "missing.py")
+    assert (both.recorded.code, both.recorded.err) == (2, both.bare.err)
+
+
+def test_spool_that_cannot_be_written_does_not_stop_the_script(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = ["--spool", str(tmp_path / "file" / "spool")]
+    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options)
+    assert len(both.recorded.own_lines) == 1
+    assert "not recorded" in both.recorded.own_lines[0]
+
+
+def test_run_without_a_script_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--quiet"])
+    assert caught.value.code == 2
+    assert "which script?" in capsys.readouterr().err
+
+
+def test_launch_environment_keeps_the_users_paths_once() -> None:
+    first = launch_environment({"PYTHONPATH": "/a:/b"}, is_quiet=False)
+    again = launch_environment(first, is_quiet=False)
+    assert first["PYTHONPATH"] == again["PYTHONPATH"]
+    assert first["PYTHONPATH"].endswith(":/a:/b")
