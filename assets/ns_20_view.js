@@ -1,7 +1,9 @@
-// What the user wants to see: run, rank, event, range, live or paused, unfolded layers. Also in the address,
-// so that a link or a reload shows the same run and event again.
+// What the user wants to see: run, rank, event, range, live or paused, unfolded layers, statistic of the
+// heatmap. Also in the address, so that a link or a reload shows the same run and event again.
 (function (ns) {
   "use strict";
+
+  const DEFAULT_HEATMAP = "grad_norm";
 
   const view = {
     run: null,
@@ -12,6 +14,8 @@
     window: null, // live: only the newest so many steps
     paused: false,
     unfolded: [],
+    heatmap: DEFAULT_HEATMAP, // statistic
+    logged: false, // the section of the user's own series is open
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
   };
   ns.view = view;
@@ -24,6 +28,8 @@
     view.isOwnChoice = view.run !== null;
     view.rank = Math.max(0, parseInt(query.get("rank") || "0", 10) || 0);
     view.event = query.get("event");
+    view.heatmap = query.get("heatmap") || DEFAULT_HEATMAP;
+    view.logged = query.get("logged") === "1";
   }
 
   function writeAddress() {
@@ -31,6 +37,8 @@
     if (view.run !== null) query.set("run", view.run);
     if (view.rank) query.set("rank", String(view.rank));
     if (view.event !== null) query.set("event", view.event);
+    if (view.heatmap !== DEFAULT_HEATMAP) query.set("heatmap", view.heatmap);
+    if (view.logged) query.set("logged", "1");
     const address = window.location.pathname + (query.size ? "?" + query : "");
     if (address !== window.location.pathname + window.location.search) {
       window.history.replaceState(null, "", address);

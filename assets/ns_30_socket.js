@@ -35,6 +35,8 @@
       points: asked,
       columns: asked,
       unfolded: view.unfolded,
+      statistic: view.heatmap,
+      logged: view.logged,
       paused: view.paused,
     });
   };

@@ -56,15 +56,46 @@
     return { ...layout, xaxis: { ...layout.xaxis, range, autorange: false, ...ticks } };
   };
 
-  // Adds the small print at the right of the heading: legend of several lines, and what is pooled.
+  // All text that comes from a training and that Plotly would read as markup.
+  const escaped = (text) => text.replace(/[&<>"'%]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+
+  // A template of ours with a name put in; templates are small and drawn charts few.
+  function named(template, name) {
+    const put = (value) => (typeof value === "string" ? value.replaceAll("{label}", () => name) : value);
+    const walk = (value) => {
+      if (Array.isArray(value)) return value.map(walk);
+      if (value === null || typeof value !== "object") return put(value);
+      return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, walk(each)]));
+    };
+    return walk(template);
+  }
+
+  const labelOf = (chart, name) => chart.labels[name] ?? name.slice(chart.prefix.length);
+
+  // A series keeps its colour when others come and go; those without a place of their own follow in order.
+  function colourOf(chart, fields, name) {
+    const own = chart.names.indexOf(name);
+    const others = fields.series.filter((each) => !chart.names.includes(each));
+    return (own >= 0 ? own : chart.names.length + others.indexOf(name)) % ns.theme().colours.series.length;
+  }
+
+  const MOST_NAMED = 5;
+
+  // Adds the small print at the right of the heading: legend of several lines, marks, and what is pooled.
   function captioned(layout, chart, fields) {
     const colours = ns.theme().colours;
     const parts = [];
-    if (fields.series.length > 1) {
+    if (fields.series.length > MOST_NAMED) parts.push(`${fields.series.length} lines, named on hover`);
+    else if (fields.series.length > 1) {
       for (const name of fields.series) {
-        const colour = colours.series[chart.names.indexOf(name) % colours.series.length];
-        parts.push(`<span style="color:${colour}">\u25cf</span> ${chart.labels[name]}`);
+        const colour = colours.series[colourOf(chart, fields, name)];
+        parts.push(`<span style="color:${colour}">\u25cf</span> ${escaped(labelOf(chart, name))}`);
       }
+    }
+    for (const [name, text] of Object.entries(fields.marks || {})) {
+      const style = ns.theme().marks[`${chart.id}/${name}`];
+      const colour = (style.marker || style.line).color;
+      if (text) parts.push(`<span style="color:${colour}">${style.marker ? "\u25bc" : "\u25ac"}</span> ${escaped(text)}`);
     }
     if (fields.note) parts.push(fields.note);
     if (!fields.series.length) parts.push("none recorded in these steps");
@@ -75,18 +106,32 @@
     return { ...layout, annotations: [...layout.annotations, caption] };
   }
 
-  // A log axis only where values differ enough (dashboard/views/charts.py: is_wide); no scale without values.
-  function scaled(layout, chart, fields) {
-    if (!fields.series.length) return { ...layout, yaxis: { ...layout.yaxis, showticklabels: false } };
-    if (!chart.log) return layout;
-    let low = Infinity, high = 0;
+  // Smallest and largest finite value of a chart's lines, and smallest positive one.
+  function limits(chart, fields) {
+    let lowest = Infinity, positive = Infinity, highest = -Infinity;
     for (const name of fields.series) {
       for (const value of ns.array(`${chart.id}/${name}/line/y`)) {
-        if (value > 0 && value < Infinity) { low = Math.min(low, value); high = Math.max(high, value); }
+        if (!Number.isFinite(value)) continue;
+        lowest = Math.min(lowest, value);
+        highest = Math.max(highest, value);
+        if (value > 0) positive = Math.min(positive, value);
       }
     }
-    if (high <= ns.templates.logRatio * low) return layout;
-    return { ...layout, yaxis: { ...layout.yaxis, ...ns.theme().logAxis } };
+    return { lowest, positive, highest };
+  }
+
+  // A log axis only where values differ enough (dashboard/views/charts.py: is_wide); no scale without values;
+  // a constant stands in the middle of a scale that begins at 0.
+  function scaled(layout, chart, fields) {
+    if (!fields.series.length) return { ...layout, yaxis: { ...layout.yaxis, showticklabels: false } };
+    const { lowest, positive, highest } = limits(chart, fields);
+    if (lowest === highest && highest > 0) {
+      return { ...layout, yaxis: { ...layout.yaxis, range: [0, 2 * highest], autorange: false } };
+    }
+    if (!chart.log || highest <= ns.templates.logRatio * positive) return layout;
+    // As in dashboard/views/charts.py: log_tick.
+    const dtick = Math.max(1, Math.round(Math.log10(highest / positive) / 3));
+    return { ...layout, yaxis: { ...layout.yaxis, ...ns.theme().logAxis, dtick } };
   }
 
   function gapShapes(header) {
@@ -99,26 +144,67 @@
     }));
   }
 
-  function drawChart(chart) {
-    const fields = last.charts[chart.id];
-    const styles = ns.theme().traces;
+  function tracesOf(chart, fields) {
+    const unit = ns.theme().units[chart.template];
     const traces = [];
     for (const name of fields.series) {
+      const colour = colourOf(chart, fields, name);
       for (const part of ns.templates.parts) {
         const key = `${chart.id}/${name}/${part}`;
         const x = ns.array(key + "/x");
         const isShort = part === "line" && x.length <= FEW_POINTS;
         const mode = isShort ? { mode: "lines+markers" } : {};
-        if (x.length || part === "line") traces.push({ ...styles[key], ...mode, x, y: ns.array(key + "/y") });
+        const style = named(ns.theme().traces[`${unit}/${part}`][colour], escaped(labelOf(chart, name)));
+        if (x.length || part === "line") traces.push({ ...style, ...mode, x, y: ns.array(key + "/y") });
       }
     }
-    const layout = scaled(ns.withRange(ns.theme().layouts[chart.id]), chart, fields);
-    ns.draw(chart.id, traces, { ...captioned(layout, chart, fields), shapes: gapShapes(last) });
+    for (const name of Object.keys(fields.marks || {})) {
+      const key = `${chart.id}/${name}/mark`;
+      const x = ns.array(key + "/x");
+      if (x.length) traces.push({ ...ns.theme().marks[`${chart.id}/${name}`], x, y: ns.array(key + "/y") });
+    }
+    return traces;
+  }
+
+  function drawChart(chart) {
+    const fields = last.charts[chart.id];
+    if (!fields) return;
+    const template = named(ns.theme().layouts[chart.template], escaped(chart.title || ""));
+    const layout = scaled(ns.withRange(template), chart, fields);
+    ns.draw(chart.id, tracesOf(chart, fields), { ...captioned(layout, chart, fields), shapes: gapShapes(last) });
+  }
+
+  // The charts of the page from top to bottom; those of the user's own series are named by the message.
+  function chartList() {
+    const fixed = ns.templates.charts.map((chart) => ({ ...chart, template: chart.id }));
+    const { logged } = ns.templates;
+    const own = last.logged.names.map((name) => ({
+      ...logged, id: name, template: logged.id, title: name.slice(logged.prefix.length),
+    }));
+    return [...fixed, ...own];
   }
 
   ns.drawLines = function () {
     if (!last || !ns.templates) return;
-    for (const chart of ns.templates.charts) if (onScreen.has(chart.id)) drawChart(chart);
+    for (const chart of chartList()) if (onScreen.has(chart.id)) drawChart(chart);
+  };
+
+  // A chart of which the run has nothing takes no place.
+  function placeCharts() {
+    for (const chart of ns.templates.charts) {
+      const isHidden = !chart.always && !last.charts[chart.id].present;
+      ns.byId("plot-" + chart.id).parentElement.hidden = isHidden;
+    }
+  }
+
+  // Follows the size of a card, and whether it is on screen.
+  let observe = null;
+  ns.observe = (card) => observe(card);
+  // A card that is gone: another one may get its name.
+  ns.forgetPlot = function (id) {
+    drawn.delete(id);
+    onScreen.delete(id);
+    keys.delete(id);
   };
 
   function watchSizes() {
@@ -135,10 +221,11 @@
       }
       ns.later(ns.drawLines);
     });
-    for (const card of document.querySelectorAll("[data-chart]")) {
+    observe = (card) => {
       resized.observe(card);
       seen.observe(card);
-    }
+    };
+    for (const card of document.querySelectorAll("[data-chart]")) observe(card);
   }
 
   ns.startPlots = function () {
@@ -146,6 +233,8 @@
     ns.on("message", (header) => {
       if (!header.charts) return;
       last = header;
+      placeCharts();
+      ns.emit("logged", header.logged);
       if (!ns.view.paused || !ns.range) ns.setRange(header.range);
       ns.later(ns.drawLines);
     });

@@ -49,6 +49,12 @@
     return isLine ? 0xffffffff : rgba(isNan ? colours.nan : colours.inf);
   }
 
+  // What is on screen; before the first message what the page begins with.
+  ns.statistic = function () {
+    const shown = map.fields ? map.fields.statistic : ns.view.heatmap;
+    return ns.templates.statistics.find((each) => each.id === shown) || ns.templates.statistics[0];
+  };
+
   const isBad = (code) => code > 0 && code < 4;
   function pool(a, b) {
     if (isBad(a) || isBad(b)) return (isBad(a) ? a : 0) | (isBad(b) ? b : 0);

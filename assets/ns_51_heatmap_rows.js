@@ -14,7 +14,7 @@
     const groups = [];
     let layer = "";
     shown.forEach((row, at) => {
-      if (kinds[row] === "layer") layer = rows[row];
+      if (kinds[row] !== "parameter") layer = rows[row];
       const isParameter = kinds[row] === "parameter";
       const path = isParameter ? rows[row] : prefix(rows[row], depth);
       const last = groups[groups.length - 1];
@@ -50,9 +50,17 @@
       text.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
       button.disabled = true;
     } else if (isGroup) {
-      text.textContent = group.path + " \u203a";
-      button.title = `${group.path}: ${group.end - group.at} layers. Click to see them alone.`;
+      text.textContent = (group.path || "(root)") + " \u203a";
+      button.title = `${group.path || "(root)"}: ${group.end - group.at} ${ns.statistic().of}s. Click to see them alone.`;
       button.onclick = () => { ns.focusRows(group.path); ns.later(ns.drawHeatmap); };
+      return button;
+    } else if (ns.statistic().of === "module") {
+      text.textContent = group.layer || "(root)";
+      button.title = group.layer || "(root)";
+      const inside = ns.heatmap.rows.some((name) => name.startsWith(group.layer + "."));
+      button.disabled = !inside || group.layer === "" || group.layer === ns.heatmap.focus;
+      if (!button.disabled) button.title += ": click to see it and what is inside alone";
+      button.onclick = () => { ns.focusRows(group.layer); ns.later(ns.drawHeatmap); };
       return button;
     } else {
       text.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
@@ -68,7 +76,7 @@
   function drawLabels() {
     const box = ns.heatmapBox();
     const height = box.h / Math.max(1, ns.heatmap.shown.length);
-    const key = [box.h, box.t, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
+    const key = [box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
     if (key === signature) return;
     signature = key;
     const holder = ns.byId("heatmap-labels");
@@ -95,30 +103,46 @@
     return item;
   }
 
-  // Heading: what is shown, the way back from a group, what the special colours mean, what is pooled.
-  function drawHeading() {
+  // What is shown, chosen among what the run has.
+  function drawSelect() {
+    const select = ns.byId("heatmap-select");
+    const { statistic, statistics } = ns.heatmap.fields;
+    if (document.activeElement !== select && select.value !== statistic) select.value = statistic;
+    for (const option of select.options) option.hidden = option.disabled = !statistics.includes(option.value);
+  }
+
+  // Beside it: how many rows, the way back from a group, what the special colours mean, what is pooled.
+  function drawFacts() {
     const { focus, fields, rows, kinds } = ns.heatmap;
-    const layers = kinds.filter((kind) => kind === "layer").length;
-    const heading = ns.make("span", "ns-heading", "Gradient norm per layer");
-    const parts = [heading, ns.make("span", "ns-small", `L2, log colour \u00b7 ${ns.count(layers)} ${layers === 1 ? "layer" : "layers"}`)];
+    const { scale, of } = ns.statistic();
+    const count = kinds.filter((kind) => kind !== "parameter").length;
+    const parts = [ns.make("span", "ns-small", `${scale} \u00b7 ${ns.count(count)} ${of}${count === 1 ? "" : "s"}`)];
     if (focus) {
-      const back = ns.make("button", "ns-link", "\u2039 all layers");
+      const back = ns.make("button", "ns-link", `\u2039 all ${of}s`);
       back.onclick = () => { ns.focusRows(""); ns.later(ns.drawHeatmap); };
       parts.push(back, ns.make("span", "ns-small", focus));
     }
     const right = ns.make("span", "ns-heading-right");
     right.append(swatch("nan", "NaN"), swatch("inf", "Inf"), swatch("none", "not measured"));
-    if (fields.note) right.append(ns.make("span", "ns-small", fields.note));
+    const note = !fields.hasValues ? "nothing measured in these steps" : fields.note;
+    if (note) {
+      const small = ns.make("span", "ns-small", note);
+      small.title = note;
+      right.append(small);
+    }
     parts.push(right);
-    const key = [layers, focus, fields.note, rows.length].join();
-    const holder = ns.byId("heatmap-crumbs");
+    const key = [fields.statistic, count, focus, note, rows.length].join();
+    const holder = ns.byId("heatmap-facts");
     if (holder.dataset.key !== key) {
       holder.dataset.key = key;
       holder.replaceChildren(...parts);
     }
   }
 
-  const short = (code) => String(Number(ns.codeValue(code).toPrecision(2)));
+  function short(code) {
+    const value = ns.codeValue(code);
+    return value >= 1e-3 && value < 1e5 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
+  }
 
   // The colour scale and what its ends stand for.
   function drawScale() {
@@ -136,6 +160,10 @@
   }
 
   ns.startHeatmapRows = function () {
-    ns.on("heatmap", () => { drawLabels(); drawHeading(); drawScale(); });
+    ns.byId("heatmap-select").addEventListener("change", (event) => {
+      ns.focusRows("");
+      ns.change({ heatmap: event.target.value });
+    });
+    ns.on("heatmap", () => { drawLabels(); drawSelect(); drawFacts(); drawScale(); });
   };
 })(window.nanscope);

@@ -30,7 +30,9 @@
     if (code === 0) return "not measured";
     if (code < 4) return ["", "NaN", "Inf", "NaN and Inf"][code];
     const value = ns.significant(ns.codeValue(code));
-    return size > 1 ? `${value} (max of ${size} steps)` : value;
+    if (size === 1) return value;
+    const pooled = ns.heatmap.fields.every > 1 ? "largest of those measured in" : "max of";
+    return `${value} (${pooled} ${ns.count(size)} steps)`;
   }
 
   function show(event) {

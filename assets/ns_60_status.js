@@ -13,6 +13,7 @@
     connecting: "connecting",
     reconnecting: "reconnecting",
     waiting: "waiting for a run",
+    starting: "waiting for the first step",
     live: "live",
     lagging: "lagging",
     finished: "run ended",
@@ -25,6 +26,7 @@
     if (!ns.link.isOpen || isSilent) return ns.link.everOpen ? "reconnecting" : "connecting";
     if (!status) return "waiting";
     if (status.state in STATES) return status.state;
+    if (status.newestStep === null && status.state === "running") return "starting";
     // A run whose steps take long is not late after five seconds.
     const patience = Math.max(LAG_S, 4 * (status.stepSeconds || 0));
     return status.state === "silent" || (age !== null && age > patience) ? "lagging" : "live";
@@ -77,6 +79,7 @@
       if (!element) continue;
       ns.setText(element.querySelector(".ns-tile-value"), tile.value);
       ns.setText(element.querySelector(".ns-tile-unit"), tile.unit);
+      ns.setText(element.querySelector(".ns-tile-detail"), tile.detail);
       element.classList.toggle("ns-bad", tile.is_bad);
       if (tile.hint) element.title = tile.hint;
     }
@@ -97,6 +100,17 @@
     if (document.title !== text + " \u2013 nanscope") document.title = text + " \u2013 nanscope";
     // Screen readers hear of a new critical event once.
     ns.setText(ns.byId("announcer"), header.headline ? header.headline.message : "");
+  }
+
+  // Before its first step a run has nothing to draw: the charts' place says so.
+  function drawNoStep(header) {
+    const isEmpty = header.newestStep === null && header.eventEnd === null;
+    const isOver = header.state in STATES && header.state !== "silent";
+    ns.setText(ns.byId("no-step"), isOver
+      ? "This run ended before its first step."
+      : "This run has begun. Its charts appear with the first step: the first update of an optimizer.");
+    ns.byId("no-step").hidden = !isEmpty;
+    ns.byId("step-charts").hidden = isEmpty;
   }
 
   let ownNotice = "";
@@ -154,6 +168,7 @@
       status = header;
       ns.newestStep = header.newestStep;
       drawTiles(header);
+      drawNoStep(header);
       drawTitle(header);
       if (header.charts) ns.later(drawSparks);
       drawConnection();

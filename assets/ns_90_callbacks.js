@@ -39,6 +39,7 @@
     ns.templates = templates;
     ns.startView();
     ns.startPlots();
+    ns.startLogged();
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();
@@ -63,6 +64,7 @@
       query.set("first", String(ns.range[0]));
       query.set("end", String(ns.range[1]));
     }
+    query.set("heatmap", ns.view.heatmap);
     if (kind === "html") query.set("theme", ns.themeName);
     window.location.assign(`/export/${kind}?${query}`);
   }

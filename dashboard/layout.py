@@ -6,18 +6,21 @@ Built once per server, on the thread that starts it. Everything that changes is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from . import ids
-from .views.charts import CHARTS, LOG_RATIO, PARTS, chart_layout, part_trace
+from .views.chart_marks import mark_trace
+from .views.chart_specs import CHARTS, LOGGED, ChartSpec
+from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
 from .views.empty_state import empty_state
 from .views.event_panel import event_panel
 from .views.event_table import event_table
 from .views.heatmap import CIVIDIS, heatmap_axes
+from .views.heatmap_statistics import STATISTICS
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 
@@ -60,37 +63,60 @@ def page_layout(*, page: str, ingest: str) -> Component:
     )
 
 
+LABEL: Final = "{label}"
+"""Stands for a series's or a chart's name in templates; the scripts put the real one there, escaped."""
+
+
 def figure_templates() -> dict[str, Any]:
     """Return, for both themes, the layouts and trace styles that the scripts draw with."""
     return {
         "themes": {theme: _theme_templates(theme) for theme in THEMES},
         "parts": list(PARTS),
-        "charts": [
-            {"id": spec.id, "names": list(spec.names), "labels": dict(spec.labels), "log": spec.log}
-            for spec in CHARTS
-        ],
+        "charts": [_chart_template(spec) for spec in CHARTS],
+        "logged": _chart_template(_ANY_LOGGED),
         "logRatio": LOG_RATIO,
         "cividis": list(CIVIDIS),
+        "statistics": [
+            {"id": each.id, "label": each.label, "title": each.title, "scale": each.scale, "of": each.of}
+            for each in STATISTICS
+        ],
         "tiles": [{"id": id_, "series": series} for id_, _, series in TILES],
+    }
+
+
+_ANY_LOGGED: Final = ChartSpec(id=LOGGED, title=LABEL, unit="", names=(), labels={}, prefix=LOGGED)
+
+
+def _chart_template(spec: ChartSpec) -> dict[str, Any]:
+    return {
+        "id": spec.id,
+        "names": list(spec.names),
+        "labels": dict(spec.labels),
+        "prefix": spec.prefix,
+        "log": spec.log,
+        "always": spec.always,
     }
 
 
 def _theme_templates(theme: Theme) -> dict[str, Any]:
     palette = colours(theme)
+    specs = (*CHARTS, _ANY_LOGGED)
     return {
-        "layouts": {spec.id: chart_layout(title=spec.title, unit=spec.unit, theme=theme) for spec in CHARTS},
+        "layouts": {spec.id: chart_layout(title=spec.title, unit=spec.unit, theme=theme) for spec in specs},
         "logAxis": value_axis(theme, log=True),
         "traces": {
-            f"{spec.id}/{name}/{part}": part_trace(
-                part,
-                label=spec.labels[name],
-                colour=palette.series[index % len(palette.series)],
-                theme=theme,
-                unit=spec.unit,
-            )
-            for spec in CHARTS
-            for index, name in enumerate(spec.names)
+            f"{unit}/{part}": [
+                part_trace(part, label=LABEL, colour=colour, theme=theme, unit=unit)
+                for colour in palette.series
+            ]
+            for unit in sorted({spec.unit for spec in specs})
             for part in PARTS
+        },
+        "units": {spec.id: spec.unit for spec in specs},
+        "marks": {
+            f"{spec.id}/{name}": mark_trace(mark, theme=theme)
+            for spec in specs
+            for name, mark in spec.marks.items()
         },
         "heatmap": heatmap_axes(theme=theme, title=""),
         "colours": {
@@ -214,24 +240,45 @@ def _menu(id_: str, label: str, items: tuple[tuple[str, str], ...]) -> Component
 
 def _charts() -> Component:
     plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS}
+    first = ("loss", "grad_norm")
     return html.Div(
         [
             html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
-            plots["loss"],
-            plots["grad_norm"],
-            _heatmap_card(),
+            html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
             html.Div(
-                html.Div(id="plot-timeline", className="ns-plot"),
-                className="ns-card",
-                **{"data-chart": "timeline"},
+                [
+                    *(plots[id_] for id_ in first),
+                    _heatmap_card(),
+                    html.Div(
+                        html.Div(id="plot-timeline", className="ns-plot"),
+                        className="ns-card",
+                        **{"data-chart": "timeline"},
+                    ),
+                    html.Div(event_table(), className="ns-card ns-table"),
+                    *(plot for id_, plot in plots.items() if id_ not in first),
+                    _logged_section(),
+                ],
+                id="step-charts",
+                className="ns-charts",
             ),
-            html.Div(event_table(), className="ns-card ns-table"),
-            plots["memory"],
         ],
         id=ids.CHARTS,
         className="ns-charts",
         hidden=True,
         tabIndex=-1,
+    )
+
+
+def _logged_section() -> Component:
+    """Folded; the scripts fill it with one card for each series that the user logs."""
+    return html.Details(
+        [
+            html.Summary(["Logged values ", html.Span(id="logged-count", className="ns-small")]),
+            html.Div(id="logged-charts", className="ns-charts"),
+        ],
+        id="logged",
+        className="ns-logged",
+        hidden=True,
     )
 
 
@@ -252,10 +299,23 @@ def _heatmap_card() -> Component:
             html.Div(id="plot-heatmap", className="ns-plot"),
             html.Div(id="heatmap-labels", className="ns-labels"),
             html.Div(id="heatmap-scale", className="ns-scale"),
-            html.Div(id="heatmap-crumbs", className="ns-crumbs"),
+            html.Div(
+                [
+                    html.Select(
+                        [html.Option(each.title, value=each.id) for each in STATISTICS],
+                        id="heatmap-select",
+                        className="ns-heading",
+                        title="What the heatmap shows",
+                        **{"aria-label": "What the heatmap shows"},
+                    ),
+                    html.Div(id="heatmap-facts", className="ns-facts"),
+                ],
+                className="ns-crumbs",
+            ),
         ],
         className="ns-card ns-heatmap",
-        **{"data-chart": "heatmap", "aria-label": "Gradient norm per layer over steps"},
+        role="group",
+        **{"data-chart": "heatmap", "aria-label": "Heatmap of layers or modules over steps"},
     )
 
 
@@ -267,6 +327,7 @@ def _tile(id_: str, label: str) -> Component:
                 [html.Span("\u2013", className="ns-tile-value"), html.Span("", className="ns-tile-unit")],
                 className="ns-tile-line",
             ),
+            html.Div("", className="ns-tile-detail"),
             html.Canvas(className="ns-spark", **{"aria-hidden": "true"}),
         ],
         id=f"tile-{id_}",

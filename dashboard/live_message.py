@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pandas as pd
 
+from .live_charts import add_charts
 from .live_codec import DeltaEncoder
 from .live_view import (
     Subscription,
-    add_charts,
     add_heatmap,
     choose_rank,
     choose_run,
@@ -87,7 +87,15 @@ class ClientView:
     ) -> dict[str, Any]:
         """Lines, heatmap, gaps and the range they and the events cover (half-open, in steps)."""
         steps = step_range(wish, rank)
-        charts = add_charts(self._encoder, self._store, run.run, rank.rank, steps=steps, points=wish.points)
+        charts = add_charts(
+            self._encoder,
+            self._store,
+            run.run,
+            rank.rank,
+            steps=steps,
+            points=wish.points,
+            with_logged=wish.logged,
+        )
         heatmap, self._rows = add_heatmap(
             self._encoder, self._store, run.run, rank.rank, steps=steps, wish=wish, held_rows=self._rows
         )
@@ -97,7 +105,7 @@ class ClientView:
             end = max(rank.last_step + 1, event_end or 0)
         return {
             "range": [first, end],
-            "charts": charts,
+            **charts,
             "heatmap": heatmap,
             "gaps": gap_list(self._store, run.run, rank.rank),
         }

@@ -18,12 +18,11 @@ from probe.wire import Event
 
 from .live_codec import DeltaEncoder, shift
 from .store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
-from .views.charts import CHARTS, line_parts, pooling_note
-from .views.heatmap import INF, NAN
+from .views.heatmap import INF, NAN, most_columns, widened
 from .views.heatmap import pooling_note as heatmap_note
+from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, statistic_of
 from .views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
 
-MAX_CELLS: Final = 1_000_000
 SLOW_STEPS: Final = 2000
 """How far back the newest reading of memory is looked for."""
 CODE_NAN: Final = 1
@@ -57,6 +56,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe", t
     unfolded: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=4096)]], msgspec.Meta(max_length=256)
     ] = []
+    statistic: Annotated[str, msgspec.Meta(max_length=64)] = DEFAULT_STATISTIC
+    """What the heatmap shows; the default for one that there is not."""
+    logged: bool = False
+    """The charts of what the user logs too."""
     paused: bool = False
 
 
@@ -150,28 +153,6 @@ def events_mark(events: list[Event]) -> int:
     return hash(tuple((e.id, e.count, e.last_step, e.ended, e.origin is None) for e in events)) & (2**52 - 1)
 
 
-def add_charts(
-    encoder: DeltaEncoder, store: Store, run: str, rank: int, *, steps: StepRange, points: int
-) -> dict[str, Any]:
-    """Add the arrays of all line charts and return their header fields."""
-    names = [name for spec in CHARTS for name in spec.names]
-    data = store.scalars(run, rank, names, steps, points)
-    by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
-    charts: dict[str, Any] = {}
-    for spec in CHARTS:
-        series = [name for name in spec.names if name in by_name]
-        for name in series:
-            for part, trace in line_parts(by_name[name], unit=spec.unit).items():
-                key = f"{spec.id}/{name}/{part}"
-                x = trace.x.astype("<f8")
-                drop = shift(encoder.held(f"{key}/x"), x)
-                encoder.add(f"{key}/x", x, drop=drop)
-                encoder.add(f"{key}/y", trace.y.astype("<f4"), drop=drop)
-        shown = data[data["name"].isin(series)]
-        charts[spec.id] = {"series": series, "note": pooling_note(shown)}
-    return charts
-
-
 def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:
     """Return the grey bands; an open end is null."""
     return [
@@ -199,10 +180,13 @@ def add_heatmap(
     layout = store.layout(run, rank)
     if layout is None:
         return None, held_rows
-    columns = max(16, min(wish.columns, MAX_CELLS // max(1, len(layout.layers))))
-    heatmap = store.heatmap(run, rank, "grad_norm", steps, max_columns=columns, unfolded=tuple(wish.unfolded))
-    if heatmap is None:
+    statistic = statistic_of(wish.statistic)
+    rows = layout.layers if statistic.of == "layer" else layout.modules
+    columns = most_columns(wish.columns, rows=len(rows))
+    found = store.heatmap(run, rank, statistic.id, steps, max_columns=columns, unfolded=tuple(wish.unfolded))
+    if found is None:
         return None, held_rows
+    heatmap, every = widened(found)
     codes = cell_codes(heatmap)
     starts = heatmap.steps.astype("<f8")
     drop = shift(encoder.held("heatmap/steps"), starts)
@@ -214,11 +198,20 @@ def add_heatmap(
         "stepsPerColumn": heatmap.steps_per_column,
         "low": low,
         "high": high,
-        "note": heatmap_note(heatmap.steps_per_column),
+        "hasValues": bool((heatmap.flags > 0).any()),
+        "note": heatmap_note(heatmap.steps_per_column, every=every),
+        "every": every,
+        "statistic": statistic.id,
+        "statistics": _offered(store.statistic_names(run, rank), statistic.id),
     }
     if held_rows != heatmap.rows:
         fields |= {"rows": heatmap.rows, "kinds": heatmap.row_kinds}
     return fields, heatmap.rows
+
+
+def _offered(names: list[str], shown: str) -> list[str]:
+    """Return what the selector offers: what the run has, what is shown, and always the default."""
+    return [each.id for each in STATISTICS if each.id in (*names, shown, DEFAULT_STATISTIC)]
 
 
 def cell_codes(heatmap: Heatmap) -> npt.NDArray[np.uint16]:

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from probe.event_json import event_json
 
 from .store.protocol import StepRange, Store
+from .views.heatmap_statistics import DEFAULT_STATISTIC
 from .views.theme import Theme
 
 StepNumber = Annotated[int | None, Query(ge=0, le=2**53)]
@@ -26,21 +27,34 @@ def add_routes(server: FastAPI, store: Store) -> None:
 
     @server.get("/export/html", summary="One self-contained HTML file of a run")
     def html(
-        run: str, rank: int = 0, first: StepNumber = None, end: StepNumber = None, theme: Theme = "dark"
+        run: str,
+        rank: int = 0,
+        first: StepNumber = None,
+        end: StepNumber = None,
+        theme: Theme = "dark",
+        heatmap: str = DEFAULT_STATISTIC,
     ) -> Response:
         from .export.html import export_html
 
         _require(store, run)
         steps = StepRange(first=first, end=end)
-        text = export_html(store, run, rank=rank, steps=steps, theme=theme)
+        text = export_html(store, run, rank=rank, steps=steps, theme=theme, statistic=heatmap)
         return _download(text.encode(), run=run, kind="html")
 
     @server.get("/export/json", summary="A run's events, series and heatmap as JSON")
-    def json(run: str, rank: int = 0, first: StepNumber = None, end: StepNumber = None) -> Response:
+    def json(
+        run: str,
+        rank: int = 0,
+        first: StepNumber = None,
+        end: StepNumber = None,
+        heatmap: str = DEFAULT_STATISTIC,
+    ) -> Response:
         from .export.json import export_json
 
         _require(store, run)
-        document = export_json(store, run, rank=rank, steps=StepRange(first=first, end=end))
+        document = export_json(
+            store, run, rank=rank, steps=StepRange(first=first, end=end), statistic=heatmap
+        )
         return _download(msgspec.json.encode(document), run=run, kind="json")
 
     @server.get("/export/event", summary="One event as JSON")

@@ -6,6 +6,7 @@ Offline: opens no store and asks no server. Called by the commands; imports noth
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from .errors import NotASpoolError, UnknownRunError
 from .views.event_facts import event_order
 
 _SHOWN_RUNS = 8
+_WRITER = re.compile(r"\d+-\d+\Z|host-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +126,20 @@ def _runs_in(path: Path) -> list[RunFolder]:
         folders = [folder for folder in list_runs(path) if _is_run_folder(folder)]
     except JournalError as error:
         raise NotASpoolError(f"{error}; give a spool's folder.") from error
-    if not folders and any(not child.name.startswith(".") for child in path.iterdir()):
+    if not folders and not all(map(_may_be_in_a_spool, path.iterdir())):
         raise NotASpoolError(
             f"{path} is not a spool: it holds other things, but no run; give a spool's folder."
         )
     return sorted(map(_describe, folders), key=lambda run: (run.started, run.run))
+
+
+def _may_be_in_a_spool(path: Path) -> bool:
+    """Something hidden, or the folder of a run that has written nothing yet, not even into its writers'."""
+    if path.name.startswith("."):
+        return True
+    return path.is_dir() and all(
+        _WRITER.match(child.name) and child.is_dir() and not any(child.iterdir()) for child in path.iterdir()
+    )
 
 
 def _is_run_folder(path: Path) -> bool:

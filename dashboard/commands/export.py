@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,16 @@ Format = Literal["html", "json"]
 
 
 def export_run(
-    target: str, *, form: Format, output: Path, rank: int, theme: PageTheme, notice: Callable[[str], None]
+    target: str,
+    *,
+    form: Format,
+    output: Path,
+    rank: int,
+    theme: PageTheme,
+    statistic: str,
+    notice: Callable[[str], None],
 ) -> None:
-    """Write RUN|SPOOL to `output`, whole or not at all; works with no server running.
+    """Write RUN|SPOOL to `output`, whole or not at all; works with no server running. "-" is stdout.
 
     Raises:
         DashboardError: the argument does not name one run, the run has no such rank, or the file cannot be
@@ -38,12 +46,19 @@ def export_run(
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
             if form == "html":
-                text = export_html(store, run.run, rank=rank, theme=theme)
+                text = export_html(store, run.run, rank=rank, theme=theme, statistic=statistic)
             else:
-                text = json.dumps(export_json(store, run.run, rank=rank), allow_nan=False)
+                text = json.dumps(
+                    export_json(store, run.run, rank=rank, statistic=statistic), allow_nan=False
+                )
         finally:
             store.close()
-    _replace(output, text)
+    if str(output) == "-":
+        # UTF-8 whatever the terminal's encoding is: the document says so of itself.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+    else:
+        _replace(output, text)
     if report.missing:
         notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
 

@@ -14,7 +14,9 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 
-from ..views.charts import CHARTS, series_figure
+from ..views.chart_marks import mark_note, mark_part, mark_trace
+from ..views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
+from ..views.charts import series_figure
 from ..views.heatmap import heatmap_figure
 from ..views.theme import Theme
 from ..views.timeline import timeline_figure
@@ -54,28 +56,48 @@ def page_figures(snapshot: Snapshot) -> list[PageFigure]:
 def _draw(snapshot: Snapshot, theme: Theme) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
     """Yield (id, label, height, figure); all share the x-range that the snapshot covers."""
     steps = snapshot.covered
+    known = [str(name) for name in snapshot.series["name"].unique()]
     for spec in CHARTS:
-        data = snapshot.series[snapshot.series["name"].isin(spec.names)]
-        if len(data):
-            figure = series_figure(
-                data,
-                title=spec.title,
-                unit=spec.unit,
-                theme=theme,
-                steps=steps,
-                gaps=snapshot.gaps,
-                names=spec.labels,
-                log=spec.log,
-            )
-            figure.update_layout(showlegend=data["name"].nunique() > 1, legend=_LEGEND)
-            yield spec.id, spec.title, 200, _plain(figure)
+        if spec.lines(known):
+            yield spec.id, spec.title, 200, _plain(_chart(snapshot, spec, theme))
     yield "timeline", "Events", 130, _plain(timeline_figure(snapshot.events, theme=theme, steps=steps))
     if snapshot.heatmap is not None:
         low, high = _HEATMAP_HEIGHTS
         height = min(max(_ROW_HEIGHT * len(snapshot.heatmap.rows) + 60, low), high)
-        figure = heatmap_figure(snapshot.heatmap, theme=theme, steps=steps)
+        figure = heatmap_figure(
+            snapshot.heatmap,
+            theme=theme,
+            steps=steps,
+            statistic=snapshot.statistic,
+            every=snapshot.measured_every,
+        )
         figure.for_each_trace(_halve, selector={"type": "heatmap"})
-        yield "heatmap", "Gradient norm per layer", height, _plain(figure)
+        yield "heatmap", snapshot.statistic.title, height, _plain(figure)
+    for number, name in enumerate(logged_names(known)[:MAX_LOGGED]):
+        spec = logged_chart(name)
+        yield f"logged-{number}", spec.title, 200, _plain(_chart(snapshot, spec, theme))
+
+
+def _chart(snapshot: Snapshot, spec: ChartSpec, theme: Theme) -> go.Figure:
+    """Draw one line chart, and its marks."""
+    by_name = {str(name): rows for name, rows in snapshot.series.groupby("name")}
+    lines = spec.lines(by_name)
+    marks = {name: mark for name, mark in spec.marks.items() if name in by_name}
+    figure = series_figure(
+        snapshot.series[snapshot.series["name"].isin(list(lines))],
+        title=spec.title,
+        unit=spec.unit,
+        theme=theme,
+        steps=snapshot.covered,
+        gaps=snapshot.gaps,
+        names=lines,
+        log=spec.log,
+        remarks=[mark_note(by_name[name], mark) for name, mark in marks.items()],
+    )
+    for name, mark in marks.items():
+        points = mark_part(by_name[name], mark)
+        figure.add_trace({**mark_trace(mark, theme=theme), "x": points.x, "y": points.y, "showlegend": True})
+    return figure.update_layout(showlegend=len(lines) + len(marks) > 1, legend=_LEGEND)
 
 
 def difference(base: Any, other: Any) -> dict[str, Any]:

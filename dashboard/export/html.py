@@ -21,6 +21,7 @@ from probe.wire import SEVERITIES, RunStart
 from ..packaged import packaged_file
 from ..store.protocol import StepRange, Store
 from ..views import event_facts as facts
+from ..views.heatmap_statistics import DEFAULT_STATISTIC
 from ..views.theme import ALL_STEPS
 from .event_html import event_html
 from .figures import PageFigure, page_figures
@@ -33,7 +34,13 @@ _FOLDER: Final = Path(__file__).resolve().parent
 
 
 def export_html(
-    store: Store, run: str, *, rank: int = 0, steps: StepRange = ALL_STEPS, theme: PageTheme = "dark"
+    store: Store,
+    run: str,
+    *,
+    rank: int = 0,
+    steps: StepRange = ALL_STEPS,
+    theme: PageTheme = "dark",
+    statistic: str = DEFAULT_STATISTIC,
 ) -> str:
     """Return one rank of a run as a self-contained HTML document.
 
@@ -43,11 +50,12 @@ def export_html(
         rank: Rank whose data is shown.
         steps: Range of steps; open ends mean the whole run.
         theme: What it opens in; its reader can switch. "system" follows the reader's setting.
+        statistic: What the heatmap shows, an id of `STATISTICS`.
 
     Raises:
         UnknownRunError: the store has no such run or rank.
     """
-    return page_html(take_snapshot(store, run, rank=rank, steps=steps), theme=theme)
+    return page_html(take_snapshot(store, run, rank=rank, steps=steps, statistic=statistic), theme=theme)
 
 
 def page_html(snapshot: Snapshot, *, theme: PageTheme) -> str:

@@ -9,14 +9,15 @@ Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN
                "steps_per_point", "steps_per_column"},                     1 is: nothing is down-sampled
      "layout": {"model", "layers": [...], "parameters": [...]} | null,
      "series": {name: {"unit", "description", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"}},
-     "heatmap": {"statistic", "pooling", "rows", "row_kinds", "steps", "steps_per_column",
+     "heatmap": {"statistic", "measured_every", "pooling", "rows", "row_kinds", "steps", "steps_per_column",
                  "values", "flags"} | null,
      "events": [...],                                INTERFACES: Event, as JSON
      "gaps": [...], "delivery": [...]}
 
 A series is a set of equally long columns, one entry per point; `min`, `mean` and `max` are over the finite
 values of the `pooled` steps of a point, `nan` and `inf` count the others. `values[row][column]` is the
-largest finite value, `flags` has bit 0: measured, bit 1: NaN, bit 2: Inf.
+largest finite value, `flags` has bit 0: measured, bit 1: NaN, bit 2: Inf. Of a statistic that only one step
+in `measured_every` has, a column is so wide that it holds a measured step.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import pandas as pd
 from probe.event_json import event_json, jsonable
 from probe.wire import SCALARS
 
-from ..store.protocol import Heatmap, StepRange, Store
+from ..store.protocol import StepRange, Store
+from ..views.heatmap_statistics import DEFAULT_STATISTIC
 from ..views.theme import ALL_STEPS
 from .snapshot import Snapshot, take_snapshot
 
@@ -39,13 +41,20 @@ JSON_POINTS = 10_000
 """Points per series: ten times what a chart needs, since a script may want to compute with them."""
 
 
-def export_json(store: Store, run: str, *, rank: int = 0, steps: StepRange = ALL_STEPS) -> dict[str, Any]:
+def export_json(
+    store: Store,
+    run: str,
+    *,
+    rank: int = 0,
+    steps: StepRange = ALL_STEPS,
+    statistic: str = DEFAULT_STATISTIC,
+) -> dict[str, Any]:
     """Return one rank of a run as the object described above; every JSON encoder can write it.
 
     Raises:
         UnknownRunError: the store has no such run or rank.
     """
-    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=JSON_POINTS)
+    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=JSON_POINTS, statistic=statistic)
     return {
         "format": FORMAT,
         "v": VERSION,
@@ -60,7 +69,7 @@ def export_json(store: Store, run: str, *, rank: int = 0, steps: StepRange = ALL
         },
         "layout": jsonable(snapshot.layout),
         "series": {str(name): _series(str(name), rows) for name, rows in snapshot.series.groupby("name")},
-        "heatmap": _heatmap(snapshot.heatmap),
+        "heatmap": _heatmap(snapshot),
         "events": [event_json(event) for event in snapshot.events],
         "gaps": [_fields(gap) for gap in snapshot.gaps],
         "delivery": [{**_fields(position), "key": jsonable(position.key)} for position in snapshot.positions],
@@ -110,11 +119,13 @@ def _finite_or_name(value: float, *, nan: bool, inf: bool) -> float | str | None
     return "NaN" if nan else "Infinity" if inf else None
 
 
-def _heatmap(heatmap: Heatmap | None) -> dict[str, Any] | None:
+def _heatmap(snapshot: Snapshot) -> dict[str, Any] | None:
+    heatmap = snapshot.heatmap
     if heatmap is None:
         return None
     return {
-        "statistic": "grad_norm",
+        "statistic": snapshot.statistic.id,
+        "measured_every": snapshot.measured_every,
         "pooling": "maximum",
         "rows": list(heatmap.rows),
         "row_kinds": list(heatmap.row_kinds),

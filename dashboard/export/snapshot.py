@@ -15,10 +15,14 @@ from probe.wire import Event, Layout
 from ..errors import UnknownRunError
 from ..store.protocol import GapRange, Heatmap, RunSummary, StepRange, Store, StreamPosition
 from ..views.event_facts import event_order
+from ..views.heatmap import most_columns, widened
+from ..views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
 from ..views.theme import ALL_STEPS
 
 MAX_POINTS = 1000
 MAX_COLUMNS = 1000
+MAX_VALUES = 2_000_000
+"""Points of all series together: a run may log hundreds of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,11 @@ class Snapshot:
     layout: Layout | None
     series: pd.DataFrame
     """As `Store.scalars` returns it, all names."""
+    statistic: Statistic
+    """What the heatmap shows."""
     heatmap: Heatmap | None
+    measured_every: int
+    """One in how many steps the heatmap has values of; see `widened`."""
     events: tuple[Event, ...]
     gaps: tuple[GapRange, ...]
     positions: tuple[StreamPosition, ...]
@@ -60,6 +68,7 @@ def take_snapshot(
     steps: StepRange = ALL_STEPS,
     max_points: int = MAX_POINTS,
     max_columns: int = MAX_COLUMNS,
+    statistic: str = DEFAULT_STATISTIC,
 ) -> Snapshot:
     """Read everything that an export of one rank needs.
 
@@ -67,8 +76,14 @@ def take_snapshot(
         UnknownRunError: the store has no such run, or the run no such rank.
     """
     summary = _summary(store, run, rank)
-    series = store.scalars(run, rank, store.scalar_names(run, rank), steps, max_points)
-    heatmap = store.heatmap(run, rank, "grad_norm", steps, max_columns)
+    names = store.scalar_names(run, rank)
+    points = max(16, min(max_points, MAX_VALUES // max(1, len(names))))
+    series = store.scalars(run, rank, names, steps, points)
+    layout, chosen = store.layout(run, rank), statistic_of(statistic)
+    rows = () if layout is None else layout.layers if chosen.of == "layer" else layout.modules
+    columns = most_columns(max_columns, rows=len(rows))
+    heatmap = store.heatmap(run, rank, chosen.id, steps, columns)
+    wide, every = (None, 1) if heatmap is None else widened(heatmap)
     events = sorted((event for event in store.events(run, rank) if _within(event, steps)), key=event_order)
     return Snapshot(
         run=summary,
@@ -76,9 +91,11 @@ def take_snapshot(
         asked=steps,
         covered=_covered(series, heatmap, tuple(events)),
         exported=time.time(),
-        layout=store.layout(run, rank),
+        layout=layout,
         series=series,
-        heatmap=heatmap,
+        statistic=chosen,
+        heatmap=wide,
+        measured_every=every,
         events=tuple(events),
         gaps=tuple(store.gaps(run, rank)),
         positions=tuple(store.positions(run)),

@@ -29,6 +29,7 @@ LIVE_WITHIN_S: Final = 300.0
 SCALAR: Final = "scalar"
 LAYER: Final = "layer"
 PARAMETER: Final = "parameter"
+MODULE: Final = "module"
 
 
 @dataclass(slots=True)
@@ -161,6 +162,7 @@ class Catalog:
         self._layouts: dict[int, tuple[Layout, Geometry]] = {}
         self._timelines: dict[tuple[str, int, bytes], int] = {}
         self._series: dict[tuple[int, str, str], int] = {}
+        self._names: dict[tuple[int, str], list[str]] = {}
 
     # -- reading back
 
@@ -182,7 +184,7 @@ class Catalog:
         for timeline, run, rank, digest in database.execute("FROM timelines").fetchall():
             self._timelines[run, rank, digest] = timeline
         for series, timeline, kind, name in database.execute("FROM series").fetchall():
-            self._series[timeline, kind, name] = series
+            self._keep_series(timeline, kind, name, series)
         for values in database.execute("FROM gaps").fetchall():
             row = GapRow(**dict(zip(GapRow.__slots__, values, strict=True)))
             self._keep_gap(row)
@@ -292,7 +294,7 @@ class Catalog:
         number = self._series.get((timeline, kind, name))
         if number is None:
             number = len(self._series)
-            self._series[timeline, kind, name] = number
+            self._keep_series(timeline, kind, name, number)
             self.changes.series.append((number, timeline, kind, name))
         return number
 
@@ -306,7 +308,11 @@ class Catalog:
 
     def series_names(self, timeline: int, kind: str) -> list[str]:
         """Return the sorted names of a timeline's series."""
-        return sorted(name for a, b, name in self._series if (a, b) == (timeline, kind))
+        return sorted(self._names.get((timeline, kind), ()))
+
+    def _keep_series(self, timeline: int, kind: str, name: str, number: int) -> None:
+        self._series[timeline, kind, name] = number
+        self._names.setdefault((timeline, kind), []).append(name)
 
     # -- streams and gaps
 

@@ -23,7 +23,7 @@ from ..errors import DashboardError
 from . import retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .edge import Edge, Pending
-from .heatmaps import plan_heatmap, read_heatmap
+from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .ingest import Intake, decode
 from .protocol import GapRange, Heatmap, RunSummary, StepRange, StreamPosition
 from .queries import Snapshot, read_scalars
@@ -291,6 +291,11 @@ class DuckStore:
             return None
         with self._snapshot() as snapshot:
             return read_heatmap(snapshot, request, steps=steps, max_columns=max(1, max_columns))
+
+    def statistic_names(self, run: str, rank: int = 0) -> list[str]:
+        """Names of the statistics that `heatmap` has values for, sorted."""
+        with self._lock:
+            return statistic_names(self._catalog, run, rank)
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         """Events in their latest state, by step; includes uncommitted ones."""

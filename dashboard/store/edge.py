@@ -38,7 +38,7 @@ class TensorRows:
 
     series: int
     kind: str
-    """`layer` or `parameter`."""
+    """`layer`, `parameter` or `module`."""
     step: Ints
     seq: Ints
     values: npt.NDArray[np.float32]

@@ -5,13 +5,16 @@ Called by `DuckStore.heatmap`: `plan_heatmap` under the store's lock, `read_heat
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from .catalog import LAYER, PARAMETER, Catalog
+from probe.module_frames import MODULE_COLUMNS
+
+from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .protocol import Heatmap, StepRange
 from .pyramid import MEASURED, Grid, choose_grid
 from .queries import (
@@ -56,25 +59,58 @@ def plan_heatmap(
     catalog: Catalog, run: str, rank: int, *, statistic: str, unfolded: Sequence[str]
 ) -> HeatmapPlan | None:
     """Return the plan of a picture; None before the first layout."""
+    timelines = _same_model(catalog, run, rank)
+    if not timelines:
+        return None
+    is_of_modules = statistic in MODULE_COLUMNS
+    rows = (
+        _module_rows(catalog, timelines) if is_of_modules else _layer_rows(catalog, timelines[-1], unfolded)
+    )
+    sources = [_source(catalog, timeline, statistic) for timeline in timelines]
+    names, kinds = zip(*rows, strict=True) if rows else ((), ())
+    return HeatmapPlan(statistic, names, kinds, tuple(sources))
+
+
+def statistic_names(catalog: Catalog, run: str, rank: int) -> list[str]:
+    """Return the statistics that a picture of the rank's newest model has values for, sorted."""
+    timelines = _same_model(catalog, run, rank)
+    return sorted(
+        {
+            name
+            for timeline in timelines
+            for kind in (LAYER, MODULE)
+            for name in catalog.series_names(timeline, kind)
+        }
+    )
+
+
+def _same_model(catalog: Catalog, run: str, rank: int) -> list[int]:
+    """Return the timelines of all layouts of the newest one's model, oldest first and the newest last."""
     found = catalog.newest_layout(run, rank)
     if found is None:
-        return None
-    geometry = catalog.layout(found[0])[1]
-    rows: list[str] = []
-    kinds: list[str] = []
+        return []
+    model = catalog.layout(found[0])[1].model
+    others = [timeline for timeline in catalog.tensor_timelines(run, rank) if timeline != found[0]]
+    return [timeline for timeline in others if catalog.layout(timeline)[1].model == model] + [found[0]]
+
+
+def _layer_rows(catalog: Catalog, timeline: int, unfolded: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, kind) of the layers, and below the unfolded ones their parameters."""
+    geometry = catalog.layout(timeline)[1]
+    rows: list[tuple[str, str]] = []
     for name, members in zip(geometry.layers, geometry.parameters_of, strict=True):
-        rows.append(name)
-        kinds.append(LAYER)
+        rows.append((name, LAYER))
         if name in unfolded:
-            rows += [geometry.parameters[index] for index in members]
-            kinds += [PARAMETER] * len(members)
-    others = [t for t in catalog.tensor_timelines(run, rank) if t != found[0]]
-    sources = [
-        _source(catalog, timeline, statistic)
-        for timeline in (*others, found[0])
-        if catalog.layout(timeline)[1].model == geometry.model
-    ]
-    return HeatmapPlan(statistic, tuple(rows), tuple(kinds), tuple(sources))
+            rows += [(geometry.parameters[index], PARAMETER) for index in members]
+    return rows
+
+
+def _module_rows(catalog: Catalog, timelines: Sequence[int]) -> list[tuple[str, str]]:
+    """Return (name, kind) of the newest layout that names its modules, as an incarnation's first does not."""
+    for timeline in reversed(timelines):
+        if modules := catalog.layout(timeline)[1].modules:
+            return [(name, MODULE) for name in modules]
+    return []
 
 
 def _source(catalog: Catalog, timeline: int, statistic: str) -> Source:
@@ -82,11 +118,12 @@ def _source(catalog: Catalog, timeline: int, statistic: str) -> Source:
     wanted = [statistic, *filter(None, [ZERO_WHEN_ABSENT.get(statistic)])]
     series = {
         (kind, name): number
-        for kind in (LAYER, PARAMETER)
+        for kind in (LAYER, PARAMETER, MODULE)
         for name in wanted
         if (number := catalog.find_series(timeline, kind, name)) is not None
     }
-    return Source(timeline, {LAYER: geometry.layers, PARAMETER: geometry.parameters}, series)
+    names = {LAYER: geometry.layers, PARAMETER: geometry.parameters, MODULE: geometry.modules}
+    return Source(timeline, names, series)
 
 
 def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max_columns: int) -> Heatmap:
@@ -95,18 +132,29 @@ def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max
     spans = [span for extent in extents.values() if (span := extent.clip(steps))]
     if not spans:
         nothing = Grid(0, 1, 0, 1)
-        return _heatmap(plan, nothing, blank_picture(nothing, len(plan.rows)))
+        return _heatmap(plan, blank_picture(nothing, len(plan.rows)), nothing)
     first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     finest = max(extent.finest_level(first, last) for extent in extents.values())
     grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
     layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
-    return _heatmap(plan, grid, combine(layers, grid))
+    return _heatmap(*_measured_modules(plan, combine(layers, grid)), grid)
+
+
+def _measured_modules(plan: HeatmapPlan, picture: Picture) -> tuple[HeatmapPlan, Picture]:
+    """Leave out modules without any value: most statistics exist for some kinds of module only."""
+    measured = (picture.flags > 0).any(axis=0)
+    if MODULE not in plan.kinds or not measured.any():
+        return plan, picture
+    keep = np.flatnonzero(measured).tolist()
+    rows, kinds = tuple(plan.rows[row] for row in keep), tuple(plan.kinds[row] for row in keep)
+    chosen = Picture(picture.values[:, keep], picture.flags[:, keep])
+    return dataclasses.replace(plan, rows=rows, kinds=kinds), chosen
 
 
 def _read(snapshot: Snapshot, source: Source, plan: HeatmapPlan, grid: Grid, extent: Extent) -> Picture:
     """Return what one layout contributes, in the order of the plan's rows."""
     result = blank_picture(grid, len(plan.rows))
-    for kind in (LAYER, PARAMETER):
+    for kind in (LAYER, PARAMETER, MODULE):
         places = [index for index, of_kind in enumerate(plan.kinds) if of_kind == kind]
         if places:
             where = {name: index for index, name in enumerate(source.names[kind])}
@@ -136,7 +184,7 @@ def _with_zeros(read: Callable[[str], Picture], statistic: str) -> Picture:
     )
 
 
-def _heatmap(plan: HeatmapPlan, grid: Grid, picture: Picture) -> Heatmap:
+def _heatmap(plan: HeatmapPlan, picture: Picture, grid: Grid) -> Heatmap:
     steps = grid.first + np.arange(grid.columns, dtype=np.int64) * grid.width
     finite = np.where(np.isfinite(picture.values), picture.values, np.float32(np.nan))
     values, flags = np.ascontiguousarray(finite.T), np.ascontiguousarray(picture.flags.T)

@@ -12,12 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from probe.columns import unpack_column, unpack_missing
 from probe.errors import WireError
 from probe.wire import (
-    Column,
     Event,
     Frame,
     Gap,
@@ -31,17 +28,16 @@ from probe.wire import (
     encode,
 )
 
-from .catalog import LAYER, PARAMETER, SCALAR, Catalog, Incarnation
-from .edge import GapRow, Pending, ScalarBlock, TensorBlock, TensorRows
-from .layers import REDUCTIONS, Geometry, narrow, reduce_layers
-from .pyramid import Flags, Floats, flags_of
+from .catalog import SCALAR, Catalog, Incarnation, IncarnationState
+from .edge import GapRow, Pending, ScalarBlock
+from .tensor_blocks import has_tensors, tensor_block
 
 MAX_SCALARS: Final = 4096
 """Scalars of one frame."""
 MAX_NAME: Final = 1024
 """Characters in the name of a scalar or column."""
-WITHOUT_GRADIENT: Final = frozenset({"parameter_norm"})
-"""Statistics that exist for a parameter that has no gradient."""
+OF_EVERY_STEP: Final = frozenset({"loss", "grad_norm", "samples", "step_time_s", "probe_fraction"})
+"""Scalars that a step's own frame has, and a later one that only adds to the step has not."""
 _RANK_WRITER: Final = re.compile(r"^(\d{1,9})-(\d{1,19})$")
 
 
@@ -165,9 +161,7 @@ class Intake:
         if timeline is None:
             raise RefusedError(f"unknown layout {frame.layout}")
         _check(frame, len(self._catalog.layout(timeline)[1].parameters))
-        state = entry.state
-        state.first_step = frame.step if state.first_step is None else min(state.first_step, frame.step)
-        state.last_step, state.last_time = frame.step, frame.time
+        _note_step(entry.state, frame)
         self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
         self._frames[timeline].append((seq, frame))
 
@@ -180,8 +174,8 @@ class Intake:
         if any(frame.scalars for _, frame in everything):
             self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, everything))
         for timeline, frames in self._frames.items():
-            if any(frame.columns for _, frame in frames):
-                self._pending.tensors.append(_tensor_block(self._catalog, timeline, incarnation, frames))
+            if any(has_tensors(frame) for _, frame in frames):
+                self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))
 
 
 def _check(frame: Frame, parameters: int) -> None:
@@ -193,6 +187,15 @@ def _check(frame: Frame, parameters: int) -> None:
             raise RefusedError(f"column {column.name!r} does not have {parameters} values")
     if frame.missing and len(frame.missing) * 8 < parameters:
         raise RefusedError("the mask of missing gradients is too short")
+
+
+def _note_step(state: IncarnationState, frame: Frame) -> None:
+    """Follow the newest step; a late frame that only adds to an older one does not set it back."""
+    state.first_step = frame.step if state.first_step is None else min(state.first_step, frame.step)
+    is_older = state.last_step is not None and frame.step < state.last_step
+    only_adds = OF_EVERY_STEP.isdisjoint(frame.scalars) and not frame.columns
+    if not (is_older and only_adds and (frame.scalars or has_tensors(frame))):
+        state.last_step, state.last_time = frame.step, frame.time
 
 
 def _scalar_block(
@@ -212,69 +215,3 @@ def _scalar_block(
         time=np.repeat(np.array([frame.time for _, frame in frames], dtype=np.float64), counts),
         value=np.array([v for _, frame in frames for v in frame.scalars.values()], dtype=np.float64),
     )
-
-
-def _tensor_block(
-    catalog: Catalog, timeline: int, incarnation: int, frames: Sequence[tuple[int, Frame]]
-) -> TensorBlock:
-    geometry = catalog.layout(timeline)[1]
-    steps = np.array([frame.step for _, frame in frames], dtype=np.int64)
-    seqs = np.array([seq for seq, _ in frames], dtype=np.int64)
-    missing = _missing(frames, len(geometry.parameters))
-    by_name: dict[str, dict[int, Column]] = defaultdict(dict)
-    for index, (_, frame) in enumerate(frames):
-        for column in frame.columns:
-            by_name[column.name][index] = column
-    rows: list[TensorRows] = []
-    for name, columns in by_name.items():
-        chosen = np.array(list(columns), dtype=np.intp)
-        absent = missing[chosen] if missing is not None and name not in WITHOUT_GRADIENT else None
-        wide = _values(list(columns.values()), len(geometry.parameters))
-        for kind, values, flags in _statistic(name, wide, absent, geometry):
-            rows.append(
-                TensorRows(
-                    series=catalog.add_series(timeline, kind, name),
-                    kind=kind,
-                    step=steps[chosen],
-                    seq=seqs[chosen],
-                    values=values,
-                    flags=flags,
-                )
-            )
-    return TensorBlock(timeline=timeline, incarnation=incarnation, step=steps, rows=tuple(rows))
-
-
-def _missing(frames: Sequence[tuple[int, Frame]], parameters: int) -> npt.NDArray[np.bool_] | None:
-    """Return (frames, parameters), True where a parameter had no gradient; None when all had one."""
-    if not any(frame.missing for _, frame in frames):
-        return None
-    return np.stack([unpack_missing(frame, parameters) for _, frame in frames])
-
-
-def _values(columns: Sequence[Column], parameters: int) -> npt.NDArray[np.floating]:
-    """Return (frames, parameters), float32 unless a column needs float64."""
-    if all(column.dtype == "f4" for column in columns):
-        joined = b"".join(column.data for column in columns)
-        return np.frombuffer(joined, dtype="<f4").reshape(len(columns), parameters)
-    return np.stack([unpack_column(column) for column in columns])
-
-
-def _statistic(
-    name: str, wide: npt.NDArray[np.floating], absent: npt.NDArray[np.bool_] | None, geometry: Geometry
-) -> list[tuple[str, Floats, Flags | None]]:
-    """Return the parameter rows of a statistic and, where it has them, its layer rows."""
-    flags: Flags | None = None
-    if (absent is not None and absent.any()) or not np.isfinite(wide).all():
-        flags = flags_of(wide)
-        if absent is not None:
-            flags[absent] = 0
-    values = wide if wide.dtype == np.float32 else narrow(wide.astype(np.float64))
-    if flags is not None:
-        values = np.where(flags == 0, np.float32(np.nan), values)
-    result: list[tuple[str, Floats, Flags | None]] = [
-        (PARAMETER, values.astype(np.float32, copy=False), flags)
-    ]
-    reduction = REDUCTIONS.get(name)
-    if reduction is not None:
-        result.append((LAYER, *reduce_layers(reduction, wide, flags, geometry)))
-    return result

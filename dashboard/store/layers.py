@@ -1,7 +1,7 @@
-"""Parameter statistics to layer statistics: L2 norm, maximum or sum over a layer's own parameters.
+"""Parameter statistics to layer statistics, and calls of a module to one value: L2 norm, maximum or sum.
 
-Pure functions of arrays, called by `ingest` while a batch is queued. A value that was not measured takes no
-part; NaN and Inf of a parameter show in its layer.
+Pure functions of arrays, called while a batch is queued. A value that was not measured takes no part; NaN
+and Inf of a parameter show in its layer, those of a call in its module.
 """
 
 from __future__ import annotations
@@ -23,8 +23,21 @@ REDUCTIONS: Final[dict[str, Reduction]] = {
     "grad_max_abs": "max",
     "grad_nan_count": "sum",
     "grad_inf_count": "sum",
+    "update_ratio": "max",
+    "parameter_max_abs": "max",
+    "first_moment_norm": "norm",
+    "second_moment_norm": "norm",
+    "effective_step": "max",
 }
 """Statistics that have a value per layer; the others only have one per parameter."""
+
+_SUMMED: Final = frozenset(
+    """calls activation_nan_count activation_inf_count activation_gradient_nan_count
+    activation_gradient_inf_count forward_time_s forward_self_time_s backward_time_s backward_self_time_s
+    output_bytes saved_bytes allocated_bytes""".split()
+)
+_NORMS: Final = frozenset({"activation_gradient_norm"})
+"""Statistics of modules that add up over the calls of a step; of all others the largest stands."""
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _SMALLEST: Final = float(np.finfo(np.float32).smallest_subnormal)
@@ -37,6 +50,8 @@ class Geometry:
     model: str
     parameters: tuple[str, ...]
     layers: tuple[str, ...]
+    modules: tuple[str, ...]
+    """In model order; empty until something of modules is measured."""
     parameters_of: tuple[tuple[int, ...], ...]
     """For each layer the indices of its parameters."""
     order: npt.NDArray[np.intp]
@@ -65,6 +80,7 @@ def geometry_of(layout: Layout) -> Geometry:
         model=layout.model,
         parameters=tuple(parameter.name for parameter in layout.parameters),
         layers=tuple(layer.name for layer in layout.layers),
+        modules=tuple(module.name for module in layout.modules),
         parameters_of=tuple(map(tuple, members)),
         order=order,
         starts=starts.astype(np.intp),
@@ -111,6 +127,33 @@ def reduce_layers(
         result_flags[:, geometry.filled] = np.bitwise_or.reduceat(group_flags, geometry.starts, axis=1)
     result[result_flags == 0] = np.nan
     return result, result_flags
+
+
+def reduce_calls(
+    name: str,
+    values: npt.NDArray[np.float64],
+    gaps: npt.NDArray[np.bool_],
+    *,
+    calls: npt.NDArray[np.intp],
+    modules: int,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Reduce one value a call to (modules,) values and gaps: what adds up is added, of others the largest.
+
+    Args:
+        name: Decides how, see `probe.module_frames.MODULE_COLUMNS`.
+        values: (calls,); any value where there is none.
+        gaps: (calls,) where there is none.
+        calls: (calls,) the module of each.
+        modules: How many there are.
+    """
+    reduction: Reduction = "sum" if name in _SUMMED else "norm" if name in _NORMS else "max"
+    result, missing = np.zeros(modules), np.ones(modules, dtype=np.bool_)
+    order = np.flatnonzero(~gaps)[np.argsort(calls[~gaps], kind="stable")]
+    if len(order):
+        found, starts = np.unique(calls[order], return_index=True)
+        result[found] = _REDUCERS[reduction](values[order][None, :], starts.astype(np.intp))[0]
+        missing[found] = False
+    return result, missing
 
 
 def _norm(values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:

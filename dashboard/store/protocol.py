@@ -70,9 +70,10 @@ class Heatmap:
     """A (rows x columns) picture of one statistic. Each cell pools `steps_per_column` steps by maximum."""
 
     rows: tuple[str, ...]
-    """Layer names in model order, or the parameter names of the unfolded layers between them."""
+    """Layer names in model order, or the parameter names of the unfolded layers between them; of a statistic
+    of modules those of the modules that have a value, in model order."""
     row_kinds: tuple[str, ...]
-    """`layer` or `parameter` for each row."""
+    """`layer`, `parameter` or `module` for each row."""
     steps: npt.NDArray[np.int64]
     """(columns,) first step of each column."""
     steps_per_column: int
@@ -157,6 +158,10 @@ class Store(Protocol):
         unfolded: tuple[str, ...] = (),
     ) -> Heatmap | None:
         """Pool a statistic to at most `max_columns` columns; None before the first layout."""
+        ...
+
+    def statistic_names(self, run: str, rank: int = 0) -> list[str]:
+        """Names of the statistics that `heatmap` has values for, sorted."""
         ...
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:

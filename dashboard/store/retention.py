@@ -12,7 +12,7 @@ from typing import Final
 
 import duckdb
 
-from .catalog import LAYER, PARAMETER, SCALAR
+from .catalog import LAYER, MODULE, PARAMETER, SCALAR
 from .pyramid import FACTOR, Ranges, join_ranges, uncovered
 
 RAW_STEPS: Final = 20_000
@@ -29,7 +29,7 @@ RESIDUE: Final = 0
 
 def kinds_of(is_scalar: bool) -> tuple[str, ...]:
     """Return the prefixes of the tables that hold a timeline's rows."""
-    return (SCALAR,) if is_scalar else (LAYER, PARAMETER)
+    return (SCALAR,) if is_scalar else (LAYER, PARAMETER, MODULE)
 
 
 def kept_ranges(database: duckdb.DuckDBPyConnection, timeline: int) -> Ranges:

@@ -55,6 +55,8 @@ TABLES: Final[dict[str, str]] = {
     "layer_pooled": _POOLED_TENSOR,
     "parameter_raw": _RAW_TENSOR,
     "parameter_pooled": _POOLED_TENSOR,
+    "module_raw": _RAW_TENSOR,
+    "module_pooled": _POOLED_TENSOR,
 }
 """Table -> columns. Rows of raw tables keep the order of arrival; a *timeline* is one rank's scalars or one
 layout's tensors, and the unit in which steps advance, close buckets and age."""
@@ -119,8 +121,7 @@ def _open(path: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Op
                 f"{SCHEMA_VERSION}). It was kept as {aside.name} and a new one was started."
             )
             connection, version = _connect(path), None
-        if version is None:
-            _create(connection)
+        _create_missing(connection, is_new=version is None)
         return Opened(connection, load(connection), notice)
     except duckdb.Error:
         connection.close()
@@ -192,11 +193,13 @@ def _version(connection: duckdb.DuckDBPyConnection) -> int | None:
     return int(row[0]) if row else 0
 
 
-def _create(connection: duckdb.DuckDBPyConnection) -> None:
+def _create_missing(connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
+    """Make the tables that are not there: all in a new file, later additions in one of an earlier release."""
     connection.execute("BEGIN")
     for name, columns in TABLES.items():
-        connection.execute(f"CREATE TABLE {name} ({columns})")
-    connection.execute("INSERT INTO meta VALUES (?, 0)", [SCHEMA_VERSION])
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+    if is_new:
+        connection.execute("INSERT INTO meta VALUES (?, 0)", [SCHEMA_VERSION])
     connection.execute("COMMIT")
 
 

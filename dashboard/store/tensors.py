@@ -15,12 +15,12 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from .catalog import LAYER, PARAMETER
+from .catalog import LAYER, MODULE, PARAMETER
 from .pyramid import Flags, Floats, Steps
 
 Columns = dict[str, npt.NDArray[Any]]
-RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw"}
-POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled"}
+RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}
+POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled", MODULE: "module_pooled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Line charts of scalar series over steps: which charts there are, and how one is drawn.
+"""Line charts of scalar series over steps: how one is drawn. Which there are says `chart_specs.py`.
 
 Pure: a frame of `Store.scalars` in, arrays or a figure out. `line_parts` is used by the live feed as well,
 so that what streams to the page and what an export shows cannot differ. NaN and Inf are drawn as marks in
@@ -30,45 +30,6 @@ FEW_POINTS: Final = 3
 """A line of so few points gets markers: of one point it would be invisible."""
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartSpec:
-    """One chart of the page and of the exports."""
-
-    id: str
-    title: str
-    unit: str
-    names: tuple[str, ...]
-    """Series that it shows, in drawing order; absent ones are left out."""
-    labels: Mapping[str, str]
-    log: bool = False
-    """Logarithmic y-axis once the values differ by `LOG_RATIO`."""
-
-
-CHARTS: Final = (
-    ChartSpec(id="loss", title="Loss", unit="", names=("loss",), labels={"loss": "loss"}),
-    ChartSpec(
-        id="grad_norm",
-        title="Gradient norm",
-        unit="L2",
-        names=("grad_norm",),
-        labels={"grad_norm": "gradient norm"},
-        log=True,
-    ),
-    ChartSpec(
-        id="memory",
-        title="Memory",
-        unit="GiB",
-        names=("process_rss_bytes", "system_used_bytes", "cuda_allocated_bytes", "cuda_reserved_bytes"),
-        labels={
-            "process_rss_bytes": "process (RSS)",
-            "system_used_bytes": "system RAM in use",
-            "cuda_allocated_bytes": "CUDA allocated",
-            "cuda_reserved_bytes": "CUDA reserved",
-        },
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +81,18 @@ def part_trace(part: str, *, label: str, colour: str, theme: Theme, unit: str = 
         return {
             "type": "scatter",
             "mode": "markers",
-            "name": f"{label} {name}",
+            "name": f"{_plain(label)} {name}",
             "yaxis": "y2",
             "cliponaxis": False,
             "marker": {"symbol": symbol, "size": 7, "color": palette.nan if part == "nan" else palette.inf},
-            "hovertemplate": f"{html.escape(label)} is {name}<extra></extra>",
+            "hovertemplate": f"{_plain(label)} is {name}<extra></extra>",
         }
     line = {"color": colour, "width": 1.6 if part == "line" else 0, "simplify": True}
-    trace: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": label, "line": line}
+    trace: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": _plain(label), "line": line}
     if part == "line":
         trace["marker"] = {"size": 5, "color": colour}
         suffix = f" {unit}" if unit and unit != "L2" else ""
-        return trace | {"hovertemplate": f"{html.escape(label)} %{{y:.5~g}}{suffix}<extra></extra>"}
+        return trace | {"hovertemplate": f"{_plain(label)} %{{y:.5~g}}{suffix}<extra></extra>"}
     trace |= {"hoverinfo": "skip"}
     return trace | ({"fill": "tonexty", "fillcolor": _faint(colour)} if part == "high" else {})
 
@@ -192,6 +153,7 @@ def series_figure(
     gaps: Sequence[GapRange] = (),
     names: Mapping[str, str] | None = None,
     log: bool = False,
+    remarks: Sequence[str] = (),
 ) -> go.Figure:
     """Draw scalar series over steps.
 
@@ -204,6 +166,7 @@ def series_figure(
         gaps: Drawn as grey bands.
         names: Series name -> label, in drawing order; None takes the names of `data`.
         log: Logarithmic y-axis where `is_wide` says so.
+        remarks: Small print before that of `pooling_note`.
     """
     present = list(dict.fromkeys(data["name"].tolist()))
     labels = {name: name for name in present} if names is None else names
@@ -218,9 +181,10 @@ def series_figure(
             if part == "line" and len(points.x) <= FEW_POINTS:
                 trace["mode"] = "lines+markers"
             figure.add_trace({**trace, "x": points.x, "y": points.y})
-    note = pooling_note(shown)
+    note = ", ".join(filter(None, [*remarks, pooling_note(shown)]))
     is_log = log and is_wide(shown["mean"].to_numpy(dtype=np.float64))
     layout = chart_layout(title=title, unit=unit, theme=theme, steps=steps, log=is_log, note=note)
+    layout["yaxis"] |= _scale(shown["mean"].to_numpy(dtype=np.float64), unit=unit, log=is_log)
     ends = (float(shown["step"].min()), float(shown["step"].max())) if len(shown) else (0.0, 0.0)
     layout["shapes"] = gap_shapes(gaps, theme=theme, first=ends[0], last=ends[1])
     figure.update_layout(layout)
@@ -231,6 +195,27 @@ def is_wide(values: Floats) -> bool:
     """Whether the positive, finite values differ by more than `LOG_RATIO`."""
     positive = values[np.isfinite(values) & (values > 0)]
     return positive.size > 0 and float(positive.max()) > LOG_RATIO * float(positive.min())
+
+
+def log_tick(values: Floats) -> int:
+    """Return the decades between two ticks of a log axis: at most about four ticks, at powers of ten."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    return max(1, round(float(np.log10(positive.max()) - np.log10(positive.min())) / 3))
+
+
+def _scale(values: Floats, *, unit: str, log: bool) -> dict[str, Any]:
+    """Ticks of a log axis; a constant stands in the middle of a scale that begins at 0."""
+    if log:
+        return {"dtick": log_tick(values)}
+    finite = values[np.isfinite(values)] * (1.0 / GIB if unit == "GiB" else 1.0)
+    if finite.size and finite.min() == finite.max() > 0:
+        return {"range": [0.0, 2.0 * float(finite.max())], "autorange": False}
+    return {}
+
+
+def _plain(label: str) -> str:
+    """A label that Plotly shows as it is: neither as markup nor as a placeholder of its own."""
+    return html.escape(label).replace("%", "&#37;")
 
 
 def _faint(colour: str) -> str:

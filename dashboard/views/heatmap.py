@@ -6,6 +6,7 @@ for NaN and Inf, a mark besides. Values are the maximum of the steps in a column
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from typing import Any, Final
 
@@ -14,12 +15,14 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from ..store.protocol import Heatmap, StepRange
+from .heatmap_statistics import STATISTICS, Statistic
 from .theme import ALL_STEPS, Theme, colours, figure_layout
 
 MEASURED: Final = 1
 NAN: Final = 2
 INF: Final = 4
 MAX_TICK_LABELS: Final = 30
+
 
 CIVIDIS: Final = (
     "#00224e",
@@ -40,7 +43,7 @@ def heatmap_axes(
     *, theme: Theme, rows: int = 0, steps: StepRange = ALL_STEPS, note: str = "", title: str | None = None
 ) -> dict[str, Any]:
     """Return the layout over which the page paints its canvas: same margins, first row on top."""
-    heading = "Gradient norm per layer (log\u2081\u2080 L2)" if title is None else title
+    heading = f"{STATISTICS[0].title} ({STATISTICS[0].scale})" if title is None else title
     layout = figure_layout(theme, title=heading, steps=steps, note=note)
     layout["yaxis"] = {
         "range": [rows - 0.5, -0.5],
@@ -62,9 +65,78 @@ def heatmap_axes_figure(*, theme: Theme, rows: int = 0, steps: StepRange = ALL_S
     return figure
 
 
-def pooling_note(steps_per_column: int) -> str:
-    """Say how many steps stand in one column; empty when each is one step."""
-    return f"max of {steps_per_column:,} steps a column" if steps_per_column > 1 else ""
+def pooling_note(steps_per_column: int, *, every: int = 1) -> str:
+    """Say how many steps stand in one column, and which are measured; empty when each column is one step.
+
+    Args:
+        steps_per_column: From the heatmap.
+        every: From `widened`.
+    """
+    pooled = f"max of {steps_per_column:,} steps a column" if steps_per_column > 1 else ""
+    return f"1 step in {every:,} measured, {pooled}" if every > 1 else pooled
+
+
+MAX_CELLS: Final = 1_000_000
+"""Largest picture for a page or a file."""
+_LEAST_GAPS: Final = 3
+_LEAST_SHARE: Final = 0.25
+"""A distance between measured columns is a period if it occurs so often, over such a share of them all."""
+
+
+def most_columns(wanted: int, *, rows: int) -> int:
+    """Return how many columns a picture may have."""
+    return max(16, min(wanted, MAX_CELLS // max(1, rows)))
+
+
+def sampling_period(measured: npt.NDArray[np.intp]) -> tuple[int, float]:
+    """Return the largest period, in columns, at which a good part of a picture was sampled; 1 without one.
+
+    Lost steps and pauses are no period: their lengths do not recur.
+
+    Args:
+        measured: Indices of the columns with a value, ascending.
+
+    Returns:
+        The distance that no two neighbouring samples exceed, and their mean distance: in a pooled picture a
+        period is now one column more, now one less.
+    """
+    gaps = np.sort(np.diff(measured))
+    if not len(gaps) or gaps[-1] == 1:
+        return 1, 1.0
+    covered = np.r_[0, np.cumsum(gaps)]
+    for gap in np.unique(gaps[gaps > 1])[::-1].tolist():
+        low, high = np.searchsorted(gaps, max(2, gap - 1)), np.searchsorted(gaps, gap, side="right")
+        share = (covered[high] - covered[low]) / covered[-1]
+        if high - low >= _LEAST_GAPS and share >= _LEAST_SHARE:
+            return gap, float(gaps[low:high].mean())
+    return 1, 1.0
+
+
+def widened(heatmap: Heatmap) -> tuple[Heatmap, int]:
+    """Make columns so wide that each holds a measured step, where only one in several steps is measured.
+
+    Columns that are empty for another reason (lost steps, a level that was off) stay empty.
+
+    Returns:
+        The picture, and one in how many steps was measured; 1 where none was widened.
+    """
+    longest, mean = sampling_period(np.flatnonzero((heatmap.flags > 0).any(axis=0)))
+    if longest <= 1:
+        return heatmap, 1
+    factor = 1 << (longest - 1).bit_length()
+    width = heatmap.steps_per_column * factor
+    group = heatmap.steps // width
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    with np.errstate(invalid="ignore"):
+        values = np.fmax.reduceat(heatmap.values, starts, axis=1)
+    wide = dataclasses.replace(
+        heatmap,
+        steps=group[starts] * width,
+        steps_per_column=width,
+        values=values,
+        flags=np.bitwise_or.reduceat(heatmap.flags, starts, axis=1),
+    )
+    return wide, round(mean * heatmap.steps_per_column)
 
 
 def log_values(heatmap: Heatmap) -> npt.NDArray[np.float64]:
@@ -81,7 +153,13 @@ def log_values(heatmap: Heatmap) -> npt.NDArray[np.float64]:
 
 
 def heatmap_figure(
-    heatmap: Heatmap | None, *, theme: Theme, steps: StepRange = ALL_STEPS, height: int | None = None
+    heatmap: Heatmap | None,
+    *,
+    theme: Theme,
+    steps: StepRange = ALL_STEPS,
+    height: int | None = None,
+    statistic: Statistic = STATISTICS[0],
+    every: int = 1,
 ) -> go.Figure:
     """Draw the heatmap with Plotly alone, for files that must open without our scripts.
 
@@ -90,6 +168,8 @@ def heatmap_figure(
         theme: Dark or light.
         steps: X-range; open ends follow the data.
         height: Pixels; None leaves it to the container.
+        statistic: What it shows.
+        every: From `widened`.
     """
     palette = colours(theme)
     if heatmap is None or not heatmap.rows or not len(heatmap.steps):
@@ -106,7 +186,11 @@ def heatmap_figure(
         for trace in _flag_traces(heatmap, flag=flag, name=name, colour=colour, symbol=symbol, x=x):
             figure.add_trace(trace)
     layout = heatmap_axes(
-        theme=theme, rows=len(heatmap.rows), steps=steps, note=pooling_note(heatmap.steps_per_column)
+        theme=theme,
+        rows=len(heatmap.rows),
+        steps=steps,
+        note=pooling_note(heatmap.steps_per_column, every=every),
+        title=f"{statistic.title} ({statistic.scale})",
     )
     layout |= {"hovermode": "closest", "height": height}
     layout["yaxis"] |= _row_ticks(heatmap.rows)

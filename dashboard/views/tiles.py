@@ -13,8 +13,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-RECENT_NAMES: Final = ("loss", "grad_norm", "step_time_s", "probe_fraction")
-"""Series that have a value at every step."""
+RECENT_NAMES: Final = (
+    "loss",
+    "grad_norm",
+    "step_time_s",
+    "probe_fraction",
+    "step_time_added",
+    "step_time_added_half_width",
+)
+"""Series that have a value at every step, the last two once they are known."""
 SLOW_NAMES: Final = ("process_rss_bytes", "cuda_allocated_bytes")
 """Series read about once a second, so that most steps have none."""
 RECENT_STEPS: Final = 32
@@ -37,6 +44,8 @@ class TileText:
     id: str
     value: str
     unit: str = ""
+    detail: str = ""
+    """A second, smaller line."""
     is_bad: bool = False
     """The newest value is NaN or Inf."""
     hint: str = ""
@@ -51,7 +60,6 @@ def tile_texts(recent: pd.DataFrame, slow: pd.DataFrame, *, last_step: int | Non
         last_step: Newest step; None before the first.
     """
     step_time = _finite_mean(recent, "step_time_s")
-    share = _finite_mean(recent, "probe_fraction")
     memory, memory_unit = _size(_newest(slow, "process_rss_bytes"))
     return [
         TileText(id="step", value=f"{last_step:,}" if last_step is not None else "\u2013"),
@@ -60,16 +68,11 @@ def tile_texts(recent: pd.DataFrame, slow: pd.DataFrame, *, last_step: int | Non
         TileText(
             id="speed",
             value=significant(1.0 / step_time, digits=3) if step_time else "\u2013",
-            unit="steps/s",
+            unit="steps/s" if step_time else "",
             hint=f"mean of the newest {RECENT_STEPS} steps",
         ),
         TileText(id="memory", value=memory, unit=memory_unit, hint="resident memory of the training process"),
-        TileText(
-            id="probe",
-            value=significant(share * 100, digits=2) if share is not None else "\u2013",
-            unit="% of the step",
-            hint="the probe's own time on the training thread",
-        ),
+        _probe_tile(recent),
     ]
 
 
@@ -82,6 +85,36 @@ def significant(value: float, *, digits: int = 4) -> str:
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         return f"{value:.{digits - 2}e}"
     return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+
+
+_CALLS_HINT: Final = "The probe's own time inside its calls on the training thread, by its own clock"
+_ADDED_HINT: Final = (
+    "Step time: what the probe really adds, from comparing steps with steps that are left nearly plain; 95 % "
+    "interval, shown once it is narrower than the overhead limit"
+)
+
+
+def _probe_tile(recent: pd.DataFrame) -> TileText:
+    """The probe's cost by its own clock and, once it is known, by comparison with plain steps."""
+    calls = _finite_mean(recent, "probe_fraction")
+    added = _newest(recent, "step_time_added")
+    half_width = _newest(recent, "step_time_added_half_width")
+    detail, hint = "", f"{_CALLS_HINT}; mean of the newest {RECENT_STEPS} steps."
+    if added is not None and half_width is not None:
+        detail = f"{_signed(added * 100)} % \u00b1 {half_width * 100:.1f} step time"
+        hint = f"{hint} {_ADDED_HINT}."
+    value = "\u2013" if calls is None else f"{calls * 100:.1f}" if calls >= 0.001 else "< 0.1"
+    return TileText(
+        id="probe",
+        value=value,
+        unit="" if calls is None else "% of the step (calls)",
+        detail=detail,
+        hint=hint,
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "\u2212")
 
 
 def _number_tile(recent: pd.DataFrame, name: str) -> TileText:
@@ -110,6 +143,6 @@ def _newest(data: pd.DataFrame, name: str) -> float | None:
 def _size(size_bytes: float | None) -> tuple[str, str]:
     """Return a size in MiB or GiB."""
     if size_bytes is None:
-        return "\u2013", "MiB"
+        return "\u2013", ""
     mib = size_bytes / 2**20
     return (f"{mib:,.0f}", "MiB") if mib < 4096 else (f"{mib / 1024:,.1f}", "GiB")

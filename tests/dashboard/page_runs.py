@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from dashboard.store.protocol import Store
 from probe.columns import pack_column
+from probe.module_frames import pack_module_columns
 from probe.wire import (
     Event,
     Evidence,
     Frame,
     LayerInfo,
     Layout,
+    ModuleInfo,
     Origin,
     ParameterInfo,
     RunEnd,
@@ -49,7 +52,9 @@ def layout(blocks: int = 4) -> Layout:
         for index, name in enumerate(names)
         for part in ("weight", "bias")
     ]
-    return Layout(layout=0, model="Transformer", parameters=parameters, layers=layers)
+    blocks_of = [ModuleInfo(name=f"blocks.{block}", type="Block") for block in range(blocks)]
+    modules = [ModuleInfo(name=name, type="Linear") for name in ("", *names)] + blocks_of
+    return Layout(layout=0, model="Transformer", parameters=parameters, layers=layers, modules=modules)
 
 
 def frame(step: int, description: Layout, *, time: float, bad: str = "", seed: int = 0) -> Frame:
@@ -72,6 +77,32 @@ def frame(step: int, description: Layout, *, time: float, bad: str = "", seed: i
         "system_total_bytes": 16e9,
     }
     return Frame(step=step, time=time, scalars=scalars, columns=[pack_column("grad_norm", norms)])
+
+
+def measured_frame(step: int, description: Layout, *, time: float, bad: str = "") -> Frame:
+    """One step of a run that measures everything, much of it at some steps only."""
+    plain = frame(step, description, time=time, bad=bad)
+    scalars = {
+        "lr": 1e-3 * 0.99**step,
+        "grad_norm_clipped": min(1.0, plain.scalars["grad_norm"]),
+        "clip_fired": float(step % 10 < 3),
+        "amp_scale": 65536.0,
+        "amp_skipped_updates": float(step >= 7),
+        "step_time_added": 0.003,
+        "step_time_added_half_width": 0.009,
+        "log/accuracy": step / 1000,
+        "log/<b>bold</b>": 1.0,
+    }
+    parameters, modules = len(description.parameters), len(description.modules)
+    sampled = {"update_ratio": np.full(parameters, 1e-3)} if step % 10 == 0 else {}
+    observed = {"activation_rms": np.arange(1.0, modules + 1)} if step % 5 == 0 else {}
+    gaps = {"activation_rms": np.arange(modules) == 1}
+    return msgspec.structs.replace(
+        plain,
+        scalars=plain.scalars | scalars | ({"update_ratio": 1e-3} if sampled else {}),
+        parameter_columns=pack_module_columns(sampled, {}),
+        module_columns=pack_module_columns(observed, gaps),
+    )
 
 
 def event(
@@ -116,17 +147,22 @@ def fill(
     start_time: float = 1_700_000_000.0,
     name: str = "train.py",
     is_bare: bool = False,
+    is_full: bool = False,
 ) -> None:
-    """Append frames, and before the first ones what describes the run; bare frames measure nothing."""
+    """Append frames, and before the first ones what describes the run.
+
+    Bare frames measure nothing, full ones everything.
+    """
     description = layout(blocks)
     events, metrics = key("events", run=run, rank=rank), key("metrics", run=run, rank=rank)
     if store.position(events).next_seq == 0:
         start = run_start(run=run, rank=rank, time=start_time, name=name)
         store.append(events, 0, [encode(start), encode(description)])
+    make = measured_frame if is_full else frame
     frames = [
         Frame(step=step, time=start_time + step * 0.1)
         if is_bare
-        else frame(step, description, time=start_time + step * 0.1, bad=(bad or {}).get(step, ""))
+        else make(step, description, time=start_time + step * 0.1, bad=(bad or {}).get(step, ""))
         for step in steps
     ]
     store.append(metrics, store.position(metrics).next_seq, [encode(each) for each in frames])

@@ -113,6 +113,11 @@ class PageStore:
             rows=rows, row_kinds=kinds, steps=first, steps_per_column=size, values=values, flags=flags
         )
 
+    def statistic_names(self, run: str, rank: int = 0) -> list[str]:
+        return sorted(
+            {column.name for frame in self._frames(run, rank, ALL_STEPS) for column in frame.columns}
+        )
+
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         with self._lock:
             found = [

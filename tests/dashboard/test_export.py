@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import page_runs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from dashboard.export.json import export_json
 from dashboard.spool_ingest import SpoolIngest
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepRange
+from dashboard.views.chart_specs import CHARTS
 from probe.event_json import event_json
 from probe.wire import Origin, Stacks
 
@@ -231,6 +233,40 @@ def without_none(value: Any) -> Any:
 )
 def test_difference_applied_to_the_base_gives_the_other(base: Any, other: Any) -> None:
     assert without_none(apply_patch(base, difference(base, other))) == without_none(other)
+
+
+@pytest.fixture(scope="module")
+def full_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckStore]:
+    opened = DuckStore(tmp_path_factory.mktemp("full"))
+    page_runs.fill(opened, steps=range(100), is_full=True)
+    yield opened
+    opened.close()
+
+
+def test_export_json_has_the_chosen_statistic(full_store: DuckStore) -> None:
+    heatmap = export_json(full_store, "demo-run", statistic="activation_rms")["heatmap"]
+    assert (heatmap["statistic"], heatmap["measured_every"]) == ("activation_rms", 5)
+    assert heatmap["rows"][0] == "" and set(heatmap["row_kinds"]) == {"module"}
+    assert [set(row[:-1]) for row in heatmap["values"]][:2] == [{1.0}, {3.0}]
+
+
+def test_export_html_has_the_chosen_statistic_every_chart_and_the_users_own(full_store: DuckStore) -> None:
+    page = Page(export_html(full_store, "demo-run", statistic="activation_rms"))
+    labels = [
+        attributes.get("aria-label") for tag, attributes in page.tags if attributes.get("class") == "chart"
+    ]
+    assert labels == [
+        *(spec.title for spec in CHARTS), "Events", "Activation RMS per module", "<b>bold</b>", "accuracy",
+    ]  # fmt: skip
+    assert not [tag for tag, _ in page.tags if tag == "b"]
+
+
+def test_export_of_very_many_series_stays_bounded(
+    full_store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.export.snapshot.MAX_VALUES", 400)
+    document = export_json(full_store, "demo-run")
+    assert sum(len(series["step"]) for series in document["series"].values()) <= 400
 
 
 def test_export_command_writes_json_from_journals_alone(tmp_path: Path) -> None:

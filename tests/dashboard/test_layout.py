@@ -10,6 +10,7 @@ from typing import Any
 from dashboard import ids
 from dashboard.callbacks.page import BRIDGES
 from dashboard.layout import figure_templates, page_layout
+from dashboard.views.chart_specs import CHARTS
 
 ASSETS = Path(__file__).parents[2] / "assets"
 LAYOUT = page_layout(page="http://127.0.0.1:8050/", ingest="tcp://127.0.0.1:8051")
@@ -45,9 +46,16 @@ def test_layout_empty_state_says_how_to_attach() -> None:
 def test_templates_have_a_style_for_every_series_and_part() -> None:
     templates = figure_templates()
     for theme in templates["themes"].values():
-        for chart in templates["charts"]:
-            for name in chart["names"]:
-                assert all(f"{chart['id']}/{name}/{part}" in theme["traces"] for part in templates["parts"])
+        for chart in (*templates["charts"], templates["logged"]):
+            unit = theme["units"][chart["id"]]
+            styles = [theme["traces"][f"{unit}/{part}"] for part in templates["parts"]]
+            assert {len(style) for style in styles} == {len(theme["colours"]["series"])}
+            assert chart["id"] in theme["layouts"]
+
+
+def test_templates_have_a_style_for_every_mark() -> None:
+    marks = {f"{spec.id}/{name}" for spec in CHARTS for name in spec.marks}
+    assert marks and all(marks == set(theme["marks"]) for theme in figure_templates()["themes"].values())
 
 
 def test_templates_are_plain_json() -> None:

@@ -79,6 +79,13 @@ def test_resolve_runs_empty_folder_is_an_empty_spool(tmp_path: Path) -> None:
     assert resolve_runs(str(tmp_path)) == []
 
 
+def test_resolve_runs_spool_of_runs_that_have_written_nothing_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "20261120-101010-abcd" / "0-1700000000000000000").mkdir(parents=True)
+    (tmp_path / "20261120-101011-abcd" / "host-box").mkdir(parents=True)
+    (tmp_path / "20261120-101012-abcd").mkdir()
+    assert resolve_runs(str(tmp_path)) == []
+
+
 def test_resolve_runs_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photos" / "summer-2024").mkdir(parents=True)
     with pytest.raises(NotASpoolError, match="is not a spool"):

@@ -79,7 +79,17 @@ def check_scalars(store: DuckStore, reference: Reference, look) -> None:
         mine = found[found["name"] == name].drop(columns="name").to_numpy(np.float64)
         assert len(mine) == len(expected) <= look["limit"]
         if expected:
-            np.testing.assert_allclose(mine, np.array(expected), rtol=1e-9, atol=1e-300)
+            check_points(mine, np.array(expected))
+
+
+def check_points(mine: np.ndarray, expected: np.ndarray) -> None:
+    """Rows of (step, time, min, mean, max, ...); values that cancel leave a mean its rounding error."""
+    mean = 3
+    others = [column for column in range(mine.shape[1]) if column != mean]
+    np.testing.assert_allclose(mine[:, others], expected[:, others], rtol=1e-9, atol=1e-300)
+    largest = np.nan_to_num(np.abs(expected[:, [2, 4]]).max(axis=1))
+    for found, wanted, size in zip(mine[:, mean], expected[:, mean], largest, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-300 + 1e-13 * size)
 
 
 def check_parameters(store: DuckStore, reference: Reference, look) -> None:

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from dashboard.store.protocol import GapRange, StepRange
-from dashboard.views.charts import CHARTS, PARTS, line_parts, pooling_note, series_figure
+from dashboard.views.chart_specs import CHARTS
+from dashboard.views.charts import PARTS, line_parts, pooling_note, series_figure
 from dashboard.views.theme import THEMES, colours
 
 NAN = float("nan")
@@ -110,3 +111,15 @@ def test_charts_every_name_has_a_label() -> None:
 def test_series_figure_log_axis_only_for_values_that_differ_much(largest: float, axis: str) -> None:
     data = frame((0, 1.0, 1.0, 1.0, 0, 0, 1), (1, largest, largest, largest, 0, 0, 1))
     assert series_figure(data, title="", unit="", theme="dark", log=True).layout.yaxis.type == axis
+
+
+def test_series_figure_constant_stands_in_the_middle() -> None:
+    data = frame((0, 0.1, 0.1, 0.1, 0, 0, 1), (1, 0.1, 0.1, 0.1, 0, 0, 1))
+    assert tuple(series_figure(data, title="", unit="", theme="dark").layout.yaxis.range) == (0.0, 0.2)
+
+
+def test_series_figure_label_is_neither_markup_nor_a_placeholder() -> None:
+    data = frame((0, 1.0, 1.0, 1.0, 0, 0, 1), name="log/<i>%{y}</i>")
+    figure = series_figure(data, title="", unit="", theme="dark", names={"log/<i>%{y}</i>": "<i>%{y}</i>"})
+    assert all("<i>" not in trace.name and "<i>" not in (trace.hovertemplate or "") for trace in figure.data)
+    assert all((trace.hovertemplate or "").count("%{y") <= 1 for trace in figure.data)

@@ -15,7 +15,10 @@ from dashboard.views.heatmap import (
     heatmap_figure,
     log_values,
     pooling_note,
+    sampling_period,
+    widened,
 )
+from dashboard.views.heatmap_statistics import STATISTICS, statistic_of
 from dashboard.views.theme import THEMES, colours
 
 NOT = float("nan")
@@ -80,6 +83,75 @@ def test_heatmap_figure_without_rows_is_bare_axes(heatmap: Heatmap | None) -> No
 
 def test_heatmap_axes_first_row_is_on_top() -> None:
     assert tuple(heatmap_axes_figure(theme="dark", rows=5).layout.yaxis.range) == (4.5, -0.5)
+
+
+def sampled(measured: list[int], columns: int, *, pooled: int = 1) -> Heatmap:
+    """A row whose value is the step, at the measured columns."""
+    flags = np.isin(np.arange(columns), measured)[None, :].astype(np.uint8)
+    values = np.where(flags > 0, np.arange(columns, dtype=np.float32), np.float32(NOT))
+    return Heatmap(
+        rows=("a",),
+        row_kinds=("module",),
+        steps=np.arange(columns) * pooled,
+        steps_per_column=pooled,
+        values=values,
+        flags=flags,
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured", "period"),
+    [
+        ([], (1, 1)),
+        ([5], (1, 1)),
+        (list(range(50)), (1, 1)),
+        (list(range(0, 200, 20)), (20, 20)),
+        ([*range(100), *range(100, 200, 10)], (10, 10)),
+        ([*range(50), *range(3000, 3050)], (1, 1)),
+        ([*range(0, 100, 10), 400, *range(410, 500, 10)], (10, 10)),
+        ([0, 3, 9], (1, 1)),
+        ([0, 12, 25, 37, 50], (13, 12.5)),
+    ],
+)
+def test_sampling_period_is_what_recurs_over_a_good_part(
+    measured: list[int], period: tuple[int, float]
+) -> None:
+    assert sampling_period(np.array(measured, dtype=np.intp)) == period
+
+
+@pytest.mark.parametrize("period", [2, 3, 10, 16, 50])
+@pytest.mark.parametrize("phase", [0, 7])
+def test_widened_regular_samples_leave_no_gap(period: int, phase: int) -> None:
+    measured = list(range(phase % period, 1000, period))
+    wide, every = widened(sampled(measured, 1000))
+    assert every == period
+    assert (wide.flags[:, 1:-1] > 0).all()
+    assert wide.steps_per_column < 2 * period and (wide.steps % wide.steps_per_column == 0).all()
+    for column, start in enumerate(wide.steps[:-1].tolist()):
+        inside = [s for s in measured if start <= s < start + wide.steps_per_column]
+        assert wide.values[0, column] == max(inside)
+
+
+def test_widened_pooled_picture_says_the_period_in_steps() -> None:
+    wide, every = widened(sampled(list(range(0, 100, 4)), 100, pooled=8))
+    assert (every, wide.steps_per_column) == (32, 32)
+    assert (
+        pooling_note(wide.steps_per_column, every=every) == "1 step in 32 measured, max of 32 steps a column"
+    )
+
+
+def test_widened_every_step_measured_changes_nothing() -> None:
+    picture = sampled(list(range(60)), 60)
+    assert widened(picture) == (picture, 1)
+
+
+def test_heatmap_figure_says_what_it_shows() -> None:
+    figure = heatmap_figure(sample(), theme="dark", statistic=statistic_of("forward_time_s"), every=5)
+    assert figure.layout.annotations[0].text == "Forward time per module (s, log colour)"
+
+
+def test_statistic_of_an_unknown_name_is_the_default() -> None:
+    assert statistic_of("nonsense") is STATISTICS[0]
 
 
 def test_pooling_note_of_single_steps_is_empty() -> None:

@@ -40,7 +40,7 @@ def test_tiles_say_newest_values_with_units() -> None:
         "grad_norm": "1",
         "speed": "5 steps/s",
         "memory": "1,024 MiB",
-        "probe": "1.1 % of the step",
+        "probe": "1.1 % of the step (calls)",
     }
 
 
@@ -55,7 +55,20 @@ def test_tiles_bad_value_of_an_earlier_step_is_past() -> None:
 
 
 def test_tiles_without_data_show_dashes_not_zeros() -> None:
-    assert {tile.value for tile in texts(last_step=None).values()} == {"\u2013"}
+    assert {(tile.value, tile.unit) for tile in texts(last_step=None).values()} == {("\u2013", "")}
+
+
+def test_tiles_probe_cost_by_comparison_is_a_second_line_once_it_is_known() -> None:
+    tile = texts(probe_fraction=[0.0041], step_time_added=[-0.002], step_time_added_half_width=[0.0091])[
+        "probe"
+    ]
+    assert (tile.value, tile.detail) == ("0.4", "\u22120.2 % \u00b1 0.9 step time")
+    assert "95 % interval" in tile.hint
+    assert texts(probe_fraction=[0.0041])["probe"].detail == ""
+
+
+def test_tiles_tiny_probe_cost_is_not_said_to_be_nothing() -> None:
+    assert texts(probe_fraction=[0.0004])["probe"].value == "< 0.1"
 
 
 def test_tiles_ids_are_those_of_the_layout() -> None:

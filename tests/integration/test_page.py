@@ -318,6 +318,6 @@ def test_page_long_run_names_can_be_read_whole(page: Page, served: Served) -> No
     wait_drawn(page)
     expect(page.locator("#run-select")).to_have_attribute("title", re.compile("seed1.py"))
     page.locator("#run-select").click()
-    option = page.get_by_role("option").first
+    option = page.get_by_role("listbox", name="Run").get_by_role("option").first
     expect(option).to_be_visible()
     assert option.evaluate("each => each.scrollWidth <= each.clientWidth")

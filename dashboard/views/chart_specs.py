@@ -1,0 +1,120 @@
+"""Which line charts there are, and which series each one shows. Pure data, on any thread.
+
+The page, the live feed and the exports go by the same list, from top to bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSpec:
+    """A series that is no line: it marks steps, in the band above the y-scale."""
+
+    label: str
+    """Of a flag an adjective, of a count what is counted."""
+    is_count: bool = False
+    """A count since the start marks the steps at which it rises, one symbol each; a flag those at which it is
+    1, as a bar over all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSpec:
+    """One chart of the page and of the exports."""
+
+    id: str
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    """Series that it shows, in drawing order; absent ones are left out."""
+    labels: Mapping[str, str]
+    prefix: str | None = None
+    """Series whose names begin so are shown as well, labelled with the rest of the name."""
+    marks: Mapping[str, MarkSpec] = field(default_factory=dict)
+    """Series that mark steps, by name."""
+    log: bool = False
+    """Logarithmic y-axis once the values differ by `LOG_RATIO`."""
+    always: bool = False
+    """Takes its place even in a run that has none of its series."""
+
+    def lines(self, known: Iterable[str]) -> dict[str, str]:
+        """Return the lines that it has among the known series, in drawing order: name -> label."""
+        there = set(known)
+        lines = {name: self.labels[name] for name in self.names if name in there}
+        if self.prefix is not None:
+            lines |= {
+                name: name[len(self.prefix) :] for name in sorted(there) if name.startswith(self.prefix)
+            }
+        return lines
+
+
+CHARTS: Final = (
+    ChartSpec(id="loss", title="Loss", unit="", names=("loss",), labels={"loss": "loss"}, always=True),
+    ChartSpec(
+        id="grad_norm",
+        title="Gradient norm",
+        unit="L2",
+        names=("grad_norm", "grad_norm_clipped"),
+        labels={"grad_norm": "gradient norm", "grad_norm_clipped": "after clipping"},
+        marks={"clip_fired": MarkSpec(label="clipped")},
+        log=True,
+        always=True,
+    ),
+    ChartSpec(
+        id="update_ratio",
+        title="Update-to-weight ratio",
+        unit="",
+        names=("update_ratio",),
+        labels={"update_ratio": "update-to-weight ratio"},
+        log=True,
+    ),
+    ChartSpec(
+        id="lr",
+        title="Learning rate",
+        unit="",
+        names=("lr",),
+        labels={"lr": "learning rate"},
+        prefix="lr/",
+        log=True,
+    ),
+    ChartSpec(
+        id="amp",
+        title="Loss scale of the GradScaler",
+        unit="",
+        names=("amp_scale",),
+        labels={"amp_scale": "loss scale"},
+        marks={"amp_skipped_updates": MarkSpec(label="skipped updates", is_count=True)},
+        log=True,
+    ),
+    ChartSpec(
+        id="memory",
+        title="Memory",
+        unit="GiB",
+        names=("process_rss_bytes", "system_used_bytes", "cuda_allocated_bytes", "cuda_reserved_bytes"),
+        labels={
+            "process_rss_bytes": "process (RSS)",
+            "system_used_bytes": "system RAM in use",
+            "cuda_allocated_bytes": "CUDA allocated",
+            "cuda_reserved_bytes": "CUDA reserved",
+        },
+    ),
+)
+
+LOGGED: Final = "log/"
+"""What the names of the user's own series begin with."""
+MAX_LOGGED: Final = 32
+"""Series of the user's own that get a chart; the exports have all."""
+
+
+def logged_chart(name: str) -> ChartSpec:
+    """Return the chart of one series that the user logs."""
+    label = name.removeprefix(LOGGED)
+    return ChartSpec(id=name, title=label, unit="", names=(name,), labels={name: label})
+
+
+def logged_names(known: Iterable[str]) -> list[str]:
+    """Return the user's own series, sorted."""
+    return sorted(name for name in known if name.startswith(LOGGED))
