@@ -95,10 +95,6 @@ class StepMeasures:
         self._observer.end_forward(output, raised=raised)
         self._charge_observation()
 
-    def charge_judging(self, ns: int) -> None:
-        """The detectors take `ns` of each step whose statistics they are given."""
-        self._budget.charge("gradients", ns)
-
     def begin_backward(self) -> None:
         """A backward begins at a step that is `observed`."""
         self._observed_from_ns = self._guard.spent_so_far_ns()

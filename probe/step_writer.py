@@ -31,8 +31,8 @@ from .update_meter import UpdateRatios
 from .watched_model import WatchedModel
 from .wire import Frame
 
-_WAITING_STEPS: Final = 16
-_WAITING_NS: Final = 100_000_000
+_WAITING_STEPS: Final = 32
+_WAITING_NS: Final = 250_000_000
 """Quiet steps are judged once there are this many of them, or the oldest is this old."""
 _STACK_FRAMES: Final = 64
 _LATE_FRAME_NS: Final = 500_000_000
@@ -78,7 +78,7 @@ class StepWriter:
         self._pending: MeasuredStep | None = None
         self._pending_since_ns = 0
         self._waiting: list[MeasuredStep] = []
-        self._waiting_since_ns = self._judging_ns = 0
+        self._waiting_since_ns = 0
         self._waiting_stack: list[RawFrame] = []
 
     def finish(self, finished: FinishedStep) -> None:
@@ -128,9 +128,7 @@ class StepWriter:
         """Have the detectors look at what waits."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            started_ns = time.thread_time_ns()
             self._guard.run("detectors", self._judge_batch, waiting)
-            self._judging_ns = (time.thread_time_ns() - started_ns) // len(waiting)
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Add values to the newest frame; too late for it, they get one of their own."""
@@ -233,8 +231,6 @@ class StepWriter:
             self._waiting_since_ns = now_ns
             self._waiting_stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
         waiting.append(measured)
-        # Spread over the steps that were judged together.
-        self._measures.charge_judging(self._judging_ns)
         if len(waiting) >= _WAITING_STEPS or now_ns - self._waiting_since_ns > _WAITING_NS:
             self.judge_waiting()
 

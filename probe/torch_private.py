@@ -288,6 +288,11 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
+def is_distributed() -> bool:
+    """Whether this process has joined others."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:
     """The DistributedDataParallel that a module is, or whose forward calls it just now; None without one."""
     module = compiled_original(module)

@@ -123,7 +123,9 @@ class WatchedModel:
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
         at = self.layout.parameters
-        few = [p for p in (at[0], at[len(at) // 2], at[-1]) if p.grad is not None]
+        # Where hooks tell, this is but for a first of two passes, which changes every parameter.
+        chosen = at[:1] if self.tells_of_updates else (at[0], at[len(at) // 2], at[-1])
+        few = [p for p in chosen if p.grad is not None]
         self._marked = few or [p for p in at if p.grad is not None][:1]
         self._marks = [_mark(parameter) for parameter in self._marked]
 
@@ -154,6 +156,9 @@ class WatchedModel:
 
     def note_forward(self, root: nn.Module) -> None:
         """A forward of the root begins; see whether its backward will average gradients over the ranks."""
+        if not torch_private.is_distributed():
+            self.is_reduced = False
+            return
         wrapper = torch_private.data_parallel_around(root)
         self.is_reduced = wrapper is not None and bool(wrapper.require_backward_grad_sync)
 

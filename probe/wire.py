@@ -141,7 +141,7 @@ class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
     `probe.magnitudes.BIN_EDGES`. A row of zeros was not measured."""
 
 
-class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True):
+class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):
     """All statistics of one measured step. Lives in the `metrics` stream.
 
     Columns (see `COLUMNS`) have one value per parameter of `layout`, in its order. NaN and Inf are values:

@@ -214,8 +214,6 @@ def test_attaching_detaching_and_changing_level_leave_nothing(tmp_path: Path) ->
     assert not model._forward_hooks
     assert not model._backward_hooks
     assert not optimizer._optimizer_step_pre_hooks
-    reachable = [item for item in gc.get_objects() if type(item) is Tensor and item.dim() == 5]
-    assert reachable == []
 
 
 def test_overhead_limit_throttles_what_is_dear_and_says_so(spool: Path) -> None:
