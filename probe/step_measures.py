@@ -129,10 +129,11 @@ class StepMeasures:
             opened: what was gathered of it.
         """
         due = self.due
+        # A few numbers, not worth leaving out: they are not charged, so that no limit takes them away.
         if due.learning_rates:
-            measured.scalars |= self._measure("learning_rates", self._rates.read, self._alive()) or {}
+            measured.scalars |= self._guard.run("learning_rates", self._rates.read, self._alive()) or {}
         if due.loss_scale and self._has_scaler:
-            measured.scalars |= self._measure("loss_scale", self._scale.read) or {}
+            measured.scalars |= self._guard.run("loss_scale", self._scale.read) or {}
         if due.parameter_norms and not due.parameter_statistics:
             measured.parameter_norm = self._measure("parameter_norms", self._model.parameter_norms)
         if due.parameter_statistics:
