@@ -178,7 +178,7 @@ COLUMNS: Final[dict[str, str]] = {
     "grad_std": "population standard deviation of the gradient's elements",
     "grad_nan_count": "NaN elements; the column is left out when all are zero",
     "grad_inf_count": "infinite elements; the column is left out when all are zero",
-    "parameter_norm": "L2 norm of the parameter; every 10th step",
+    "parameter_norm": "L2 norm of the parameter; every 10th step unless asked otherwise",
 }
 PARAMETER_COLUMNS: Final[dict[str, str]] = {
     "update_ratio": "L2 norm of the newest update over the parameter's before it",

@@ -33,7 +33,7 @@ class Observation:
     missing: npt.NDArray[np.bool_] | None
     """True where the parameter has no gradient at this step; its other values are to be ignored."""
     parameter_norm: Floats | None
-    """Only at every 10th step."""
+    """Only at the steps at which it is due."""
     parameter_names: tuple[str, ...]
     layer_names: tuple[str, ...]
     layer_of: npt.NDArray[np.intp]
