@@ -161,7 +161,11 @@ class _Functions:
             for listener in self._listeners:
                 listener.before_backward(tensors, grad_tensors)
             result = original(tensors, grad_tensors, *args, **kwargs)
-            _tell_all(self._listeners, lambda listener: listener.after_backward(tensors))
+            listeners = self._listeners
+            if len(listeners) == 1:
+                listeners[0].after_backward(tensors)
+            else:
+                _tell_all(listeners, lambda listener: listener.after_backward(tensors))
             return result
 
         return _dressed_as(original, backward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ _ROUNDING: Final = 1e-6
 """1 / d may have been rounded to float32 before the loss was multiplied by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepLoss:
+class StepLoss(NamedTuple):
     """Loss of one step in both forms; None when backward was never called on a scalar."""
 
     value: float | None
@@ -25,13 +24,28 @@ class StepLoss:
     """Summed as backward received it."""
 
 
+@dataclass(slots=True)
+class _Scalar:
+    """What backward was called on once."""
+
+    raw: Tensor
+    loss: Tensor
+    """The same tensor, or what a GradScaler made it of."""
+    divisor: float | None
+    value: float | None = None
+    """Of `raw`, once it has been read."""
+
+    def read(self) -> float:
+        if self.value is None:
+            self.value = float(self.raw)
+        return self.value
+
+
 class LossMeter:
     """Collects the scalars of one step without reading them; `read` brings them to the host at once."""
 
     def __init__(self) -> None:
-        self._losses: list[Tensor] = []
-        self._raw: list[Tensor] = []
-        self._divisors: list[float | None] = []
+        self._scalars: list[_Scalar] = []
         self._accumulation: float | None = None
         self._unscaled: MutableMapping[Tensor, tuple[Tensor, float | None]] = WeakTensorKeyDictionary()
         self.was_scaled = False
@@ -49,12 +63,11 @@ class LossMeter:
     @property
     def count(self) -> int:
         """How many scalars this step has so far."""
-        return len(self._raw)
+        return len(self._scalars)
 
     def forget_after(self, count: int) -> None:
         """Drop all but the first `count` scalars: their backward failed, or was not the watched model's."""
-        for values in (self._losses, self._raw, self._divisors):
-            del values[count:]
+        del self._scalars[count:]
 
     def add(self, tensors: object, grad_tensors: object) -> None:
         """Take the scalars that backward is called on; explicit output gradients mean it is no loss."""
@@ -63,27 +76,26 @@ class LossMeter:
         for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
             if not isinstance(tensor, Tensor) or tensor.numel() != 1 or tensor.is_complex():
                 continue
-            original = self._unscaled.pop(tensor, None) if self._unscaled else None
-            self.was_scaled |= original is not None
-            loss, divisor = original or (tensor.detach(), _divisor(tensor))
-            self._raw.append(tensor.detach())
-            self._losses.append(loss)
-            self._divisors.append(divisor)
+            raw = tensor.detach()
+            if self._unscaled and (original := self._unscaled.pop(tensor, None)) is not None:
+                self.was_scaled = True
+                self._scalars.append(_Scalar(raw, *original))
+            else:
+                self._scalars.append(_Scalar(raw, raw, _divisor(tensor)))
 
     @property
     def newest_on_cpu(self) -> float | None:
         """The newest scalar if reading it waits for no device."""
-        if self._raw and self._raw[-1].device.type == "cpu":
-            return float(self._raw[-1])
+        if self._scalars and self._scalars[-1].raw.is_cpu:
+            return self._scalars[-1].read()
         return None
 
     def read(self) -> StepLoss:
         """Return the step's loss; waits for the device once."""
-        if not self._raw:
+        scalars = self._scalars
+        if not scalars:
             return StepLoss(None, None)
-        count = len(self._raw)
-        host = _to_host(self._losses + self._raw)
-        losses, raw = host[:count], host[count:]
+        raw, losses = _to_host(scalars)
         return StepLoss(sum(losses) * self._accumulated(), sum(raw))
 
     def _accumulated(self) -> float:
@@ -92,9 +104,8 @@ class LossMeter:
         A division counts only if it is by the number of micro-steps that really ran, or did in an earlier
         step: the last one of an epoch may have fewer.
         """
-        divisors, count = set(self._divisors), len(self._divisors)
-        divisor = divisors.pop()
-        if divisor is None or divisors:
+        count, divisor = len(self._scalars), self._scalars[0].divisor
+        if divisor is None or any(scalar.divisor != divisor for scalar in self._scalars[1:]):
             return 1.0
         if math.isclose(divisor, count, rel_tol=_ROUNDING):
             self._accumulation = divisor
@@ -102,17 +113,19 @@ class LossMeter:
 
     def reset(self) -> None:
         """Begin the next step."""
-        self._losses, self._raw, self._divisors = [], [], []
+        self._scalars = []
         self.was_scaled = False
 
 
-def _to_host(values: list[Tensor]) -> list[float]:
-    """Read one-element tensors: with one wait for their device, and without a copy on the CPU."""
-    if all(value.is_cpu for value in values):
-        return [float(value) for value in values]
+def _to_host(scalars: list[_Scalar]) -> tuple[list[float], list[float]]:
+    """Read (raw, losses): with one wait for their device, and without a copy on the CPU."""
+    if all(scalar.raw.is_cpu and scalar.loss.is_cpu for scalar in scalars):
+        raw = [scalar.read() for scalar in scalars]
+        return raw, [raw[at] if one.loss is one.raw else float(one.loss) for at, one in enumerate(scalars)]
+    values = [scalar.raw for scalar in scalars] + [scalar.loss for scalar in scalars]
     device = values[0].device
     host: list[float] = torch.stack([value.double().reshape(()).to(device) for value in values]).tolist()
-    return host
+    return host[: len(scalars)], host[len(scalars) :]
 
 
 def _divisor(loss: Tensor) -> float | None:

@@ -62,9 +62,10 @@ class NativeMeasurement:
             batch.kinds[:] = MISSING
             set_aside_lazy(batch, tensors, range(len(tensors)))
         self._calls += 1
-        gather(kernel, batch, tensors)
         block = self._take_block()
-        kernel.measure(batch)
+        if not kernel.measure_list(batch, tensors):
+            gather(kernel, batch, tensors)
+            kernel.measure(batch)
         if job.special:
             return _with_special(batch, tensors, block)
         missing = batch.kinds == MISSING if job.missing else self._none_missing

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,8 +92,7 @@ class OpenStep:
         return following
 
 
-@dataclass(frozen=True, slots=True)
-class RunningBackward:
+class RunningBackward(NamedTuple):
     """How the open step was when a backward began, in case that it fails or is another model's."""
 
     opened: OpenStep
@@ -106,7 +105,7 @@ class RunningBackward:
 
 def gradients_seen(captures: Iterable[RootCapture]) -> int:
     """How many backward passes have reached the outputs of these calls."""
-    return sum(len(capture.passes) for capture in captures)
+    return sum([len(capture.passes) for capture in captures])
 
 
 def is_surely_zero(gradient: Tensor, *, may_wait: bool) -> bool:

@@ -44,6 +44,11 @@ class LearningRates:
             optimizers: those that update the watched model, always in the same order.
         """
         groups = [group for optimizer in optimizers for group in optimizer.param_groups if "lr" in group]
+        if not self._have_differed and not self._on_device:
+            plain = [group["lr"] for group in groups]
+            # One number for all, as in most scripts; a tensor is not compared here, which would wait for it.
+            if set(map(type, plain)) == {float} and plain.count(plain[0]) == len(plain):
+                return {"lr": plain[0]}
         rates = [(index, group, self._rate(group["lr"])) for index, group in enumerate(groups)]
         known = [(index, group, rate) for index, group, rate in rates if rate is not None]
         self._forget_all_but([group["lr"] for group in groups])

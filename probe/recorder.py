@@ -113,13 +113,14 @@ class Recorder:
         """Hand over a frame; the thread writes it within 50 ms. A full ring drops its oldest frame."""
         if self._is_inert():
             return
+        self._ring.append(frame)
+        if len(self._ring) < RING_FRAMES // 2:
+            return
+        self._wake.set()
         with self._ring_lock:
-            self._ring.append(frame)
-            if len(self._ring) > RING_FRAMES:
+            while len(self._ring) > RING_FRAMES:
                 self._ring.popleft()
                 self.lost_before_write += 1
-            elif len(self._ring) == RING_FRAMES // 2:
-                self._wake.set()
 
     def flush(self) -> None:
         """Write what is in the ring, on the calling thread."""

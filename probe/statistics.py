@@ -8,7 +8,7 @@ here draws random numbers, changes a tensor or leaves a gradient graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -39,8 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorStatistics:
+class TensorStatistics(NamedTuple):
     """Statistics of a list of tensors; every array is (tensors,) float64 in the list's order.
 
     Of a tensor that is None or has no elements: `missing` is True and the rest 0. NaN and Inf elements
@@ -118,7 +117,7 @@ class MeasuringPlan:
         if native is None or len(tensors) != self._count or not native.lock.acquire(blocking=False):
             return tensor_statistics(tensors) if native is not None else self._measure_by_torch(tensors)
         try:
-            return TensorStatistics(*native.measure(tensors if type(tensors) is list else list(tensors)))
+            return TensorStatistics._make(native.measure(tensors if type(tensors) is list else list(tensors)))
         finally:
             native.lock.release()
 

@@ -81,8 +81,10 @@ class StepMeasures:
     def begin_step(self, step: int) -> None:
         """The first forward or backward of a step begins; decides what is measured of it."""
         self.is_plain = self._calibration.is_plain(step)
-        self.due = due = _NOTHING if self.is_plain else self._budget.due(step)
-        self.observed = next((name for name in _OBSERVED if getattr(due, name)), None)
+        due = _NOTHING if self.is_plain else self._budget.due(step)
+        if due is not self.due:
+            self.due = due
+            self.observed = next((name for name in _OBSERVED if getattr(due, name)), None)
 
     def begin_forward(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """A training forward begins at a step that is `observed`."""

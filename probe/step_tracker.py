@@ -115,7 +115,8 @@ class StepTracker:
         if is_replaying() or self._loop.backward is None or self._attachment.in_trial:
             return
         self._guard.run("step", self._loop.end_backward, tensors)
-        self._raise_anomaly()
+        if self._writer.anomaly is not None:
+            self._raise_anomaly()
 
     def after_scale(self, loss: Any, scaled: Any) -> None:
         """Remember the loss that a GradScaler scaled."""

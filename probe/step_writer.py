@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from .clipping import clipping_scalars
 from .config import ProbeConfig
@@ -39,8 +38,7 @@ _LATE_FRAME_NS: Final = 500_000_000
 """A finished frame waits at most this long for `run.log` once the next forward begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedStep:
+class FinishedStep(NamedTuple):
     """A step whose gradients are measured and whose update has not been made."""
 
     opened: OpenStep

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, ParamSpec, TypeVar
@@ -117,6 +118,11 @@ def node_sequence_number(node: Any) -> int | None:
     return None if value is None or value >= 2**63 else value
 
 
+def is_custom_node(node: Any) -> bool:
+    """Whether an autograd node is that of a user's `autograd.Function`."""
+    return isinstance(node, BackwardCFunction)
+
+
 def node_name(node: Any) -> str:
     """Name of an autograd node such as ``SqrtBackward0``; a user's Function gives its class name."""
     name: str = node.name() if callable(getattr(node, "name", None)) else type(node).__name__
@@ -160,14 +166,30 @@ def is_view(tensor: Tensor) -> bool:
     return tensor._is_view()
 
 
+_has_cuda: Final = hasattr(torch._C, "_cuda_getDeviceCount")
+
+
 def cuda_is_initialised() -> bool:
     """Whether this process uses CUDA; asking does not initialise it."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return _has_cuda and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
-    """Call `hook` with the gradient of `tensor` in every backward, for as long as its graph lives."""
-    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    """Call `hook` with the gradient of `tensor` in every backward, for as long as its graph lives.
+
+    The tensor has a `grad_fn`. By the two calls that `Tensor.register_hook` makes, without the handle, which
+    is most of its cost.
+    """
+    register = getattr(tensor.grad_fn, "_register_hook_dict", None)
+    if register is None or type(tensor) is not Tensor or tensor._backward_hooks is not None:
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        return
+    tensor._backward_hooks = OrderedDict(((_OWN_HOOK, hook),))
+    register(tensor)
+
+
+_OWN_HOOK: Final = -1
+"""Key of our hook among a tensor's; those of torch are counted from 0."""
 
 
 def left_out_of_pickles(hook: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
@@ -204,7 +226,7 @@ def saved_tensors(node: Any) -> Iterator[Tensor]:
     What somebody's saved-tensor hooks took away (a checkpoint, say) is left out: unpacking could compute it
     anew. Nothing where torch cannot say.
     """
-    if isinstance(node, BackwardCFunction):
+    if is_custom_node(node):
         names: tuple[str, ...] = ("_raw_saved_tensors",)
     else:
         names = _saved_names.get(type(node), ())
@@ -288,9 +310,12 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
+_has_distributed: Final = torch.distributed.is_available()
+
+
 def is_distributed() -> bool:
     """Whether this process has joined others."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return _has_distributed and torch.distributed.is_initialized()
 
 
 def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:
@@ -319,6 +344,8 @@ class TensorReader(ctypes.Structure):
         ("release", ctypes.c_void_p),
         ("clear_error", ctypes.c_void_p),
         ("describe", ctypes.c_void_p),
+        ("unlock", ctypes.c_void_p),
+        ("lock", ctypes.c_void_p),
         ("none", ctypes.c_void_p),
         ("tensor_type", ctypes.c_void_p),
         ("parameter_type", ctypes.c_void_p),
@@ -350,8 +377,12 @@ def tensor_reader() -> TensorReader | None:
     if api.major != 1 or not api.describe:
         return None
     names = ("PyList_GetItem", "PyObject_Type", "Py_DecRef", "PyErr_Clear")
-    functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names]
-    return TensorReader(*functions, api.describe, id(None), id(Tensor), id(nn.Parameter))
+    threads = ("PyEval_SaveThread", "PyEval_RestoreThread")
+    look, lock = (
+        [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in group]
+        for group in (names, threads)
+    )
+    return TensorReader(*look, api.describe, *lock, id(None), id(Tensor), id(nn.Parameter))
 
 
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -125,8 +126,8 @@ class WatchedModel:
         at = self.layout.parameters
         # Where hooks tell, this is but for a first of two passes, which changes every parameter.
         chosen = at[:1] if self.tells_of_updates else (at[0], at[len(at) // 2], at[-1])
-        few = [p for p in chosen if p.grad is not None]
-        self._marked = few or [p for p in at if p.grad is not None][:1]
+        few = [parameter for parameter in chosen if parameter.grad is not None]
+        self._marked = few or [parameter for parameter in at if parameter.grad is not None][:1]
         self._marks = [_mark(parameter) for parameter in self._marked]
 
     def was_updated_unseen(self) -> bool:
@@ -254,6 +255,8 @@ _Mark: TypeAlias = tuple[int | None, int]
 
 def _mark(parameter: Tensor) -> _Mark:
     """Return what changes when a parameter is changed in place, or given other data."""
+    if type(parameter) is nn.Parameter and parameter.layout is torch.strided and not parameter.is_inference():
+        return parameter._version, parameter.data_ptr()
     return torch_private.version_of(parameter), torch_private.storage_key(parameter)
 
 

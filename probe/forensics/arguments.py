@@ -82,7 +82,7 @@ class HeldArguments:
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):
             held = HeldTensor(value)
-            self.nbytes += value.nbytes if value.layout == torch.strided else 0
+            self.nbytes += value.nbytes if value.layout is torch.strided else 0
             return held
         if type(value) in _ATOMS or isinstance(value, _BY_REFERENCE):
             return value

@@ -12,7 +12,7 @@ import random
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -21,12 +21,17 @@ from torch import Tensor, nn
 from .. import torch_private
 from ..errors import ReplayError
 from .arguments import HeldArguments, find_outputs
+from .call_sites import CallSites, rejoined
 from .loss_graph import LossNode, read_loss_graph
 from .module_state import StateCopy, StateWatch
 from .stacks import RawFrame, raw_stack
 
 _CALL_SITE_FRAMES: Final = 16
+_STACK_FRAMES: Final = 256
+_forward_sites, _backward_sites = CallSites(_CALL_SITE_FRAMES), CallSites(_CALL_SITE_FRAMES)
 _watches: weakref.WeakKeyDictionary[nn.Module, StateWatch] = weakref.WeakKeyDictionary()
+_newest: tuple[Callable[[], nn.Module | None], StateWatch] = (lambda: None), StateWatch()
+"""Of the root called last; a weak dictionary is slow to ask."""
 _order = itertools.count()
 _POSITIONAL: Final = re.compile(r"args\[(\d+)\]")
 
@@ -61,49 +66,29 @@ class RootCapture:
     Attributes:
         declined: why this call cannot be replayed, in words; "" when it can.
         passes: the backward passes that reached the outputs, in their order.
-        call_site: frames of the caller, outermost first.
         loss_nodes: the autograd nodes between the root's outputs and the loss.
-        backward_site: frames of the newest call of backward, outermost first.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_hooks",
-        "_limit_bytes",
-        "_loss_boundary",
-        "_root",
-        "_watch",
-        "arguments",
-        "backward_site",
-        "call_site",
-        "declined",
-        "loss_nodes",
-        "order",
-        "output_count",
-        "parameter_stamp",
-        "passes",
-        "state",
-        "state_copies",
-    )
+    # On the class: one is made at every step, and of what is not set nothing need be touched.
+    declined = ""
+    arguments: HeldArguments | None = None
+    state: CallState | None = None
+    state_copies: Sequence[StateCopy] = ()
+    output_count = -1
+    loss_nodes: tuple[LossNode, ...] = ()
+    _call_site: Sequence[RawFrame] = ()
+    _backward_site: Sequence[RawFrame] = ()
+    _loss_boundary: int | None = None
+    _watch: StateWatch | None = None
 
     def __init__(self, root: nn.Module, *, size_cap_bytes: int, parameter_stamp: object) -> None:
         # After an evaluation that no backward follows, a capture would keep a dropped model alive.
         self._root = weakref.ref(root)
         self._hooks: list[weakref.ref[Callable[[Tensor], None]]] = []
-        self.parameter_stamp = parameter_stamp
-        self.declined = ""
-        self.order = next(_order)
-        self.arguments: HeldArguments | None = None
-        self.state: CallState | None = None
-        self.state_copies: list[StateCopy] = []
-        self.passes: list[OutputGradients] = []
-        self.output_count = -1
-        self.call_site: list[RawFrame] = []
-        self.loss_nodes: tuple[LossNode, ...] = ()
-        self.backward_site: list[RawFrame] = []
-        self._loss_boundary: int | None = None
         self._limit_bytes = size_cap_bytes
-        self._watch: StateWatch | None = None
+        self.order = next(_order)
+        self.passes: list[OutputGradients] = []
+        self.parameter_stamp = parameter_stamp
 
     @property
     def root(self) -> nn.Module:
@@ -117,6 +102,16 @@ class RootCapture:
     def is_abandoned(self) -> bool:
         """Whether the outputs' graph is gone without a backward, as after an evaluation with gradients on."""
         return bool(self._hooks) and not self.passes and all(hook() is None for hook in self._hooks)
+
+    @property
+    def call_site(self) -> list[RawFrame]:
+        """Frames of the caller, outermost first; to be read while the script is in the same step."""
+        return rejoined(list(self._call_site), raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
+
+    @property
+    def backward_site(self) -> list[RawFrame]:
+        """Frames of the newest call of backward, outermost first; like `call_site`."""
+        return rejoined(list(self._backward_site), raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
 
     def finish(self, output: Any) -> None:
         """Take note of what the forward returned; must be called before the loss is computed from it.
@@ -133,7 +128,7 @@ class RootCapture:
         self._loss_boundary = torch_private.next_sequence_number()
         if not tensors:
             self._decline("no output of the forward requires a gradient")
-        has_scalar = any(tensor.dim() == 0 for tensor in tensors)
+        has_scalar = len(tensors) > 1 and any(tensor.dim() == 0 for tensor in tensors)
         for position, tensor in enumerate(tensors):
             # A hook on a leaf would stay on it for good: it is the user's parameter or input.
             if not tensor.is_leaf:
@@ -148,7 +143,7 @@ class RootCapture:
         the loss is located but its op is not named.
         """
         self.loss_nodes = read_loss_graph(losses, boundary=self._loss_boundary)
-        self.backward_site = raw_stack(sys._getframe(1), limit=_CALL_SITE_FRAMES)
+        self._backward_site = _backward_sites.take()
 
     def argument_name(self, held: str) -> str:
         """Return what the forward calls an argument held as ``args[0]`` or by keyword."""
@@ -201,20 +196,17 @@ class RootCapture:
         self.state_copies = []
         self.passes = []
 
-    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _begin(self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
             raise ReplayError("the forward ran without gradients")
-        self.arguments = HeldArguments(args, kwargs)
-        if self.arguments.nbytes > self._limit_bytes:
-            raise ReplayError(f"the inputs take {self.arguments.nbytes >> 20} MiB, above the limit")
-        self._limit_bytes -= self.arguments.nbytes
-        watch = _watches.get(self.root)
-        if watch is None:
-            watch = _watches[self.root] = StateWatch()
-        self._watch = watch
-        self.state_copies = watch.before_call(self.root)
-        self.state = _call_state(self.root, python=watch.draws_from_python)
-        self.call_site = raw_stack(sys._getframe(2), limit=_CALL_SITE_FRAMES)
+        self.arguments = arguments = HeldArguments(args, kwargs)
+        if arguments.nbytes > self._limit_bytes:
+            raise ReplayError(f"the inputs take {arguments.nbytes >> 20} MiB, above the limit")
+        self._limit_bytes -= arguments.nbytes
+        self._watch = watch = _watch_over(root)
+        self.state_copies = watch.before_call(root)
+        self.state = _call_state(root, python=watch.draws_from_python)
+        self._call_site = _forward_sites.take()
 
 
 def begin_capture(
@@ -239,9 +231,10 @@ def begin_capture(
     Returns:
         The capture; `declined` says in words why it cannot be replayed.
     """
-    capture = RootCapture(called_module(root), size_cap_bytes=size_cap_bytes, parameter_stamp=parameter_stamp)
+    called = called_module(root)
+    capture = RootCapture(called, size_cap_bytes=size_cap_bytes, parameter_stamp=parameter_stamp)
     try:
-        capture._begin(args, kwargs)
+        capture._begin(called, args, kwargs)
     except ReplayError as error:
         capture._decline(str(error))
     return capture
@@ -253,6 +246,16 @@ def called_module(root: nn.Module) -> nn.Module:
     if isinstance(inner, nn.parallel.DistributedDataParallel):
         return called_module(inner.module)
     return inner
+
+
+def _watch_over(root: nn.Module) -> StateWatch:
+    global _newest
+    known, watch = _newest
+    if known() is not root:
+        watch = _watches.get(root) or StateWatch()
+        _watches[root] = watch
+        _newest = weakref.ref(root), watch
+    return watch
 
 
 def _call_state(root: nn.Module, *, python: bool) -> CallState:

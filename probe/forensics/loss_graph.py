@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
@@ -46,13 +45,11 @@ class Suspicion(IntEnum):
     """Its other operand is a number that is NaN, infinite, or zero in a division."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossNode:
+class LossNode(NamedTuple):
     """One autograd node between outputs and loss."""
 
     name: str
     """Such as ``LogBackward0``."""
-    number: int
     suspicion: Suspicion
     """How likely it turns finite values into non-finite ones."""
 
@@ -68,7 +65,7 @@ def read_loss_graph(losses: Iterable[Tensor], *, boundary: int | None) -> tuple[
         return ()
     pending: list[Any] = [loss.grad_fn for loss in losses]
     seen: set[Any] = set()
-    nodes: list[LossNode] = []
+    nodes: list[tuple[int, LossNode]] = []
     while pending and len(nodes) < _MAX_NODES:
         node = pending.pop()
         if node is None or node in seen:
@@ -77,9 +74,10 @@ def read_loss_graph(losses: Iterable[Tensor], *, boundary: int | None) -> tuple[
         number = torch_private.node_sequence_number(node)
         if number is None or number < boundary:
             continue
-        nodes.append(LossNode(torch_private.node_name(node), number, _suspicion(node)))
-        pending.extend(child for child, _ in node.next_functions)
-    return tuple(sorted(nodes, key=lambda node: node.number))
+        nodes.append((number, _known.get(type(node)) or _describe(node)))
+        pending += [child for child, _ in node.next_functions]
+    nodes.sort()
+    return tuple([node for _, node in nodes])
 
 
 def likely_origin(nodes: Sequence[LossNode]) -> LossNode | None:
@@ -88,10 +86,32 @@ def likely_origin(nodes: Sequence[LossNode]) -> LossNode | None:
     return worst if worst is not None and worst.suspicion else None
 
 
-def _suspicion(node: Any) -> Suspicion:
-    name = torch_private.node_name(node).rstrip("0123456789").removesuffix("Backward")
+_known: dict[type[Any], LossNode] = {}
+"""Of torch's own classes of nodes whose operands say nothing: some hundreds."""
+
+
+def _describe(node: Any) -> LossNode:
+    """Describe a node of a class that is met for the first time, or whose operands have to be read."""
+    name = torch_private.node_name(node)
+    described = LossNode(name, _suspicion(node, name))
+    # Nodes that torch generates no class for, and the user's own, share theirs or come and go.
+    if type(node).__name__ == name and not _scalars_of(name) and not torch_private.is_custom_node(node):
+        _known[type(node)] = described
+    return described
+
+
+def _op_of(name: str) -> str:
+    return name.rstrip("0123456789").removesuffix("Backward")
+
+
+def _scalars_of(name: str) -> tuple[str, ...]:
+    return _SCALARS.get(_op_of(name), ())
+
+
+def _suspicion(node: Any, full_name: str) -> Suspicion:
+    name = _op_of(full_name)
     known = False
-    for attribute in _SCALARS.get(name, ()):
+    for attribute in _scalars_of(full_name):
         value = _number(node, attribute)
         if value is not None:
             known = True

@@ -25,8 +25,6 @@ COMPLEX: Final = 8
 KNOWN_SPECIAL: Final = 254
 """Kinds of tensors, as the C side has them; see `kernel.c`. From KNOWN_SPECIAL on, left to torch."""
 NOT_BUILT: Final = "not built: no C compiler was at hand when nanscope was installed"
-_KEEPS_THE_LOCK: Final = 32_768
-"""Elements up to which a pass is shorter than giving Python's lock away may become."""
 _WIDEST_BITS: Final = 512
 
 
@@ -89,8 +87,9 @@ class Kernel:
         self.source = _function(library, "nanscope_source", ctypes.c_char_p)().decode()
         self._choose = _function(library, "nanscope_choose", ctypes.c_char_p, ctypes.c_int)
         self._gather = _function(locked, "nanscope_gather", None, *[ctypes.c_void_p] * 2, ctypes.py_object)
+        listed = (*[ctypes.c_void_p] * 2, ctypes.py_object)
+        self._measure_list = _function(locked, "nanscope_measure_list", ctypes.c_int, *listed)
         self._measure = _function(library, "nanscope_statistics", None, ctypes.c_void_p)
-        self._measure_locked = _function(locked, "nanscope_statistics", None, ctypes.c_void_p)
         pairs = (ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int, ctypes.c_void_p)
         self._pairs = _function(library, "nanscope_pairs", None, *pairs)
         histograms = (ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_void_p] * 2)
@@ -116,10 +115,17 @@ class Kernel:
             raise ValueError(f"{len(tensors)} tensors for a batch of {batch.job.count}")
         self._gather(batch.address, self._python_address, tensors)
 
+    def measure_list(self, batch: Batch, tensors: list[Any]) -> bool:
+        """Gather and measure at once, the list as long as the batch; a long pass gives Python's lock away.
+
+        Returns:
+            False where there are complex tensors, which the caller has to look at; then nothing is measured.
+        """
+        return bool(self._measure_list(batch.address, self._python_address, tensors))
+
     def measure(self, batch: Batch) -> None:
-        """Measure what was gathered; the caller holds the tensors. A long pass gives Python's lock away."""
-        run = self._measure_locked if batch.job.elements <= _KEEPS_THE_LOCK else self._measure
-        run(batch.address)
+        """Measure what was gathered, without Python's lock; the caller holds the tensors."""
+        self._measure(batch.address)
 
     def pair_sums(self, first: Batch, second: Batch, *, product: bool) -> Floats:
         """Return the L2 norms of differences, or the sums of products; kinds and sizes must be equal."""

@@ -20,6 +20,8 @@ typedef struct {
     void (*release)(void *object);                /* Py_DecRef */
     void (*clear_error)(void);                    /* PyErr_Clear */
     int (*describe)(void *tensor, DLTensor *out); /* dltensor_from_py_object_no_sync */
+    void *(*unlock)(void);                        /* PyEval_SaveThread */
+    void (*lock)(void *state);                    /* PyEval_RestoreThread */
     void *none, *tensor_type, *parameter_type;
 } Python;
 
@@ -97,4 +99,18 @@ EXPORT void nanscope_gather(Job *job, const Python *python, void *list) {
             job->elements += sizes[i];
         }
     }
+}
+
+/* Elements up to which a pass is shorter than giving the interpreter's lock away may become. */
+enum { KEEPS_THE_LOCK = 32768 };
+
+/* Gather and measure; called with the interpreter's lock, which a long pass gives away. Complex tensors have to
+ * be looked at by the caller first: then nothing is measured, and 0 returned. */
+EXPORT int nanscope_measure_list(Job *job, const Python *python, void *list) {
+    nanscope_gather(job, python, list);
+    if (job->complex_count) return 0;
+    void *state = job->elements > KEEPS_THE_LOCK ? python->unlock() : NULL;
+    nanscope_statistics(job);
+    if (state != NULL) python->lock(state);
+    return 1;
 }
