@@ -83,22 +83,18 @@ class Calibration:
         if len(recent) == recent.maxlen and self.is_plain(recent[_REACH][0]):
             self._add_block()
 
-    def interval(self, sampled_fraction: float = 0.0) -> tuple[float, float] | None:
+    def interval(self) -> tuple[float, float] | None:
         """Return (centre, half width) of the 95 % interval of the added time, as fractions of a plain step.
 
-        Args:
-            sampled_fraction: what features that are not measured at every step take on average, by the
-                probe's own clock: the comparison leaves their steps out, so it is added to the centre.
-
-        Returns:
-            None while the half width is not narrower than the limit.
+        Steps on which a sampled feature is due take no part in it. None while the half width is not narrower
+        than the limit.
         """
         if self._is_stale:
             self._is_stale = False
             self._estimate = _rank_interval(list(self._differences))
         if self._estimate is None or self._estimate[1] >= self._limit:
             return None
-        return self._estimate[0] + sampled_fraction, self._estimate[1]
+        return self._estimate
 
     def _add_block(self) -> None:
         """The step in the middle was plain: compare it with those around it."""

@@ -5,6 +5,7 @@ The training thread fills a `MeasuredStep` and goes on; the recorder's thread ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from .masked import MaskedValues
 from .module_frames import pack_histogram, pack_module_columns, pack_module_rows
 from .observation.module_statistics import ModuleStatistics
 from .statistics import TensorStatistics
+from .step_meters import StepTime
 from .wire import Column, Frame, Histogram, ModuleColumn
 
 Floats = npt.NDArray[np.float64]
@@ -45,6 +47,8 @@ class MeasuredStep:
     """First dimension of the first input, summed over the micro-steps; 0 when unknown."""
     scalars: dict[str, float] = field(default_factory=dict)
     """Time, memory and what else has one value per step, under the names of `wire.SCALARS`."""
+    taken: StepTime | None = None
+    """What the step took; None at the first."""
     has_statistics: bool = True
     """Whether the gradients' columns are written and judged, or were only looked at for NaN and Inf."""
     sampled: dict[str, MaskedValues] = field(default_factory=dict)
@@ -88,6 +92,8 @@ class MeasuredStep:
             scalars["grad_norm"] = self.total_norm
         if self.samples:
             scalars["samples"] = float(self.samples)
+        if self.taken is not None:
+            scalars |= self.taken.scalars()
         return scalars
 
     def _own_columns(self) -> list[Column]:
@@ -106,9 +112,9 @@ class MeasuredStep:
     def is_quiet(self) -> bool:
         """Whether loss, gradients and parameters are finite, as far as they were measured."""
         loss, norms = self.loss.value, self.parameter_norm
-        if not self.gradients.is_finite or not (loss is None or np.isfinite(loss)):
+        if not self.gradients.is_finite or not (loss is None or math.isfinite(loss)):
             return False
-        if not (self.total_norm is None or np.isfinite(self.total_norm)):
+        if not (self.total_norm is None or math.isfinite(self.total_norm)):
             return False
         return norms is None or bool(np.isfinite(norms).all())
 

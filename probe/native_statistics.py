@@ -24,14 +24,16 @@ _LOOK_AGAIN_EVERY: Final = 256
 """Calls between two looks for lazily negated tensors (on which only the sign of the mean depends; 40 ns each)
 and for tensors that may be read by pointer again."""
 
-_MAX_BLOCKS: Final = 8
+_MAX_BLOCKS: Final = 64
+_MAX_BLOCKS_BYTES: Final = 8 * 1024**2
+"""Results kept for reuse: as many as there are steps that wait for the detectors and for the recorder."""
 
 
 def _references_of_a_free_block() -> int:
     """Count as `_take_block` does: interpreters differ in which references they count."""
-    for block, _ in [(np.zeros(1), 0)]:
-        return sys.getrefcount(block)
-    return 0
+    blocks = [(np.zeros(1), 0)]
+    block, _ = blocks[0]
+    return sys.getrefcount(block)
 
 
 _REFERENCES_OF_A_FREE_BLOCK: Final = _references_of_a_free_block()
@@ -51,6 +53,7 @@ class NativeMeasurement:
         self._kernel, self._batch = kernel, Batch(count)
         self._calls = 0
         self._blocks: list[tuple[Floats, int]] = []
+        self._turn = 0
         self._none_missing = np.zeros(count, dtype=np.bool_)
         self._none_missing.flags.writeable = False
 
@@ -74,15 +77,19 @@ class NativeMeasurement:
 
     def _take_block(self) -> Floats:
         """Have the results written where no earlier result is still in use; fresh memory is dear."""
-        for block, address in self._blocks:
+        blocks = self._blocks
+        if blocks:
+            # They are taken in turn, so the next one is the oldest.
+            self._turn = turn = (self._turn + 1) % len(blocks)
+            block, address = blocks[turn]
             # Nobody else refers to it, and no view does.
             if sys.getrefcount(block) == _REFERENCES_OF_A_FREE_BLOCK:
                 self._batch.job.block = address
                 return block
         block = np.zeros((ROWS, self._batch.job.count))
-        self._batch.job.block = block.ctypes.data
-        if len(self._blocks) < _MAX_BLOCKS:
-            self._blocks.append((block, block.ctypes.data))
+        self._batch.job.block = address = block.ctypes.data
+        if len(blocks) < _MAX_BLOCKS and (len(blocks) + 1) * block.nbytes <= _MAX_BLOCKS_BYTES:
+            blocks.insert(self._turn, (block, address))
         return block
 
 

@@ -29,12 +29,15 @@ from .open_step import OpenStep
 from .optimizer_meters import LearningRates, LossScale
 from .optimizer_state import moment_statistics
 from .statistics import TensorStatistics
+from .step_meters import StepTime
+from .throttle import Change
 from .update_meter import UpdateMeter, UpdateRatios
 from .watched_model import WatchedModel
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _NOTHING: Final = LEVEL_FEATURES["off"]
+_ACCOUNTED_TOGETHER: Final = 16
 _OBSERVED: Final = ("activations", "activation_gradients", "module_times", "module_memory")
 
 
@@ -70,6 +73,10 @@ class StepMeasures:
         self._replays = 0
         self._kept_fraction = 0.0
         self._observed_from_ns = 0
+        self._unaccounted: list[tuple[int, StepTime, bool, bool]] = []
+        """Of finished steps: number, time, whether it was plain, whether it had a replay."""
+        self._has_charged = False
+        self._added: dict[str, float] | None = None
 
     @property
     def is_off(self) -> bool:
@@ -165,30 +172,57 @@ class StepMeasures:
         self._measure("update_ratios", self._updates.after, parameters, step=step, found_inf=found_inf)
         return self._updates.read()
 
-    def end_step(self, measured: MeasuredStep, *, step_ns: int, own_ns: int) -> None:
-        """Account for a finished step, and write an event for everything that changes from now on."""
+    def end_step(self, measured: MeasuredStep, taken: StepTime) -> None:
+        """Account for a finished step, and write an event for everything that changes from now on.
+
+        Steps of which only the usual was measured are accounted for a few at a time.
+        """
         replays, self._replays = self._replays, self._incidents.replays
-        had_replay = self._replays > replays
-        is_sampled = self._budget.is_sampled(measured.step)
-        if self.is_plain:
-            # What a plain step keeps is no part of the comparison; the clock's word is taken for it.
-            self._kept_fraction = own_ns / step_ns if step_ns > 0 else 0.0
-        else:
-            for change in self._budget.end_step(step_ns=step_ns, own_ns=own_ns, is_ordinary=not had_replay):
-                self._calibration.restart(self._settings.limit)
-                self._incidents.note(
-                    "throttled",
-                    change.feature,
-                    change.message,
-                    step=measured.step,
-                    time=measured.time,
-                    value=change.fraction,
-                    threshold=change.limit,
+        self._unaccounted.append((measured.step, taken, self.is_plain, self._replays > replays))
+        is_ordinary = not (self._has_charged or self.is_plain or self._replays > replays)
+        if not is_ordinary or len(self._unaccounted) >= _ACCOUNTED_TOGETHER:
+            self._account(measured.time)
+            self._has_charged = False
+            self._added = self._describe_added()
+        if self._added is not None:
+            measured.scalars |= self._added
+
+    def _describe_added(self) -> dict[str, float] | None:
+        """What steps take longer than plain ones, where that is known closely enough."""
+        interval = self._calibration.interval()
+        if interval is None:
+            return None
+        # What is measured on some steps only is left out of the comparison, and so added to it.
+        added = interval[0] + self._budget.sampled_fraction + self._kept_fraction
+        return {"step_time_added": added, "step_time_added_half_width": interval[1]}
+
+    def _account(self, now: float) -> None:
+        """Give the budget and the calibration what has finished, in order."""
+        finished, self._unaccounted = self._unaccounted, []
+        for step, taken, is_plain, had_replay in finished:
+            is_sampled = self._budget.is_sampled(step)
+            if is_plain:
+                # What a plain step keeps is no part of the comparison; the clock's word is taken for it.
+                self._kept_fraction = taken.own_ns / taken.step_ns if taken.step_ns > 0 else 0.0
+            else:
+                changes = self._budget.end_step(
+                    step_ns=taken.step_ns, own_ns=taken.own_ns, is_ordinary=not had_replay
                 )
-        self._calibration.note(measured.step, step_ns, is_ordinary=not (had_replay or is_sampled))
-        interval = self._calibration.interval(self._budget.sampled_fraction + self._kept_fraction)
-        if interval is not None:
-            measured.scalars["step_time_added"], measured.scalars["step_time_added_half_width"] = interval
+                for change in changes:
+                    self._note_change(change, step, now)
+            self._calibration.note(step, taken.step_ns, is_ordinary=not (had_replay or is_sampled))
+
+    def _note_change(self, change: Change, step: int, now: float) -> None:
+        self._calibration.restart(self._settings.limit)
+        self._incidents.note(
+            "throttled",
+            change.feature,
+            change.message,
+            step=step,
+            time=now,
+            value=change.fraction,
+            threshold=change.limit,
+        )
 
     def apply_commands(self, step: int) -> None:
         """Take the mailbox's commands, between two steps; what they change together makes one event."""
@@ -206,13 +240,20 @@ class StepMeasures:
         """Run one feature in the guard and charge the budget with its time."""
         started_ns = time.thread_time_ns()
         result = self._guard.run(feature, function, *args, **kwargs)
-        self._budget.charge(feature, time.thread_time_ns() - started_ns)
+        self._charge(feature, time.thread_time_ns() - started_ns)
         return result
+
+    def _charge(self, feature: str, ns: int) -> None:
+        """Charge the step under way; those before it are none of it."""
+        if self._unaccounted:
+            self._account(time.time())
+        self._has_charged = True
+        self._budget.charge(feature, ns)
 
     def _charge_observation(self) -> None:
         """What ran in modules' calls and in hooks of the graph counts for the feature that asked for it."""
         if self.observed is not None:
-            self._budget.charge(self.observed, self._guard.spent_so_far_ns() - self._observed_from_ns)
+            self._charge(self.observed, self._guard.spent_so_far_ns() - self._observed_from_ns)
 
     def _alive(self) -> list[Optimizer]:
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
@@ -259,6 +300,7 @@ class StepMeasures:
         message = describe_change(old, new, commands[-1].source)
         if message is None:
             return
+        self._account(time.time())
         self._settings = new
         self._budget.configure(new.features, new.limit)
         self._calibration.restart(new.limit)

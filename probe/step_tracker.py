@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from . import torch_private
 from .clipping import clip_open_step, note_clipping
 from .config import ProbeConfig
 from .control import Command
@@ -74,9 +73,7 @@ class StepTracker:
 
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the forward; what a replay needs is captured around it when it is a training forward."""
-        if self._root_is_open or not torch.is_grad_enabled() or self._attachment.in_trial:
-            return call(root, *args, **kwargs)
-        if torch_private.in_backward() or is_replaying() or self._measures.is_off:
+        if self._root_is_open or is_replaying() or self._attachment.in_trial or self._measures.is_off:
             return call(root, *args, **kwargs)
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
         observed = self._measures.observed

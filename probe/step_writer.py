@@ -207,12 +207,9 @@ class StepWriter:
 
     def _end(self, measured: MeasuredStep) -> None:
         """Account for the time, and follow commands, between two steps."""
-        lap = self._meters.read_time()
-        if lap is not None:
-            measured.scalars |= lap.scalars()
-            self._guard.run(
-                "measures", self._measures.end_step, measured, step_ns=lap.step_ns, own_ns=lap.own_ns
-            )
+        measured.taken = taken = self._meters.read_time()
+        if taken is not None:
+            self._guard.run("measures", self._measures.end_step, measured, taken)
         self._apply_commands(measured.step)
 
     def _apply_commands(self, step: int) -> None:

@@ -209,9 +209,9 @@ class TrainingLoop:
     def _has_passed_us_by(self, tensors: Any) -> bool:
         """Whether the backward that has just ended reached no watched parameter: a discriminator's, say."""
         captures, backward = self.open.captures, self.backward
-        if backward is None or not captures or any(capture.declined for capture in captures):
+        if backward is None or not captures or gradients_seen(captures) > backward.gradients_seen:
             return False
-        if gradients_seen(captures) > backward.gradients_seen:
+        if any(capture.declined for capture in captures):
             return False
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         return not self._model.is_below(tensor for tensor in given if isinstance(tensor, Tensor))

@@ -37,10 +37,8 @@ class CallSites:
         except ValueError:
             return self._take_anew()
         outer = frame.f_back
-        if outer is None:
-            return self._take_anew()
-        key = (id(frame.f_code), frame.f_lasti, id(outer.f_code), outer.f_lasti)
-        known = self._known.get(key)
+        outer_code, outer_offset = (None, 0) if outer is None else (outer.f_code, outer.f_lasti)
+        known = self._known.get((id(frame.f_code), frame.f_lasti, id(outer_code), outer_offset))
         return self._take_anew() if known is None else known
 
     def _take_anew(self) -> list[RawFrame]:
@@ -50,9 +48,10 @@ class CallSites:
         if len(self._known) >= _MAX_SITES:
             self._known.clear()
         kept = site[-self._limit :]
-        if len(kept) >= 2:
-            (outer, outer_offset), (code, offset) = kept[-2:]
-            self._known[id(code), offset, id(outer), outer_offset] = kept
+        if kept:
+            code, offset = kept[-1]
+            outer_code, outer_offset = kept[-2] if len(kept) > 1 else (None, 0)
+            self._known[id(code), offset, id(outer_code), outer_offset] = kept
         return kept
 
 

@@ -1,12 +1,20 @@
 """`Calibration`: the interval covers the true added time, whatever the noise, and is hidden while wide."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from torch import nn
 
+import probe
 from probe.calibration import NEIGHBOURS, PLAIN_EVERY, Calibration, describe
+from probe.frames import MeasuredStep
+from probe.levels import LEVEL_FEATURES
+from probe.losses import StepLoss
+from probe.step_meters import StepTime
+from probe.watched_model import WatchedModel
 
 Floats = npt.NDArray[np.float64]
 STEP_NS = 40e6
@@ -51,6 +59,21 @@ def calibrated(
     return calibration
 
 
+def finished_step(model: WatchedModel, step: int) -> MeasuredStep:
+    gradients = model.unknown_gradients()
+    return MeasuredStep(
+        step=step,
+        time=0.0,
+        layout=model.layout,
+        stage="local",
+        gradients=gradients,
+        total_norm=None,
+        parameter_norm=None,
+        loss=StepLoss(None, None),
+        samples=0,
+    )
+
+
 @pytest.mark.parametrize("noise", [gaussian, skewed, correlated, two_modes])
 @pytest.mark.parametrize("added", [0.0, 0.02])
 def test_interval_covers_the_true_added_time_in_about_95_of_100_runs(
@@ -91,11 +114,29 @@ def test_interval_is_hidden_until_it_is_narrower_than_the_limit() -> None:
     assert calibrated(gaussian, added=0.01, steps=3 * PLAIN_EVERY).interval() is None
 
 
-def test_interval_adds_what_sampled_features_take() -> None:
-    calibration = calibrated(gaussian, added=0.01, steps=5_000)
-    plain, sampled = calibration.interval(), calibration.interval(sampled_fraction=0.004)
-    assert plain is not None
-    assert sampled == pytest.approx((plain[0] + 0.004, plain[1]))
+def test_a_frame_adds_what_plain_steps_keep_and_what_is_sampled(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    run = probe.watch(model, spool=tmp_path, connect="", overhead_limit=0.5)
+    assert run._tracker is not None
+    measures = run._tracker._measures
+    random, own, sampled = np.random.default_rng(0), 0.004, 0.02
+    for step, noise in enumerate(gaussian(random, 6_000)):
+        measures.begin_step(step)
+        whole, mine = STEP_NS * noise * (1.0 if measures.is_plain else 1.01), own
+        if measures.due.parameter_norms:
+            measures._charge("parameter_norms", int(sampled * STEP_NS))
+            mine += sampled
+        measured = finished_step(run._tracker._model, step)
+        measures.end_step(measured, StepTime(int(whole), int(mine * STEP_NS), failures=0))
+    run.close()
+    assert len(list(model.parameters())) == 2
+    interval = measures._calibration.interval()
+    assert interval is not None
+    period = LEVEL_FEATURES["basic"].parameter_norms
+    # What a plain step keeps, here as much as every step, is not in the comparison.
+    expected = interval[0] + own + sampled / period
+    assert measured.scalars["step_time_added"] == pytest.approx(expected, abs=3e-4)
+    assert measured.scalars["step_time_added_half_width"] == interval[1]
 
 
 def test_one_step_in_each_two_hundred_is_plain_at_changing_places() -> None:
