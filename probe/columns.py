@@ -25,12 +25,18 @@ def pack_block(names: Sequence[str], block: npt.NDArray[np.float64]) -> list[Col
     """Pack a (names, parameters) float64 block, one column per row, each as by `pack_column`."""
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.ascontiguousarray(block, dtype="<f4")
-    if np.isfinite(narrow).all() and np.array_equal(narrow == 0, block == 0):
+    if _is_plain(narrow) or (np.isfinite(narrow).all() and np.array_equal(narrow == 0, block == 0)):
         return [
             Column(name=name, dtype="f4", data=row.tobytes()) for name, row in zip(names, narrow, strict=True)
         ]
     # Not finite, or not so in float32, is rare: then each column decides for itself.
     return [pack_column(name, row) for name, row in zip(names, block, strict=True)]
+
+
+def _is_plain(values: npt.NDArray[np.float32]) -> bool:
+    """Whether every value is finite and none is zero, as nearly always: quick to see."""
+    magnitudes = np.abs(values)
+    return not values.size or bool(magnitudes.min() > 0 and magnitudes.max() < np.inf)
 
 
 def unpack_column(column: Column) -> npt.NDArray[np.float64]:

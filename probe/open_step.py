@@ -127,5 +127,5 @@ def batch_size(args: Any, kwargs: Any) -> int:
     """First dimension of the first tensor that the root was called with; 0 when there is none."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
-            return int(value.shape[0]) if value.dim() else 0
+            return value.size(0) if value.dim() else 0
     return 0

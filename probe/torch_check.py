@@ -38,6 +38,7 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "torch.distributed.distributed_c10d._get_default_store": (
             "Set NANSCOPE_RUN for all ranks of a Lightning training, which else become a run each."
         ),
+        "torch.distributed.distributed_c10d._world": "Nothing; asking for a process group takes longer.",
         "torch.nn.Module._call_impl": "Modules are followed through __call__, where a wrapper may hide them.",
         "torch.utils._python_dispatch.TorchDispatchMode": "Single operations cannot be seen.",
         "torch.utils._pytree": "Tensors inside containers of your own classes are not captured.",

@@ -38,6 +38,7 @@ def available() -> dict[str, bool]:
         "torch.distributed.distributed_c10d._get_default_store": hasattr(
             sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
         ),
+        "torch.distributed.distributed_c10d._world": _world is not None,
         "torch.nn.Module._call_impl": hasattr(nn.Module, "_call_impl"),
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
         "torch.utils._pytree": pytree() is not None,
@@ -240,6 +241,14 @@ def saved_tensors(node: Any) -> Iterator[Tensor]:
                 yield one.data
 
 
+def saved_tensor(node: Any, name: str) -> Tensor | None:
+    """What an autograd node keeps under a name such as ``"self"``, not unpacked; None where there is none."""
+    saved: Any = getattr(node, f"_raw_saved_{name}", None)
+    if saved is None or getattr(saved, "unpack_hook", saved) is not None:
+        return None
+    return saved.data if isinstance(saved.data, Tensor) else None
+
+
 _saved_names: dict[type[Any], tuple[str, ...]] = {}
 """Of torch's own nodes, some hundred classes."""
 
@@ -310,12 +319,14 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
-_has_distributed: Final = torch.distributed.is_available()
+_world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
 def is_distributed() -> bool:
     """Whether this process has joined others."""
-    return _has_distributed and torch.distributed.is_initialized()
+    if _world is not None:
+        return _world.default_pg is not None
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:

@@ -57,6 +57,7 @@ class WatchedModel:
         self._marked: list[nn.Parameter] = []
         self._marks: list[_Mark] = []
         self._unseen_updates = 0
+        self._has_told = False
         self.is_reduced = False
         """Whether DistributedDataParallel averages the gradients of the newest forward over the ranks."""
         self.is_sharded = False
@@ -83,7 +84,7 @@ class WatchedModel:
 
     def note_step_of(self, optimizer: Optimizer) -> int:
         """An owned optimizer steps; return the number that it shares with those of the same parameters."""
-        self._has_optimizer = True
+        self._has_optimizer = self._has_told = True
         self._marks, self._unseen_updates = [], 0
         self._notice_thawing(optimizer)
         key = self._keys.get(optimizer)
@@ -119,7 +120,7 @@ class WatchedModel:
     @property
     def tells_of_updates(self) -> bool:
         """Whether the optimizer's hooks are known to tell of the updates."""
-        return bool(self._keys) and self._unseen_updates < 2
+        return self._has_told and self._unseen_updates < 2
 
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""

@@ -26,6 +26,7 @@ KNOWN_SPECIAL: Final = 254
 """Kinds of tensors, as the C side has them; see `kernel.c`. From KNOWN_SPECIAL on, left to torch."""
 NOT_BUILT: Final = "not built: no C compiler was at hand when nanscope was installed"
 _WIDEST_BITS: Final = 512
+LIBRARY: Final = FOLDER / LIBRARY_NAME
 
 
 class Job(ctypes.Structure):
@@ -170,7 +171,7 @@ def status() -> KernelStatus:
     """Say which way runs and why, for `doctor`; loads the kernel at the first call."""
     if os.environ.get("NANSCOPE_KERNEL", "").strip().lower() == "off":
         return KernelStatus(None, "switched off by NANSCOPE_KERNEL=off")
-    return load(FOLDER / LIBRARY_NAME)
+    return load(LIBRARY)
 
 
 @cache

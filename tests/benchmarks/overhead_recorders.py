@@ -21,6 +21,7 @@ import probe
 from probe import wire
 from probe.helper import host_folder, lock_owner, lock_path
 from probe.journal_reader import read_stream
+from probe.statistics import plan_measurement
 
 NO_DASHBOARD = "tcp://127.0.0.1:9"
 """Nobody listens there: the helper runs as it does in life, and the user's own dashboard sees nothing."""
@@ -144,6 +145,17 @@ def record_naively(model: nn.Module, optimizer: Optimizer, folder: Path) -> Reco
     return CallRecording(record)
 
 
+def record_at_least(model: nn.Module, optimizer: Optimizer, folder: Path) -> Recording:
+    """One pass of the kernel over all gradients and nothing else: the least that these numbers cost."""
+    parameters = list(model.parameters())
+    plan = plan_measurement(parameters)
+
+    def record(loss: Tensor) -> None:
+        plan.measure([parameter.grad for parameter in parameters])
+
+    return CallRecording(record)
+
+
 def _norms(parameters: list[nn.Parameter]) -> list[float]:
     """L2 norm of each gradient, with one copy to the host."""
     norms: list[float] = torch.stack(torch._foreach_norm([p.grad for p in parameters])).tolist()  # type: ignore[misc]
@@ -201,6 +213,7 @@ def open_recording(name: str, model: nn.Module, optimizer: Optimizer, folder: Pa
 
 
 _OTHERS: dict[str, Callable[[nn.Module, Optimizer, Path], Recording]] = {
+    "floor": record_at_least,
     "naive": record_naively,
     "tensorboard": record_to_tensorboard,
     "wandb": record_to_wandb,

@@ -81,7 +81,7 @@ def test_kernel_that_is_loaded_is_ok_with_its_vectors(
 ) -> None:
     if compile.compile_kernel(tmp_path / compile.LIBRARY_NAME):
         pytest.skip("no C compiler")
-    monkeypatch.setattr(binding, "FOLDER", tmp_path)
+    monkeypatch.setattr(binding, "LIBRARY", tmp_path / compile.LIBRARY_NAME)
     finding = torch_check.check_kernel()
     assert finding.state == "ok"
     assert finding.found.startswith("native kernel, ")
@@ -99,7 +99,7 @@ def test_kernel_that_is_switched_off_is_limited(monkeypatch: pytest.MonkeyPatch)
 def test_kernel_that_is_not_built_is_limited_with_the_way_to_it(
     compiler: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binding, "FOLDER", tmp_path)
+    monkeypatch.setattr(binding, "LIBRARY", tmp_path / compile.LIBRARY_NAME)
     monkeypatch.setenv("CC", compiler)
     finding = torch_check.check_kernel()
     assert (finding.state, "not built" in finding.found) == ("limited", True)
@@ -108,7 +108,7 @@ def test_kernel_that_is_not_built_is_limited_with_the_way_to_it(
 
 def test_kernel_that_does_not_load_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / compile.LIBRARY_NAME).write_bytes(b"no library")
-    monkeypatch.setattr(binding, "FOLDER", tmp_path)
+    monkeypatch.setattr(binding, "LIBRARY", tmp_path / compile.LIBRARY_NAME)
     finding = torch_check.check_kernel()
     assert (finding.state, "does not load" in finding.found) == ("limited", True)
 
@@ -123,7 +123,7 @@ def test_compiler_that_is_absent_matters_only_without_a_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "no-such-cc")
-    monkeypatch.setattr(binding, "FOLDER", tmp_path)
+    monkeypatch.setattr(binding, "LIBRARY", tmp_path / compile.LIBRARY_NAME)
     assert torch_check.check_compiler().state == "limited"
     monkeypatch.setattr(binding, "status", lambda: binding.KernelStatus(object(), "native kernel"))
     assert torch_check.check_compiler().state == "ok"

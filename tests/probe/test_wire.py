@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe import wire
-from probe.columns import pack_column, unpack_column, unpack_missing
+from probe.columns import pack_block, pack_column, unpack_column, unpack_missing
 from probe.errors import WireError
 from probe.event_json import event_json
 
@@ -98,11 +98,12 @@ def test_record_and_message_over_the_size_limit_are_refused() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_raise_wire_error(data: bytes) -> None:
-    for decode in (wire.decode_record, wire.decode_message):
+    for decode, kinds in ((wire.decode_record, wire.Record), (wire.decode_message, wire.Message)):
         try:
-            decode(data)
+            decoded = decode(data)
         except WireError:
             continue
+        assert isinstance(decoded, kinds)
 
 
 @settings(max_examples=200, deadline=None)
@@ -114,7 +115,15 @@ def test_column_keeps_every_value_within_its_precision(values: list[float]) -> N
     np.testing.assert_array_equal(np.isfinite(unpacked), np.isfinite(array))
     np.testing.assert_array_equal(unpacked == 0, array == 0)
     exact = array if column.dtype == "f8" else array.astype(np.float32).astype(np.float64)
-    np.testing.assert_array_equal(unpacked, exact)
+    assert np.array_equal(unpacked, exact, equal_nan=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.floats(), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_block_is_packed_as_its_columns_are(rows: list[list[float]]) -> None:
+    names = [f"column {row}" for row in range(len(rows))]
+    alone = [pack_column(name, np.array(row)) for name, row in zip(names, rows, strict=True)]
+    assert pack_block(names, np.array(rows)) == alone
 
 
 def test_column_widens_only_for_values_that_float32_cannot_hold() -> None:
