@@ -58,6 +58,20 @@ window.nanscope = window.nanscope || {};
     const size = Math.abs(number);
     return size >= 1e-3 && size < 1e5 ? String(Number(number.toPrecision(3))) : number.toExponential(2);
   };
+  // A number with its unit, three digits; times and sizes in the unit that suits them.
+  const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+  ns.quantity = function (number, unit, precision = 3) {
+    const digits = (value) => String(Number(value.toPrecision(precision)));
+    if (unit === "bytes" && number >= 1) {
+      const power = Math.min(SIZES.length - 1, Math.floor(Math.log2(number) / 10));
+      return `${digits(number / 1024 ** power)} ${SIZES[power]}`;
+    }
+    if (unit === "s" && number > 0 && number < 1000) {
+      const [scale, name] = number >= 1 ? [1, "s"] : number >= 1e-3 ? [1e3, "ms"] : [1e6, "\u00b5s"];
+      return `${digits(number * scale)} ${name}`;
+    }
+    return ns.significant(number);
+  };
   ns.seconds = function (seconds) {
     if (seconds < 1) return "now";
     if (seconds < 90) return Math.round(seconds) + " s";

@@ -1,4 +1,4 @@
-// What the user wants to see: run, rank, event, range, live or paused, unfolded layers, statistic of the
+// What the user wants to see: run, rank, event or row, range, live or paused, unfolded layers, statistic of the
 // heatmap. Also in the address, so that a link or a reload shows the same run and event again.
 (function (ns) {
   "use strict";
@@ -9,6 +9,7 @@
     run: null,
     rank: 0,
     event: null,
+    row: null, // parameter, layer or module in the panel; "" is the root. Never with an event
     first: null, // steps [first, end) after a zoom; null while the whole range is shown
     end: null,
     window: null, // live: only the newest so many steps
@@ -28,6 +29,7 @@
     view.isOwnChoice = view.run !== null;
     view.rank = Math.max(0, parseInt(query.get("rank") || "0", 10) || 0);
     view.event = query.get("event");
+    view.row = view.event === null ? query.get("row") : null;
     view.heatmap = query.get("heatmap") || DEFAULT_HEATMAP;
     view.logged = query.get("logged") === "1";
   }
@@ -37,6 +39,7 @@
     if (view.run !== null) query.set("run", view.run);
     if (view.rank) query.set("rank", String(view.rank));
     if (view.event !== null) query.set("event", view.event);
+    if (view.row !== null) query.set("row", view.row);
     if (view.heatmap !== DEFAULT_HEATMAP) query.set("heatmap", view.heatmap);
     if (view.logged) query.set("logged", "1");
     const address = window.location.pathname + (query.size ? "?" + query : "");
@@ -56,7 +59,7 @@
     if (run === view.run) return;
     ns.range = null;
     ns.change({
-      run, isOwnChoice, rank: 0, event: null, first: null, end: null, paused: false, unfolded: [],
+      run, isOwnChoice, rank: 0, event: null, row: null, first: null, end: null, paused: false, unfolded: [],
     });
   };
 

@@ -99,6 +99,9 @@
     }
     if (fields.note) parts.push(fields.note);
     if (!fields.series.length) parts.push("none recorded in these steps");
+    // What does not fit beside the title is left out, from the right; hovering names every line.
+    const width = () => 6 * parts.join("   ").replace(/<[^>]*>|&#\d+;/g, "").length;
+    while (parts.length > 1 && width() > ns.plotWidth() - 8 * layout.annotations[0].text.length) parts.pop();
     const caption = {
       text: parts.join("   "), x: 1, y: 1, xref: "paper", yref: "paper", xanchor: "right", yanchor: "bottom",
       yshift: 3, showarrow: false, font: { size: 11, color: colours.muted },

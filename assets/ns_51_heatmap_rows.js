@@ -48,7 +48,8 @@
     if (group.isParameter) {
       button.classList.add("ns-parameter");
       text.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
-      button.disabled = true;
+      button.disabled = !ns.hasHistograms();
+      button.onclick = () => ns.openRow(group.path);
     } else if (isGroup) {
       text.textContent = (group.path || "(root)") + " \u203a";
       button.title = `${group.path || "(root)"}: ${group.end - group.at} ${ns.statistic().of}s. Click to see them alone.`;
@@ -58,16 +59,23 @@
       text.textContent = group.layer || "(root)";
       button.title = group.layer || "(root)";
       const inside = ns.heatmap.rows.some((name) => name.startsWith(group.layer + "."));
-      button.disabled = !inside || group.layer === "" || group.layer === ns.heatmap.focus;
-      if (!button.disabled) button.title += ": click to see it and what is inside alone";
-      button.onclick = () => { ns.focusRows(group.layer); ns.later(ns.drawHeatmap); };
+      const isOpening = inside && group.layer !== "" && group.layer !== ns.heatmap.focus;
+      button.disabled = !isOpening && !ns.hasHistograms();
+      if (isOpening) button.title += ": click to see it and what is inside alone";
+      else if (!button.disabled) button.title += ": click for its histograms";
+      button.onclick = () => {
+        if (!isOpening) return ns.openRow(group.layer);
+        ns.focusRows(group.layer);
+        ns.later(ns.drawHeatmap);
+      };
       return button;
     } else {
       text.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
       button.setAttribute("aria-expanded", String(isOpen));
       button.onclick = () => ns.toggleUnfolded(group.layer);
     }
-    button.title = group.isParameter ? group.path : `${group.layer || "(root)"}: click for its parameters`;
+    const what = ns.hasHistograms() ? ": click for its histograms" : "";
+    button.title = group.isParameter ? group.path + what : `${group.layer || "(root)"}: click for its parameters`;
     return button;
   }
 
@@ -76,7 +84,7 @@
   function drawLabels() {
     const box = ns.heatmapBox();
     const height = box.h / Math.max(1, ns.heatmap.shown.length);
-    const key = [box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
+    const key = [ns.hasHistograms(), box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
     if (key === signature) return;
     signature = key;
     const holder = ns.byId("heatmap-labels");
@@ -109,6 +117,7 @@
     const { statistic, statistics } = ns.heatmap.fields;
     if (document.activeElement !== select && select.value !== statistic) select.value = statistic;
     for (const option of select.options) option.hidden = option.disabled = !statistics.includes(option.value);
+    for (const group of select.children) group.hidden = [...group.children].every((option) => option.hidden);
   }
 
   // Beside it: how many rows, the way back from a group, what the special colours mean, what is pooled.
@@ -123,13 +132,14 @@
       parts.push(back, ns.make("span", "ns-small", focus));
     }
     const right = ns.make("span", "ns-heading-right");
-    right.append(swatch("nan", "NaN"), swatch("inf", "Inf"), swatch("none", "not measured"));
     const note = !fields.hasValues ? "nothing measured in these steps" : fields.note;
     if (note) {
       const small = ns.make("span", "ns-small", note);
       small.title = note;
       right.append(small);
     }
+    // From the right; what does not fit is left out whole, the legend before the note.
+    right.append(swatch("inf", "Inf"), swatch("nan", "NaN"), swatch("none", "not measured"));
     parts.push(right);
     const key = [fields.statistic, count, focus, note, rows.length].join();
     const holder = ns.byId("heatmap-facts");
@@ -140,7 +150,8 @@
   }
 
   function short(code) {
-    const value = ns.codeValue(code);
+    const value = ns.codeValue(code), { unit } = ns.statistic();
+    if (unit === "bytes" || unit === "s") return ns.quantity(value, unit, 2);
     return value >= 1e-3 && value < 1e5 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
   }
 
@@ -155,7 +166,7 @@
     const bar = ns.make("i", "ns-scale-bar");
     bar.style.background = `linear-gradient(to top, ${ns.templates.cividis.join(",")})`;
     const top = ns.make("span", "ns-scale-top", short(high));
-    const bottom = ns.make("span", "ns-scale-bottom", short(low));
+    const bottom = ns.make("span", "ns-scale-bottom", ns.statistic().isCount ? "0" : short(low));
     holder.replaceChildren(bar, top, bottom);
   }
 

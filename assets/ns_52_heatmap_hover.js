@@ -1,4 +1,5 @@
-// Tooltip of the heatmap: layer, steps, value, and that a value is the maximum of several steps.
+// Tooltip of the heatmap: layer, steps, value, and that a value is the maximum of several steps. A click opens
+// the row's histograms, where there are any.
 (function (ns) {
   "use strict";
 
@@ -29,7 +30,7 @@
   function describe(code, size) {
     if (code === 0) return "not measured";
     if (code < 4) return ["", "NaN", "Inf", "NaN and Inf"][code];
-    const value = ns.significant(ns.codeValue(code));
+    const value = ns.quantity(ns.codeValue(code), ns.statistic().unit);
     if (size === 1) return value;
     const pooled = ns.heatmap.fields.every > 1 ? "largest of those measured in" : "max of";
     return `${value} (${pooled} ${ns.count(size)} steps)`;
@@ -46,13 +47,29 @@
     tooltip.replaceChildren(
       ns.make("b", "", name), ns.make("div", "", steps), ns.make("div", "", describe(cell.code, cell.size)),
     );
+    if (ns.hasHistograms()) tooltip.append(ns.make("div", "ns-small", "click: histograms of its elements"));
     const left = Math.min(event.clientX + 14, window.innerWidth - tooltip.offsetWidth - 8);
     const top = Math.min(event.clientY + 14, window.innerHeight - tooltip.offsetHeight - 8);
     Object.assign(tooltip.style, { left: left + "px", top: top + "px" });
   }
 
+  const DOUBLE_CLICK_MS = 300;
+  let opening = 0;
+
+  // A click opens the row, unless it is the first of the two that show the whole range again. Plotly passes on
+  // clicks alone, no drags.
+  function open(event) {
+    window.clearTimeout(opening);
+    const cell = ns.hasHistograms() ? cellAt(event.clientX, event.clientY) : null;
+    if (!cell || event.detail > 1) return;
+    const name = ns.heatmap.rows[cell.row];
+    opening = window.setTimeout(() => ns.openRow(name), DOUBLE_CLICK_MS);
+  }
+
   ns.startHeatmapHover = function () {
     const plot = ns.plot("heatmap");
+    plot.addEventListener("click", open);
+    plot.addEventListener("dblclick", () => window.clearTimeout(opening));
     plot.addEventListener("mousemove", show);
     plot.addEventListener("mouseleave", () => { ns.byId("tooltip").hidden = true; });
   };

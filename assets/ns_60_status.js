@@ -16,6 +16,7 @@
     starting: "waiting for the first step",
     live: "live",
     lagging: "lagging",
+    off: "recording is off",
     finished: "run ended",
     exception: "ended by an exception",
     killed: "run was killed",
@@ -26,11 +27,15 @@
     if (!ns.link.isOpen || isSilent) return ns.link.everOpen ? "reconnecting" : "connecting";
     if (!status) return "waiting";
     if (status.state in STATES) return status.state;
+    if (isOff()) return "off";
     if (status.newestStep === null && status.state === "running") return "starting";
     // A run whose steps take long is not late after five seconds.
     const patience = Math.max(LAG_S, 4 * (status.stepSeconds || 0));
     return status.state === "silent" || (age !== null && age > patience) ? "lagging" : "live";
   }
+
+  // Somebody asked for nothing to be recorded: no step is late then.
+  const isOff = () => status !== null && status.state === "running" && status.level.name === "off";
 
   function drawConnection() {
     const now = Date.now() / 1000 + clockOffset;
@@ -40,7 +45,9 @@
     ns.setAttribute(pill, "data-state", state);
     ns.setText(ns.byId("connection-text"), STATES[state]);
     ns.setText(ns.byId("connection-age"), age === null ? "" : age < 1 ? "now" : `${ns.seconds(age)} ago`);
-    if (age !== null) pill.title = "Newest step: " + new Date(status.newestTime * 1000).toLocaleString();
+    const newest = age === null ? "" : "Newest step: " + new Date(status.newestTime * 1000).toLocaleString();
+    const off = state === "off" ? offText() : "";
+    pill.title = [off, newest].filter(Boolean).join("\n");
   }
 
   function drawLive() {
@@ -102,13 +109,16 @@
     ns.setText(ns.byId("announcer"), header.headline ? header.headline.message : "");
   }
 
+  const offText = () => "Level off since step " + ns.count(status.level.since ?? 0) + ": nothing is recorded until "
+    + "the script chooses another level, for instance run.set_level(\"basic\").";
+
   // Before its first step a run has nothing to draw: the charts' place says so.
   function drawNoStep(header) {
     const isEmpty = header.newestStep === null && header.eventEnd === null;
     const isOver = header.state in STATES && header.state !== "silent";
-    ns.setText(ns.byId("no-step"), isOver
-      ? "This run ended before its first step."
-      : "This run has begun. Its charts appear with the first step: the first update of an optimizer.");
+    const begun = "This run has begun. Its charts appear with the first step: the first update of an optimizer.";
+    const text = isOver ? "This run ended before its first step." : isOff() ? offText() : begun;
+    ns.setText(ns.byId("no-step"), text);
     ns.byId("no-step").hidden = !isEmpty;
     ns.byId("step-charts").hidden = isEmpty;
   }

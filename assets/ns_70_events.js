@@ -54,7 +54,7 @@
   ns.openEvent = function (id) {
     if (!id || id === ns.view.event) return;
     if (ns.view.event === null) opener = document.activeElement;
-    ns.change({ event: id });
+    ns.change({ event: id, row: null });
   };
   ns.closeEvent = function () {
     if (ns.view.event === null) return;

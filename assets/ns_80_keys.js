@@ -1,4 +1,4 @@
-// Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes the panel.
+// Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes a panel.
 (function (ns) {
   "use strict";
 
@@ -7,7 +7,7 @@
     0: () => ns.resume(),
     n: () => ns.moveEvent(1),
     p: () => ns.moveEvent(-1),
-    Escape: () => ns.closeEvent(),
+    Escape: () => { ns.closeEvent(); ns.closeRow(); },
   };
 
   // Keys belong to whatever takes text or, for Space, can be pressed.

@@ -45,6 +45,7 @@
     ns.startHeatmapHover();
     ns.startStatus();
     ns.startEvents();
+    ns.startRows();
     ns.startKeys();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
@@ -88,6 +89,8 @@
       }),
       drawTimeline: quiet(ns.takeTimeline),
       listEvents: quiet(ns.takeRows),
+      drawRow: quiet(ns.takeRow),
+      chooseRow: quiet(ns.chooseRow),
       openRow: quiet((rows) => rows.length && ns.openEvent(rows[0].id)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),

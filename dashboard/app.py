@@ -13,6 +13,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from .callbacks.events import register_events
 from .callbacks.page import register_page
+from .callbacks.rows import register_rows
 from .layout import page_layout
 from .live import Hub
 from .packaged import packaged_file
@@ -62,6 +63,7 @@ def create_app(store: Store, hub: Hub, *, page: str, ingest: str) -> tuple[Dash,
     app.layout = page_layout(page=page, ingest=ingest)
     register_page(app)
     register_events(app, store)
+    register_rows(app, store)
     add_routes(server, store)
     _add_live_feed(server, hub)
     middleware: Any = GZipMiddleware

@@ -13,14 +13,14 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from . import ids
+from .asides import event_aside, row_aside
 from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
 from .views.empty_state import empty_state
-from .views.event_panel import event_panel
 from .views.event_table import event_table
 from .views.heatmap import CIVIDIS, heatmap_axes
-from .views.heatmap_statistics import STATISTICS
+from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 
@@ -51,7 +51,8 @@ def page_layout(*, page: str, ingest: str) -> Component:
                         ],
                         className="ns-main",
                     ),
-                    _aside(),
+                    event_aside(),
+                    row_aside(),
                 ],
                 className="ns-body",
             ),
@@ -77,7 +78,15 @@ def figure_templates() -> dict[str, Any]:
         "logRatio": LOG_RATIO,
         "cividis": list(CIVIDIS),
         "statistics": [
-            {"id": each.id, "label": each.label, "title": each.title, "scale": each.scale, "of": each.of}
+            {
+                "id": each.id,
+                "label": each.label,
+                "title": each.title,
+                "scale": each.scale,
+                "of": each.of,
+                "unit": each.unit,
+                "isCount": each.is_count,
+            }
             for each in STATISTICS
         ],
         "tiles": [{"id": id_, "series": series} for id_, _, series in TILES],
@@ -138,6 +147,9 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.EVENTS_SCOPE),
         dcc.Store(id=ids.SELECTION),
         dcc.Store(id=ids.TIMELINE_FIGURE),
+        dcc.Store(id=ids.ROW_SCOPE),
+        dcc.Store(id=ids.ROW_NAMES),
+        dcc.Store(id=ids.ROW_FIGURE),
     ]
 
 
@@ -302,11 +314,19 @@ def _heatmap_card() -> Component:
             html.Div(
                 [
                     html.Select(
-                        [html.Option(each.title, value=each.id) for each in STATISTICS],
+                        _statistic_options(),
                         id="heatmap-select",
                         className="ns-heading",
                         title="What the heatmap shows",
                         **{"aria-label": "What the heatmap shows"},
+                    ),
+                    html.Button(
+                        "Histograms",
+                        id="row-open",
+                        className="ns-link",
+                        title="How large the elements of a parameter, layer or module are; a click on a row "
+                        "of the heatmap shows it, too",
+                        hidden=True,
                     ),
                     html.Div(id="heatmap-facts", className="ns-facts"),
                 ],
@@ -317,6 +337,16 @@ def _heatmap_card() -> Component:
         role="group",
         **{"data-chart": "heatmap", "aria-label": "Heatmap of layers or modules over steps"},
     )
+
+
+def _statistic_options() -> list[Component]:
+    return [
+        html.Optgroup(
+            [html.Option(each.title, value=each.id) for each in STATISTICS if each.group == group],
+            label=group,
+        )
+        for group in GROUPS
+    ]
 
 
 def _tile(id_: str, label: str) -> Component:
@@ -332,31 +362,4 @@ def _tile(id_: str, label: str) -> Component:
         ],
         id=f"tile-{id_}",
         className="ns-tile",
-    )
-
-
-def _aside() -> Component:
-    bar = html.Div(
-        [
-            html.Button(
-                "\u2039 Previous", id="event-previous", className="ns-button", title="Previous event (p)"
-            ),
-            html.Button("Next \u203a", id="event-next", className="ns-button", title="Next event (n)"),
-            html.Span("", id="event-position", className="ns-position"),
-            html.Button(
-                "\u00d7",
-                id="aside-close",
-                className="ns-button ns-close",
-                title="Close (Escape)",
-                **{"aria-label": "Close"},
-            ),
-        ],
-        className="ns-aside-bar",
-    )
-    return html.Aside(
-        [bar, html.Div(event_panel(None), id=ids.EVENT_PANEL, className="ns-aside-content")],
-        id=ids.EVENT_ASIDE,
-        className="ns-aside",
-        hidden=True,
-        **{"aria-label": "Event"},
     )

@@ -21,6 +21,7 @@ from .live_view import (
     events_mark,
     gap_list,
     headline,
+    level_of,
     run_list,
     slow_scalars,
     status,
@@ -70,6 +71,8 @@ class ClientView:
         return status(self._store, run, rank, slow=self._slow_scalars(run, rank)) | {
             "events": events_mark(events),
             "eventCounts": run.event_counts,
+            "level": level_of(events, run, rank),
+            "histograms": self._store.histogram_mark(run.run, rank.rank),
             "headline": headline(events),
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             "eventEnd": max((event.step + 1 for event in events), default=None),

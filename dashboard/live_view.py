@@ -18,7 +18,7 @@ from probe.wire import Event
 
 from .live_codec import DeltaEncoder, shift
 from .store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
-from .views.heatmap import INF, NAN, most_columns, widened
+from .views.heatmap import INF, LOG10_BELOW_ONE, NAN, most_columns, widened
 from .views.heatmap import pooling_note as heatmap_note
 from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, statistic_of
 from .views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
@@ -148,6 +148,22 @@ def headline(events: list[Event]) -> dict[str, Any] | None:
     return {"id": newest.id, "text": f"{label} at step {newest.step:,}{place}", "message": newest.message}
 
 
+def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[str, Any]:
+    """Return the level that the rank is at, and since which step; None since its start.
+
+    Only the newest incarnation counts: a restart begins at the level of its own start.
+    """
+    changes = [
+        event
+        for event in events
+        if event.kind == "level_changed" and (event.rank, event.incarnation) == (rank.rank, rank.incarnation)
+    ]
+    if not changes:
+        return {"name": run.start.level, "since": None}
+    newest = max(changes, key=lambda event: (event.time, event.step))
+    return {"name": newest.subject, "since": newest.step}
+
+
 def events_mark(events: list[Event]) -> int:
     """Return a number that changes whenever any event of the run does (within this process)."""
     return hash(tuple((e.id, e.count, e.last_step, e.ended, e.origin is None) for e in events)) & (2**52 - 1)
@@ -192,7 +208,7 @@ def add_heatmap(
     drop = shift(encoder.held("heatmap/steps"), starts)
     encoder.add("heatmap/steps", starts, drop=drop)
     encoder.add("heatmap/codes", codes.T.reshape(-1), drop=drop * len(held_rows or ()))
-    low, high = code_limits(codes)
+    low, high = code_limits(codes, is_count=statistic.is_count)
     fields: dict[str, Any] = {
         "rowCount": len(heatmap.rows),
         "stepsPerColumn": heatmap.steps_per_column,
@@ -225,14 +241,18 @@ def cell_codes(heatmap: Heatmap) -> npt.NDArray[np.uint16]:
     return np.where(bad > 0, bad, codes).astype("<u2")
 
 
-def code_limits(codes: npt.NDArray[np.uint16]) -> tuple[int, int] | tuple[None, None]:
+def code_limits(
+    codes: npt.NDArray[np.uint16], *, is_count: bool = False
+) -> tuple[int, int] | tuple[None, None]:
     """Return the codes of the colour scale's ends: 1st and 99th percentile of what is positive and finite.
 
     None and None where nothing is. With the extremes themselves a single exploding step would turn everything
-    else into one colour.
+    else into one colour. The scale of counts begins below 1: even the smallest must not look like none.
     """
     positive = codes[codes >= CODE_FIRST]
     if not positive.size:
         return None, None
     low, high = np.percentile(positive, (1, 99))
+    if is_count:
+        low = CODE_FIRST + round((LOG10_BELOW_ONE - LOG10_LOW) / (LOG10_HIGH - LOG10_LOW) * _CODES)
     return int(low), max(int(low) + 1, int(np.ceil(high)))

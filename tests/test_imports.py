@@ -24,9 +24,11 @@ FROM_PROBE = {
     "findings",
     "helper",
     "module_frames",
+    "magnitude_bins",
 }
 """What the dashboard may use of the probe; `helper` for its lock alone, which says that a helper is alive,
-and `module_frames`, which is numpy alone, because a frame's module columns are unpacked by who packs them."""
+and `module_frames` and `magnitude_bins`, which are numpy alone, because a frame's module columns and
+histograms are unpacked by who packs them."""
 
 
 def sources(package: str) -> list[Path]:
@@ -65,6 +67,7 @@ def loaded_by(statement: str) -> set[str]:
         "probe.places",
         "probe.helper",
         "probe.module_frames",
+        "probe.magnitude_bins",
         "probe.self_check",
     ],
 )

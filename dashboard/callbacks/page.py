@@ -19,6 +19,8 @@ BRIDGES: Final = (
     ("drawTimeline", ids.TIMELINE_FIGURE, "data"),
     ("listEvents", ids.EVENT_TABLE, "virtualRowData"),
     ("openRow", ids.EVENT_TABLE, "selectedRows"),
+    ("drawRow", ids.ROW_FIGURE, "data"),
+    ("chooseRow", ids.ROW_SELECT, "value"),
     ("exportHtml", "export-html", "n_clicks"),
     ("exportJson", "export-json", "n_clicks"),
     ("themeDark", "theme-dark", "n_clicks"),

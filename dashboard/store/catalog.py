@@ -30,6 +30,7 @@ SCALAR: Final = "scalar"
 LAYER: Final = "layer"
 PARAMETER: Final = "parameter"
 MODULE: Final = "module"
+HISTOGRAM: Final = "histogram"
 
 
 @dataclass(slots=True)
@@ -163,6 +164,7 @@ class Catalog:
         self._timelines: dict[tuple[str, int, bytes], int] = {}
         self._series: dict[tuple[int, str, str], int] = {}
         self._names: dict[tuple[int, str], list[str]] = {}
+        self._newest_histograms: dict[int, tuple[int, int]] = {}
 
     # -- reading back
 
@@ -313,6 +315,17 @@ class Catalog:
     def _keep_series(self, timeline: int, kind: str, name: str, number: int) -> None:
         self._series[timeline, kind, name] = number
         self._names.setdefault((timeline, kind), []).append(name)
+
+    # -- histograms
+
+    def note_histogram(self, timeline: int, incarnation: int, seq: int) -> None:
+        """Note that one was appended."""
+        newest = self._newest_histograms.get(timeline, (-1, -1))
+        self._newest_histograms[timeline] = max(newest, (incarnation, seq))
+
+    def newest_histogram(self, timeline: int) -> tuple[int, int]:
+        """Return (incarnation, sequence number) of the newest one appended since opening; zeros if none."""
+        return self._newest_histograms.get(timeline, (0, 0))
 
     # -- streams and gaps
 

@@ -24,8 +24,9 @@ from . import retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .edge import Edge, Pending
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
+from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
-from .protocol import GapRange, Heatmap, RunSummary, StepRange, StreamPosition
+from .protocol import GapRange, Heatmap, MagnitudeHistogram, RunSummary, StepRange, StreamPosition
 from .queries import Snapshot, read_scalars
 from .schema import FILE_NAME, open_cursor, open_database
 from .writer import Writer
@@ -296,6 +297,27 @@ class DuckStore:
         """Names of the statistics that `heatmap` has values for, sorted."""
         with self._lock:
             return statistic_names(self._catalog, run, rank)
+
+    def histograms(
+        self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
+    ) -> list[MagnitudeHistogram]:
+        """Newest histograms of a parameter, layer or module; see `Store.histograms`."""
+        with self._lock:
+            wanted = plan_histograms(self._catalog, run, rank, subject=subject)
+        if not wanted:
+            return []
+        with self._snapshot() as snapshot:
+            return read_histograms(snapshot, wanted, steps=steps)
+
+    def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:
+        """Names of what `histograms` can be asked for, in model order; empty where there are none."""
+        with self._lock:
+            return histogram_subjects(self._catalog, run, rank)
+
+    def histogram_mark(self, run: str, rank: int = 0) -> int | None:
+        """A number that changes with every new histogram; None where there are none."""
+        with self._lock:
+            return histogram_mark(self._catalog, run, rank)
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         """Events in their latest state, by step; includes uncommitted ones."""

@@ -58,6 +58,19 @@ class TensorBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramRow:
+    """One histogram of all parameters or modules of a layout at one step."""
+
+    timeline: int
+    series: int
+    step: int
+    incarnation: int
+    seq: int
+    data: bytes
+    """(rows, BINS) little-endian uint32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapRow:
     """A hole in a metrics stream. `last_step` is filled when the next frame arrives."""
 
@@ -78,6 +91,7 @@ class Pending:
 
     scalars: list[ScalarBlock] = field(default_factory=list)
     tensors: list[TensorBlock] = field(default_factory=list)
+    histograms: list[HistogramRow] = field(default_factory=list)
     events: list[tuple[Event, bytes]] = field(default_factory=list)
     host_samples: list[tuple[str, int, int, float, bytes]] = field(default_factory=list)
     epoch: int | None = None

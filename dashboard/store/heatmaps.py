@@ -28,7 +28,14 @@ from .queries import (
     tensor_extent,
 )
 
-ZERO_WHEN_ABSENT: Final = {"grad_nan_count": "grad_norm", "grad_inf_count": "grad_norm"}
+ZERO_WHEN_ABSENT: Final = {
+    "grad_nan_count": "grad_norm",
+    "grad_inf_count": "grad_norm",
+    "activation_nan_count": "activation_rms",
+    "activation_inf_count": "activation_rms",
+    "activation_gradient_nan_count": "activation_gradient_max_abs",
+    "activation_gradient_inf_count": "activation_gradient_max_abs",
+}
 """The probe leaves these columns out when all are zero; zero then is what was measured, wherever the other
 statistic was."""
 
@@ -59,7 +66,7 @@ def plan_heatmap(
     catalog: Catalog, run: str, rank: int, *, statistic: str, unfolded: Sequence[str]
 ) -> HeatmapPlan | None:
     """Return the plan of a picture; None before the first layout."""
-    timelines = _same_model(catalog, run, rank)
+    timelines = same_model(catalog, run, rank)
     if not timelines:
         return None
     is_of_modules = statistic in MODULE_COLUMNS
@@ -73,18 +80,16 @@ def plan_heatmap(
 
 def statistic_names(catalog: Catalog, run: str, rank: int) -> list[str]:
     """Return the statistics that a picture of the rank's newest model has values for, sorted."""
-    timelines = _same_model(catalog, run, rank)
-    return sorted(
-        {
-            name
-            for timeline in timelines
-            for kind in (LAYER, MODULE)
-            for name in catalog.series_names(timeline, kind)
-        }
-    )
+    names = {
+        name
+        for timeline in same_model(catalog, run, rank)
+        for kind in (LAYER, MODULE)
+        for name in catalog.series_names(timeline, kind)
+    }
+    return sorted(names | {absent for absent, companion in ZERO_WHEN_ABSENT.items() if companion in names})
 
 
-def _same_model(catalog: Catalog, run: str, rank: int) -> list[int]:
+def same_model(catalog: Catalog, run: str, rank: int) -> list[int]:
     """Return the timelines of all layouts of the newest one's model, oldest first and the newest last."""
     found = catalog.newest_layout(run, rank)
     if found is None:

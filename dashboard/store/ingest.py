@@ -30,6 +30,7 @@ from probe.wire import (
 
 from .catalog import SCALAR, Catalog, Incarnation, IncarnationState
 from .edge import GapRow, Pending, ScalarBlock
+from .histogram_blocks import histogram_rows
 from .tensor_blocks import has_tensors, tensor_block
 
 MAX_SCALARS: Final = 4096
@@ -174,6 +175,7 @@ class Intake:
         if any(frame.scalars for _, frame in everything):
             self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, everything))
         for timeline, frames in self._frames.items():
+            self._pending.histograms += histogram_rows(self._catalog, timeline, incarnation, frames)
             if any(has_tensors(frame) for _, frame in frames):
                 self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))
 

@@ -84,6 +84,19 @@ class Heatmap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MagnitudeHistogram:
+    """Elements counted by magnitude, of one tensor or of several together, at one step."""
+
+    name: str
+    """`gradient`, `parameter` or `activation`, see `probe.module_frames.HISTOGRAMS`."""
+    step: int
+    tensors: int
+    """How many parameters it counts; 1 for the output of a module."""
+    counts: npt.NDArray[np.int64]
+    """(BINS,), see `probe.magnitude_bins`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapRange:
     """Steps between which data is known to be missing: drawn as a grey band."""
 
@@ -162,6 +175,28 @@ class Store(Protocol):
 
     def statistic_names(self, run: str, rank: int = 0) -> list[str]:
         """Names of the statistics that `heatmap` has values for, sorted."""
+        ...
+
+    def histograms(
+        self, run: str, rank: int, subject: str, steps: StepRange = StepRange()
+    ) -> list[MagnitudeHistogram]:
+        """The newest histogram of each kind that was measured in these steps; empty where none was.
+
+        Args:
+            run: The run.
+            rank: Its rank.
+            subject: A parameter's name, or a module's: then of its output, and of the gradients and values of
+                all parameters that it owns directly, counted together.
+            steps: Newest is what arrived last of these steps. Only the newest ones of a run are kept.
+        """
+        ...
+
+    def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:
+        """Names of what `histograms` can be asked for, in model order; empty where there are none."""
+        ...
+
+    def histogram_mark(self, run: str, rank: int = 0) -> int | None:
+        """A number that changes with every new histogram; None where there are none."""
         ...
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:

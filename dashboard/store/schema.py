@@ -57,6 +57,8 @@ TABLES: Final[dict[str, str]] = {
     "parameter_pooled": _POOLED_TENSOR,
     "module_raw": _RAW_TENSOR,
     "module_pooled": _POOLED_TENSOR,
+    "histograms": """timeline INTEGER, series INTEGER, step BIGINT, incarnation BIGINT, seq BIGINT,
+        data BLOB USING COMPRESSION uncompressed""",
 }
 """Table -> columns. Rows of raw tables keep the order of arrival; a *timeline* is one rank's scalars or one
 layout's tensors, and the unit in which steps advance, close buckets and age."""

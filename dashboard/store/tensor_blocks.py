@@ -2,7 +2,7 @@
 
 Called by `ingest` under the store's lock. Gradient statistics stand in a frame's `columns`; what is measured
 at some steps only, in its `parameter_columns` and `module_columns`, each with gaps of its own. Histograms
-travel in the frame too and are not kept yet: nothing shows them, and they count as stored, not as lost.
+travel in the frame too: see `histogram_blocks`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Statistic = tuple[str, Floats, Flags | None]
 
 
 def has_tensors(frame: Frame) -> bool:
-    """Whether a frame holds anything besides scalars that is kept."""
+    """Whether a frame holds anything besides scalars and histograms."""
     return bool(frame.columns or frame.parameter_columns or frame.module_columns)
 
 

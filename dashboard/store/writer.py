@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .buckets import advance
 from .catalog import SavedRows
 from .edge import Pending, ScalarBlock, TensorBlock
+from .histograms import insert_histograms
 from .tensors import RAW_TABLES, Columns, flag_blobs, insert_columns, objects, value_blobs
 
 
@@ -35,6 +36,7 @@ class Writer:
         tensors = [block for item in pending for block in item.tensors]
         self._insert_scalars(scalars)
         self._insert_tensors(tensors)
+        insert_histograms(self._database, [row for item in pending for row in item.histograms])
         steps: dict[tuple[int, bool], list[npt.NDArray[np.int64]]] = defaultdict(list)
         for scalar in scalars:
             steps[scalar.timeline, True].append(scalar.frame_steps)

@@ -139,16 +139,21 @@ def widened(heatmap: Heatmap) -> tuple[Heatmap, int]:
     return wide, round(mean * heatmap.steps_per_column)
 
 
-def log_values(heatmap: Heatmap) -> npt.NDArray[np.float64]:
+LOG10_BELOW_ONE: Final = -1.0
+"""Where the colours of counts begin, so that 1 does not look like 0."""
+
+
+def log_values(heatmap: Heatmap, *, is_count: bool = False) -> npt.NDArray[np.float64]:
     """Return (rows, columns) log10 of the finite, positive values; NaN elsewhere. Zero becomes the smallest.
 
-    An exact zero is a value (a dead layer), so it takes the darkest colour rather than none.
+    An exact zero is a value (a dead layer), so it takes the darkest colour rather than none; of counts it
+    becomes less than any.
     """
     values = heatmap.values.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs: npt.NDArray[np.float64] = np.log10(values)
     finite = logs[np.isfinite(logs)]
-    logs[values == 0] = finite.min() if finite.size else 0.0
+    logs[values == 0] = LOG10_BELOW_ONE if is_count else finite.min() if finite.size else 0.0
     return logs
 
 
@@ -178,7 +183,7 @@ def heatmap_figure(
     x = heatmap.steps.astype(np.float64) + (heatmap.steps_per_column - 1) / 2.0
     y = np.arange(len(heatmap.rows))
     figure = go.Figure()
-    figure.add_trace(_value_trace(heatmap, x=x, y=y, theme=theme))
+    figure.add_trace(_value_trace(heatmap, log_values(heatmap, is_count=statistic.is_count), x=x, y=y))
     for flag, name, colour, symbol in (
         (INF, "Inf", palette.inf, "cross-thin"),
         (NAN, "NaN", palette.nan, "x-thin"),
@@ -199,7 +204,9 @@ def heatmap_figure(
     return figure
 
 
-def _value_trace(heatmap: Heatmap, *, x: npt.NDArray[Any], y: npt.NDArray[Any], theme: Theme) -> go.Heatmap:
+def _value_trace(
+    heatmap: Heatmap, logs: npt.NDArray[np.float64], *, x: npt.NDArray[Any], y: npt.NDArray[Any]
+) -> go.Heatmap:
     """Finite values, coloured by log10 and hovered as they are."""
     scale = [[i / (len(CIVIDIS) - 1), colour] for i, colour in enumerate(CIVIDIS)]
     names = np.broadcast_to(
@@ -208,7 +215,7 @@ def _value_trace(heatmap: Heatmap, *, x: npt.NDArray[Any], y: npt.NDArray[Any], 
     return go.Heatmap(
         x=x,
         y=y,
-        z=log_values(heatmap),
+        z=logs,
         text=names,
         customdata=heatmap.values,
         colorscale=scale,

@@ -7,11 +7,13 @@ import numpy as np
 
 from dashboard.store.protocol import Store
 from probe.columns import pack_column
-from probe.module_frames import pack_module_columns
+from probe.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
+from probe.module_frames import pack_histogram, pack_module_columns
 from probe.wire import (
     Event,
     Evidence,
     Frame,
+    Histogram,
     LayerInfo,
     Layout,
     ModuleInfo,
@@ -95,14 +97,45 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
     }
     parameters, modules = len(description.parameters), len(description.modules)
     sampled = {"update_ratio": np.full(parameters, 1e-3)} if step % 10 == 0 else {}
-    observed = {"activation_rms": np.arange(1.0, modules + 1)} if step % 5 == 0 else {}
+    ones = np.arange(1.0, modules + 1)
+    observed = {"activation_rms": ones, "saved_bytes": ones * 2**20} if step % 5 == 0 else {}
     gaps = {"activation_rms": np.arange(modules) == 1}
     return msgspec.structs.replace(
         plain,
         scalars=plain.scalars | scalars | ({"update_ratio": 1e-3} if sampled else {}),
         parameter_columns=pack_module_columns(sampled, {}),
         module_columns=pack_module_columns(observed, gaps),
+        histograms=histograms(step, parameters, modules) if step % HISTOGRAMS_EVERY == 0 else [],
     )
+
+
+HISTOGRAMS_EVERY = 20
+_EXPONENTS = {"gradient": (-20.0, -6.0), "parameter": (-12.0, 1.0), "activation": (-6.0, 7.0)}
+
+
+def magnitudes(name: str, step: int, rows: int) -> np.ndarray:
+    """(rows, elements) what a histogram counts at a step; a gradient's last element is NaN, its first 0."""
+    draw = np.random.default_rng((step, len(name)))
+    low, high = _EXPONENTS[name]
+    middle = draw.uniform(low + 3, high - 3, size=(rows, 1))
+    values = 2.0 ** np.clip(middle + draw.standard_normal((rows, 200)), low, high)
+    values *= draw.choice([-1.0, 1.0], size=values.shape)
+    if name == "gradient":
+        values[:, 0], values[:, -1] = 0.0, np.nan
+    return values
+
+
+def histograms(step: int, parameters: int, modules: int) -> list[Histogram]:
+    """Histograms of one step, as a probe counts them."""
+    packed = []
+    for name in _EXPONENTS:
+        is_of_modules = name == "activation"
+        values = np.abs(magnitudes(name, step, modules if is_of_modules else parameters))
+        bins = np.where(np.isnan(values), NAN_BIN, np.searchsorted(BIN_EDGES, values, side="right"))
+        counts = np.zeros((len(values), BINS), dtype=np.int64)
+        np.add.at(counts, (np.arange(len(values))[:, None], bins), 1)
+        packed.append(pack_histogram(name, "modules" if is_of_modules else "parameters", counts))
+    return packed
 
 
 def event(
@@ -113,12 +146,13 @@ def event(
     severity: str = "critical",
     time: float = 0.0,
     message: str = "",
+    subject: str = "blocks.1.norm1",
 ) -> Event:
     code = "def forward(self, x):\n    variance = x.var(-1)\n    return x / variance.sqrt()\n"
     where = StackFrame(file="/home/ann/train.py", line=26, function="forward", code=code, code_first_line=24)
     return Event(
         id=event_id(
-            run=run, rank=0, incarnation=INCARNATION, model="", kind=kind, subject="blocks.1.norm1", step=step
+            run=run, rank=0, incarnation=INCARNATION, model="", kind=kind, subject=subject, step=step
         ),
         run=run,
         rank=0,
@@ -127,7 +161,7 @@ def event(
         time=time or 1_700_000_000.0 + step * 0.1,
         kind=kind,
         severity=severity,
-        subject="blocks.1.norm1",
+        subject=subject,
         message=message or f"NaN first at step {step} in blocks.1.norm1, train.py:26, forward",
         evidence=Evidence(value=float("nan"), baseline={"median": 1.3, "steps": 400.0}),
         origin=Origin(phase="forward", op="aten.div", module="blocks.1.norm1"),

@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from dashboard.store.protocol import GapRange, Heatmap, RankSummary, RunSummary, StepRange, StreamPosition
+from dashboard.store.protocol import (
+    GapRange,
+    Heatmap,
+    MagnitudeHistogram,
+    RankSummary,
+    RunSummary,
+    StepRange,
+    StreamPosition,
+)
 from dashboard.views.theme import ALL_STEPS
 from probe.columns import unpack_column
+from probe.module_frames import HISTOGRAMS, unpack_histogram
 from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record
 
 
@@ -118,6 +127,31 @@ class PageStore:
             {column.name for frame in self._frames(run, rank, ALL_STEPS) for column in frame.columns}
         )
 
+    def histograms(
+        self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
+    ) -> list[MagnitudeHistogram]:
+        layout = self.layout(run, rank)
+        found: dict[str, MagnitudeHistogram] = {}
+        for frame in self._frames(run, rank, steps):
+            for each in frame.histograms:
+                rows = _histogram_rows(layout, each.name, subject)
+                if rows:
+                    counts = unpack_histogram(each)[rows].sum(axis=0)
+                    found[each.name] = MagnitudeHistogram(
+                        name=each.name, step=frame.step, tensors=len(rows), counts=counts
+                    )
+        return [found[name] for name in HISTOGRAMS if name in found]
+
+    def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:
+        layout = self.layout(run, rank)
+        if layout is None or self.histogram_mark(run, rank) is None:
+            return []
+        return [info.name for info in layout.modules] + [info.name for info in layout.parameters]
+
+    def histogram_mark(self, run: str, rank: int = 0) -> int | None:
+        having = [frame.step for frame in self._frames(run, rank, ALL_STEPS) if frame.histograms]
+        return len(having) or None
+
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         with self._lock:
             found = [
@@ -219,6 +253,13 @@ def _rows(
             kinds += ["parameter"] * len(inside)
             members += [[i] for i in inside]
     return tuple(rows), tuple(kinds), members
+
+
+def _histogram_rows(layout: Layout, name: str, subject: str) -> list[int]:
+    if name == "activation":
+        return [i for i, module in enumerate(layout.modules) if module.name == subject]
+    own = [i for i, layer in enumerate(layout.layers) if layer.name == subject]
+    return [i for i, each in enumerate(layout.parameters) if each.name == subject or each.layer in own]
 
 
 def _paint(

@@ -91,7 +91,8 @@ def test_message_heatmap_shows_what_was_asked_for(store: DuckStore) -> None:
     assert fields["note"] == "1 step in 5 measured, max of 8 steps a column"
     codes = client.arrays["heatmap/codes"].reshape(13, fields["rowCount"])
     assert (codes[:-1] > 0).all() and not codes[-1].any(), "the next sample is still to come"
-    assert fields["statistics"] == ["grad_norm", "update_ratio", "activation_rms"]
+    counts = ["activation_nan_count", "activation_inf_count"]
+    assert fields["statistics"] == ["grad_norm", "update_ratio", "activation_rms", *counts, "saved_bytes"]
 
 
 def test_message_heatmap_of_what_the_run_lacks_is_empty_and_stays_chosen(store: DuckStore) -> None:

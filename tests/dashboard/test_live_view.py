@@ -26,6 +26,7 @@ from dashboard.live_view import (
     step_range,
 )
 from dashboard.store.protocol import Heatmap, RankSummary
+from probe.wire import Event
 
 NAN, INF = float("nan"), float("inf")
 
@@ -98,6 +99,13 @@ def test_code_limits_ignore_one_exploding_cell() -> None:
     assert code_limits(codes)[1] <= codes[0, 0] + 1
 
 
+def test_code_limits_of_counts_tell_the_smallest_from_none() -> None:
+    codes = cell_codes(heatmap([[0.0, 1.0, 1.0, 4000.0]], [[1] * 4]))
+    low, high = code_limits(codes, is_count=True)
+    colour = (int(codes[0, 1]) - low) / (high - low)
+    assert colour == pytest.approx(1 / (1 + np.log10(4000)), abs=0.01)
+
+
 def test_message_second_one_carries_only_what_is_new() -> None:
     store, client = PageStore(), Client()
     page_runs.fill(store, steps=range(200))
@@ -168,3 +176,50 @@ def test_message_range_makes_room_for_an_event_whose_frame_is_not_here_yet() -> 
     header = Client().decode(ClientView(store).message(Subscription(id=1), with_data=True))
     assert header["range"] == [0, 25]
     assert header["eventEnd"] == 25
+
+
+def level_event(step: int, level: str, *, rank: int = 0, incarnation: int = page_runs.INCARNATION) -> Event:
+    plain = page_runs.event(step, kind="level_changed", severity="info", message=f"Level {level}")
+    return msgspec.structs.replace(
+        plain,
+        id=f"{step:08x}{rank:04x}{incarnation % 16:04x}",
+        subject=level,
+        rank=rank,
+        incarnation=incarnation,
+    )
+
+
+def header_level(*events: Event) -> dict[str, object]:
+    store = PageStore()
+    page_runs.fill(store, steps=range(10))
+    for event in events:
+        page_runs.add_event(store, event)
+    return Client().decode(ClientView(store).message(Subscription(id=1), with_data=False))["level"]
+
+
+def test_message_level_is_the_newest_one_of_this_rank_and_start() -> None:
+    assert header_level() == {"name": "basic", "since": None}
+    assert header_level(level_event(4, "off")) == {"name": "off", "since": 4}
+    assert header_level(level_event(4, "off"), level_event(6, "extreme")) == {"name": "extreme", "since": 6}
+
+
+def test_message_level_of_another_start_does_not_count() -> None:
+    old = level_event(4, "off", incarnation=page_runs.INCARNATION - 1)
+    assert header_level(old, page_runs.event(5)) == {"name": "basic", "since": None}
+
+
+def test_message_says_whether_there_are_histograms_and_when_new_ones_come() -> None:
+    store, client = PageStore(), Client()
+    view = ClientView(store)
+
+    def mark() -> int | None:
+        return client.decode(view.message(Subscription(id=1), with_data=False))["histograms"]
+
+    page_runs.fill(store, steps=range(3))
+    assert mark() is None
+    page_runs.fill(store, steps=range(3, 30), is_full=True)
+    first = mark()
+    page_runs.fill(store, steps=range(30, 40), is_full=True)
+    assert mark() == first is not None
+    page_runs.fill(store, steps=range(40, 41), is_full=True)
+    assert mark() != first

@@ -156,3 +156,9 @@ def test_statistic_of_an_unknown_name_is_the_default() -> None:
 
 def test_pooling_note_of_single_steps_is_empty() -> None:
     assert pooling_note(1) == ""
+
+
+def test_log_values_of_counts_tell_zero_from_the_smallest() -> None:
+    figure = heatmap_figure(sample(), theme="dark", statistic=statistic_of("activation_nan_count"))
+    assert figure.data[0].z[1, 2] == pytest.approx(-1.0)
+    assert heatmap_figure(sample(), theme="dark").data[0].z[1, 2] == pytest.approx(-3.0)

@@ -102,8 +102,10 @@ def test_export_offline_theme_switch_recolours_the_charts(browser: Browser, file
     before = page.evaluate(colour)
     page.click("#theme-switch")
     page.wait_for_function(f"{colour} !== {before!r}", timeout=10_000)
+    other = page.evaluate(colour)
     page.click("#theme-switch")
-    page.wait_for_function(f"{colour} === {before!r}", timeout=10_000)
+    page.wait_for_function(f"{colour} !== {other!r}", timeout=10_000)
+    assert page.evaluate(colour) == before
 
 
 def test_export_offline_hostile_run_text_stays_text(browser: Browser, tmp_path: Path) -> None:

@@ -164,9 +164,11 @@ def test_page_server_restart_reconnects_by_itself(page: Page, served: Served) ->
     served.fill(steps=range(30))
     open_page(page, served)
     wait_drawn(page)
+    page.evaluate("window.loadedBefore = true")
     served.restart()
     served.fill(steps=range(30, 60))
     wait_newest(page, 59)
+    assert page.evaluate("window.loadedBefore") is True
 
 
 def test_page_loss_and_all_layers_fit_one_screen(page: Page, served: Served) -> None:

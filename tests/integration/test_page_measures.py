@@ -59,8 +59,10 @@ def test_page_chart_of_something_new_appears_while_the_run_goes_on(page: Page, s
     page.set_viewport_size({"width": 1440, "height": 2000})
     open_page(page, served)
     wait_drawn(page)
+    before = visible_charts(page)
     served.fill(steps=range(30, 60), is_full=True)
     wait_drawn(page, "lr", "amp")
+    assert {"lr", "amp"} <= set(visible_charts(page)) - set(before)
 
 
 def test_page_heatmap_shows_what_is_chosen_and_a_reload_keeps_it(page: Page, served: Served) -> None:
@@ -72,7 +74,8 @@ def test_page_heatmap_shows_what_is_chosen_and_a_reload_keeps_it(page: Page, ser
     offered = (
         "[...document.querySelectorAll('#heatmap-select option')].filter(o => !o.disabled).map(o => o.value)"
     )
-    until(page, f"{offered}.join() === 'grad_norm,update_ratio,activation_rms'")
+    counts = "activation_nan_count,activation_inf_count"
+    until(page, f"{offered}.join() === 'grad_norm,update_ratio,activation_rms,{counts},saved_bytes'")
     before = page.evaluate("document.querySelector('#heatmap-canvas').toDataURL()")
     select.select_option("activation_rms")
     until(page, "nanscope.heatmap.kinds.every(kind => kind === 'module')")

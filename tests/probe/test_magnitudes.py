@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probe.magnitudes import BIN_EDGES, BINS, FORMATS, INF_BIN, NAN_BIN, ZERO_BIN, head_room, log2_histograms
+from probe.magnitude_bins import BIN_EDGES, BINS, FORMATS, INF_BIN, NAN_BIN, ZERO_BIN, head_room
+from probe.magnitudes import log2_histograms
 
 CASTS = {
     "fp16": torch.float16,

@@ -1,0 +1,181 @@
+"""Histograms in the database: written, trimmed to the newest, and read for one parameter, layer or module.
+
+`insert_histograms` runs in a commit; `plan_histograms` under the store's lock, `read_histograms` with a
+snapshot. A row holds those of all parameters or modules at one step: that is how they arrive and go.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from probe.magnitude_bins import BINS
+from probe.module_frames import HISTOGRAMS
+
+from .catalog import HISTOGRAM, Catalog
+from .edge import HistogramRow
+from .heatmaps import same_model
+from .layers import Geometry
+from .protocol import MagnitudeHistogram, StepRange
+from .queries import Snapshot
+from .tensors import Columns, insert_columns, objects
+
+KEPT: Final = 64
+"""Newest histograms of a series that stay. With 2,000 tensors one is 0.5 MB, compressed a tenth of it (the
+bins are mostly empty; zlib level 1 takes 2 ms)."""
+MAX_LOOKED_AT: Final = 8
+"""How far a read goes back for something that was not measured each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One kind of histogram of a subject."""
+
+    name: str
+    rows: dict[int, list[int]]
+    """Series -> the rows that count together; one series for each layout that has the subject."""
+
+
+def insert_histograms(database: duckdb.DuckDBPyConnection, rows: Sequence[HistogramRow]) -> None:
+    """Write the newest of the rows and remove what they push out, inside the commit's transaction."""
+    by_series: dict[int, list[HistogramRow]] = defaultdict(list)
+    for row in rows:
+        by_series[row.series].append(row)
+    newest = [
+        row
+        for group in by_series.values()
+        for row in sorted(group, key=lambda each: (each.incarnation, each.seq))[-KEPT:]
+    ]
+    if not newest:
+        return
+    columns: Columns = {
+        "timeline": np.array([row.timeline for row in newest], np.int32),
+        "series": np.array([row.series for row in newest], np.int32),
+        "step": np.array([row.step for row in newest], np.int64),
+        "incarnation": np.array([row.incarnation for row in newest], np.int64),
+        "seq": np.array([row.seq for row in newest], np.int64),
+        "data": objects(zlib.compress(row.data, 1) for row in newest),
+    }
+    insert_columns(database, "histograms", columns)
+    for series in by_series:
+        _trim(database, series)
+
+
+def _trim(database: duckdb.DuckDBPyConnection, series: int) -> None:
+    query = """SELECT incarnation, seq FROM histograms WHERE series = ?
+        ORDER BY incarnation DESC, seq DESC LIMIT 1 OFFSET ?"""
+    oldest = database.execute(query, [series, KEPT - 1]).fetchone()
+    if oldest is not None:
+        database.execute(
+            "DELETE FROM histograms WHERE series = ? AND (incarnation < ? OR (incarnation = ? AND seq < ?))",
+            [series, oldest[0], *oldest],
+        )
+
+
+def histogram_subjects(catalog: Catalog, run: str, rank: int) -> list[str]:
+    """Return modules (or layers, while modules are unknown), each followed by its own parameters."""
+    if not _timelines(catalog, run, rank):
+        return []
+    geometries = [catalog.layout(timeline)[1] for timeline in same_model(catalog, run, rank)]
+    newest, modules = geometries[-1], next((g.modules for g in reversed(geometries) if g.modules), ())
+    own = dict(zip(newest.layers, newest.parameters_of, strict=True))
+    names: list[str] = []
+    for name in dict.fromkeys((*modules, *newest.layers)):
+        names += [name, *(newest.parameters[index] for index in own.get(name, ()))]
+    return names
+
+
+def histogram_mark(catalog: Catalog, run: str, rank: int) -> int | None:
+    """Return a number that changes with every new histogram of the rank; None where there are none."""
+    timelines = _timelines(catalog, run, rank)
+    if not timelines:
+        return None
+    return hash(tuple(map(catalog.newest_histogram, timelines))) & (2**52 - 1)
+
+
+def _timelines(catalog: Catalog, run: str, rank: int) -> list[int]:
+    """Return those of the newest layout's model that have histograms."""
+    return [
+        timeline for timeline in same_model(catalog, run, rank) if catalog.series_names(timeline, HISTOGRAM)
+    ]
+
+
+def plan_histograms(catalog: Catalog, run: str, rank: int, *, subject: str) -> list[Wanted]:
+    """Return what there may be of a parameter, layer or module, in the order of `HISTOGRAMS`."""
+    timelines = _timelines(catalog, run, rank)
+    wanted = []
+    for name in HISTOGRAMS:
+        rows = {}
+        for timeline in timelines:
+            series = catalog.find_series(timeline, HISTOGRAM, name)
+            members = _members(catalog.layout(timeline)[1], name, subject)
+            if series is not None and members:
+                rows[series] = members
+        if rows:
+            wanted.append(Wanted(name, rows))
+    return wanted
+
+
+def _members(geometry: Geometry, name: str, subject: str) -> list[int]:
+    """Return the rows of a subject in one kind of histogram."""
+    if name == "activation":
+        return [geometry.modules.index(subject)] if subject in geometry.modules else []
+    if subject in geometry.parameters:
+        return [geometry.parameters.index(subject)]
+    if subject in geometry.layers:
+        return list(geometry.parameters_of[geometry.layers.index(subject)])
+    return []
+
+
+def read_histograms(
+    snapshot: Snapshot, wanted: Sequence[Wanted], *, steps: StepRange
+) -> list[MagnitudeHistogram]:
+    """Read the newest histogram of each kind that counted anything of the subject."""
+    result = []
+    for each in wanted:
+        for series, step, data in _newest_first(snapshot, list(each.rows), steps):
+            rows = each.rows[series]
+            counts: npt.NDArray[np.int64] = (
+                np.frombuffer(data, dtype="<u4").reshape(-1, BINS)[rows].sum(axis=0, dtype=np.int64)
+            )
+            if counts.any():
+                counts.setflags(write=False)
+                result.append(MagnitudeHistogram(name=each.name, step=step, tensors=len(rows), counts=counts))
+                break
+    return result
+
+
+def _newest_first(
+    snapshot: Snapshot, series: list[int], steps: StepRange
+) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (series, step, counts) of the newest rows, those of the live edge among them."""
+    first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
+    marks = ",".join("?" * len(series))
+    query = f"""SELECT incarnation, seq, series, step FROM histograms
+        WHERE series IN ({marks}) AND step >= ? AND step < ?
+        ORDER BY incarnation DESC, seq DESC LIMIT {MAX_LOOKED_AT}"""
+    found: dict[tuple[int, int, int, int], bytes | None] = dict.fromkeys(
+        snapshot.cursor.execute(query, [*series, first, end]).fetchall()
+    )
+    found |= {
+        (row.incarnation, row.seq, row.series, row.step): row.data
+        for item in snapshot.edge
+        for row in item.histograms
+        if row.series in series and first <= row.step < end
+    }
+    for key in sorted(found, reverse=True)[:MAX_LOOKED_AT]:
+        yield key[2], key[3], found[key] or _fetch(snapshot, *key[:3])
+
+
+def _fetch(snapshot: Snapshot, incarnation: int, seq: int, series: int) -> bytes:
+    query = "SELECT data FROM histograms WHERE series = ? AND incarnation = ? AND seq = ?"
+    row = snapshot.cursor.execute(query, [series, incarnation, seq]).fetchone()
+    assert row is not None
+    return zlib.decompress(row[0])

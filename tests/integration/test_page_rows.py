@@ -1,0 +1,212 @@
+"""The panel of one parameter, layer or module in a real Chromium: its histograms, and how one gets there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+
+import pytest
+from page_fixtures import Served, page_runs, until
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+LAYOUT = page_runs.layout()
+PARAMETERS = [parameter.name for parameter in LAYOUT.parameters]
+MODULES = [module.name for module in LAYOUT.modules]
+
+
+def open_page(page: Page, served: Served, query: str = "") -> None:
+    page.goto(served.server.address + query)
+    until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
+
+
+def counted(name: str, step: int, rows: list[int]) -> dict[object, int]:
+    """Exponent of two, or what is special, -> elements. All lie where a bin is one power of two."""
+    of = MODULES if name == "activation" else PARAMETERS
+    values = page_runs.magnitudes(name, step, len(of))[rows].ravel().tolist()
+    assert all(2.0**-25 <= abs(value) < 2.0**8 for value in values if value == value and value)
+    return Counter(
+        "NaN" if value != value else "exactly 0" if value == 0 else math.frexp(abs(value))[1] - 1
+        for value in values
+    )
+
+
+DRAWN = """name => document.getElementById('plot-row').data.filter(t => t.name === name)
+    .flatMap(t => t.customdata.map(([text, count]) => [text, count]))"""
+DIGITS = str.maketrans("\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "-0123456789")
+
+
+def drawn(page: Page, name: str) -> dict[object, int]:
+    """The same from the bars on screen, whose lower edge is written as a power of two."""
+    bars = page.evaluate(DRAWN, name)
+    return {
+        text if text in ("exactly 0", "NaN") else int(text.split(" to ")[0][1:].translate(DIGITS)): count
+        for text, count in bars
+    }
+
+
+def wait_shown(page: Page, *, step: int, name: str = "gradient") -> None:
+    expect(page.locator("#row-tables")).to_contain_text(f"step {step}")
+    until(page, "name => document.getElementById('plot-row')?.data?.some(t => t.name === name)", arg=name)
+
+
+def test_rows_click_on_the_heatmap_opens_the_layers_histograms(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served)
+    expect(page.locator("#row-open")).to_be_visible()
+    box = page.locator("#heatmap-canvas").bounding_box()
+    layers = [layer.name for layer in LAYOUT.layers]
+    row = layers.index("blocks.1.mlp.0")
+    page.mouse.click(box["x"] + 40, box["y"] + box["height"] * (row + 0.5) / len(layers))
+    expect(page.locator("#row-head h2")).to_have_text("blocks.1.mlp.0")
+    wait_shown(page, step=40)
+    own = [index for index, name in enumerate(PARAMETERS) if name.startswith("blocks.1.mlp.0.")]
+    assert drawn(page, "gradient") == counted("gradient", 40, own)
+    assert drawn(page, "parameter") == counted("parameter", 40, own)
+    assert drawn(page, "activation") == counted("activation", 40, [MODULES.index("blocks.1.mlp.0")])
+    assert page.locator("#plot-row .barlayer .point path").count() > 0
+    plot, aside = page.locator("#plot-loss").bounding_box(), page.locator("#row-aside").bounding_box()
+    until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
+    assert plot["x"] < aside["x"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 1440
+
+
+def test_rows_drag_zooms_and_double_click_resets_without_opening(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served)
+    expect(page.locator("#row-open")).to_be_visible()
+    box = page.locator("#heatmap-canvas").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 50, steps=5)
+    page.mouse.up()
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
+    page.mouse.dblclick(box["x"] + 300, box["y"] + 50)
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
+    page.wait_for_timeout(500)
+    expect(page.locator("#row-aside")).to_be_hidden()
+
+
+def test_rows_unfolded_parameter_opens_by_keyboard_and_escape_closes(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served)
+    page.locator("#heatmap-labels button", has_text="embed").click()
+    label = page.locator("#heatmap-labels button", has_text="bias").first
+    expect(label).to_be_enabled()
+    label.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#row-head")).to_contain_text("float32")
+    wait_shown(page, step=40)
+    assert drawn(page, "gradient") == counted("gradient", 40, [PARAMETERS.index("embed.bias")])
+    assert "row=embed.bias" in page.url
+    page.keyboard.press("Escape")
+    expect(page.locator("#row-aside")).to_be_hidden()
+    assert "row=" not in page.url
+
+
+def test_rows_selector_lists_names_and_switches(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served, "&run=demo-run&row=")
+    expect(page.locator("#row-head h2")).to_have_text("(root)")
+    wait_shown(page, step=40, name="activation")
+    page.locator("#row-select").click()
+    page.keyboard.type("head.b")
+    page.get_by_role("option", name="head.bias").click()
+    expect(page.locator("#row-head h2")).to_have_text("head.bias")
+    until(page, "document.getElementById('plot-row').data.some(t => t.name === 'gradient')")
+    assert drawn(page, "gradient") == counted("gradient", 40, [PARAMETERS.index("head.bias")])
+    assert "row=head.bias" in page.url
+
+
+def test_rows_panel_follows_new_steps_zoom_and_theme(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served, "&run=demo-run&row=head.weight")
+    wait_shown(page, step=40)
+    served.fill(steps=range(50, 65), is_full=True)
+    wait_shown(page, step=60)
+    assert drawn(page, "gradient") == counted("gradient", 60, [PARAMETERS.index("head.weight")])
+    page.evaluate("nanscope.zoom(10, 30)")
+    wait_shown(page, step=20)
+    page.evaluate("nanscope.zoom(22, 30)")
+    expect(page.locator("#row-head")).to_contain_text("Nothing of it was counted")
+    expect(page.locator("#plot-row")).to_be_hidden()
+    page.keyboard.press("0")
+    wait_shown(page, step=60)
+    colour = "document.getElementById('plot-row').layout.font.color"
+    dark = page.evaluate(colour)
+    page.locator("#theme-menu").click()
+    page.locator("#theme-light").click()
+    until(page, f"dark => {colour} !== dark", arg=dark)
+
+
+def test_rows_event_and_row_take_turns(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    served.add_event(page_runs.event(20))
+    open_page(page, served, "&run=demo-run&row=head.weight")
+    wait_shown(page, step=40)
+    expect(page.locator("#event-table")).to_contain_text("step 20")
+    page.locator("#event-table .ag-row").first.click()
+    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+    expect(page.locator("#row-aside")).to_be_hidden()
+    page.locator("#row-open").click()
+    expect(page.locator("#row-aside")).to_be_visible()
+    expect(page.locator("#event-aside")).to_be_hidden()
+    assert "event=" not in page.url
+
+
+def test_rows_run_without_histograms_offers_none(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    box = page.locator("#heatmap-canvas").bounding_box()
+    page.mouse.click(box["x"] + 40, box["y"] + 10)
+    page.wait_for_timeout(600)
+    expect(page.locator("#row-open")).to_be_hidden()
+    expect(page.locator("#row-aside")).to_be_hidden()
+
+
+def test_rows_of_memory_are_hovered_in_units(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), is_full=True)
+    open_page(page, served, "&heatmap=saved_bytes")
+    until(page, "nanscope.heatmap.fields?.statistic === 'saved_bytes' && nanscope.heatmap.kinds.length > 0")
+    box = page.locator("#heatmap-canvas").bounding_box()
+    page.mouse.move(box["x"] + 30, box["y"] + 4)
+    expect(page.locator("#tooltip")).to_contain_text("1 MiB")
+    expect(page.locator("#heatmap-facts")).to_contain_text("bytes, log colour")
+    group = "document.querySelector('#heatmap-select optgroup[label=\"Time\"]').hidden"
+    assert page.evaluate(group) is True
+
+
+def test_rows_of_a_large_model_open_without_a_freeze(page: Page, served: Served) -> None:
+    served.fill(steps=range(41), is_full=True, blocks=166)
+    open_page(page, served, "&run=demo-run")
+    until(page, "nanscope.heatmap.rows.length === 999")
+    page.evaluate(
+        "window.longest = 0; new PerformanceObserver(list => {"
+        "for (const each of list.getEntries()) longest = Math.max(longest, each.duration) })"
+        ".observe({entryTypes: ['longtask']})"
+    )
+    page.locator("#row-open").click()
+    wait_shown(page, step=40)
+    page.locator("#row-select").click()
+    page.keyboard.type("blocks.165.mlp.2.b")
+    page.get_by_role("option", name="blocks.165.mlp.2.bias").click()
+    expect(page.locator("#row-head h2")).to_have_text("blocks.165.mlp.2.bias")
+    assert page.get_by_role("option").count() <= 100
+    print("longest task, ms:", page.evaluate("longest"))
+
+
+def test_page_of_a_run_at_level_off_says_that_recording_is_off(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), start_time=time.time() - 60)
+    open_page(page, served)
+    expect(page.locator("#connection-text")).to_have_text("lagging")
+    off = page_runs.event(30, kind="level_changed", severity="info", time=time.time(), subject="off")
+    served.add_event(off)
+    expect(page.locator("#connection-text")).to_have_text("recording is off")
+    assert "since step 30" in page.locator("#connection").get_attribute("title")
+    later = page_runs.event(31, kind="level_changed", severity="info", time=time.time() + 1, subject="basic")
+    served.add_event(later)
+    expect(page.locator("#connection-text")).to_have_text("lagging")
+    served.fill(steps=range(31, 33), start_time=time.time() - 3.2)
+    expect(page.locator("#connection-text")).to_have_text("live")
