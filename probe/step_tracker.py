@@ -8,6 +8,7 @@ written when the next backward begins, because until then `run.log` may add to i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from .control import Command
 from .forensics.replay import is_replaying
 from .guard import Guard
 from .hooks import attach
+from .host_copy import is_capturing
 from .incidents import IncidentReporter
 from .layout import ModelLayout, unwrap
 from .open_step import LogValue, OpenStep
@@ -30,6 +32,8 @@ from .step_meters import StepMeters
 from .step_writer import StepWriter
 from .training_loop import TrainingLoop
 from .watched_model import WatchedModel
+
+_logger = logging.getLogger(__name__)
 
 
 class StepTracker:
@@ -59,7 +63,7 @@ class StepTracker:
             guard=guard,
         )
         self._loop = TrainingLoop(self._model, self._measures, self._writer, config=config, recorder=recorder)
-        self._root_is_open = False
+        self._root_is_open = self._has_told_of_capture = False
         self._attachment = self._loop.attachment = attach(self, [root])
 
     # -- Listener
@@ -73,7 +77,7 @@ class StepTracker:
 
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the forward; what a replay needs is captured around it when it is a training forward."""
-        if self._root_is_open or is_replaying() or self._attachment.in_trial or self._measures.is_off:
+        if self._root_is_open or self._looks_away():
             return call(root, *args, **kwargs)
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
         observed = self._measures.observed
@@ -98,18 +102,13 @@ class StepTracker:
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
-        if (
-            is_replaying()
-            or self._loop.is_foreign_backward()
-            or self._attachment.in_trial
-            or self._measures.is_off
-        ):
+        if self._looks_away() or self._loop.is_foreign_backward():
             return
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
 
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
-        if is_replaying() or self._loop.backward is None or self._attachment.in_trial:
+        if self._loop.backward is None or self._looks_away():
             return
         self._guard.run("step", self._loop.end_backward, tensors)
         if self._writer.anomaly is not None:
@@ -128,15 +127,19 @@ class StepTracker:
 
     def before_clip(self) -> None:
         """Look before clipping spreads one bad value over all gradients, or hides it."""
-        self._guard.run("step", self._loop.look_before_clip)
-        self._raise_anomaly()
+        if not is_capturing():
+            self._guard.run("step", self._loop.look_before_clip)
+            self._raise_anomaly()
 
     def after_clip(self, total_norm: Any, max_norm: Any) -> None:
         """Note what clipping left of the gradients."""
-        self._guard.run("step", note_clipping, self._loop.open, total_norm, max_norm)
+        if not is_capturing():
+            self._guard.run("step", note_clipping, self._loop.open, total_norm, max_norm)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Finish the step: gradients are final, parameters not yet updated."""
+        if is_capturing():
+            return
         if self._measures.is_off:
             self._guard.run("step", self._loop.pass_step, optimizer)
             return
@@ -214,6 +217,20 @@ class StepTracker:
         self._guard.run("step", self._writer.write_pending)
         self._guard.run("measures", self._measures.stop)
         self._loop.open = OpenStep()
+
+    def _looks_away(self) -> bool:
+        """Whether what happens now is no part of a training step, or must not be touched."""
+        if is_replaying() or self._attachment.in_trial or self._measures.is_off:
+            return True
+        if not is_capturing():
+            return False
+        if not self._has_told_of_capture:
+            self._has_told_of_capture = True
+            _logger.warning(
+                "nanscope: a CUDA graph is captured: what it replays runs no Python, and these steps are not "
+                "recorded. To see some, train without the graph"
+            )
+        return True
 
     def _raise_anomaly(self) -> None:
         """Outside the guard: the one exception that is meant to reach the training loop."""
