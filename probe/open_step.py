@@ -5,7 +5,8 @@ Used by the step tracker alone, on the training thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,10 @@ from .statistics import TensorStatistics
 
 MAX_CAPTURES: Final = 64
 """Micro-steps whose inputs are kept for a replay; with more, the step is not replayed."""
+
+_MAX_DEPTH: Final = 2
+_MAX_ITEMS: Final = 64
+"""How far the first tensor of a batch is looked for."""
 
 LogValue = Callable[[], float]
 
@@ -124,8 +129,20 @@ def why_not_replayable(opened: OpenStep) -> str | None:
 
 
 def batch_size(args: Any, kwargs: Any) -> int:
-    """First dimension of the first tensor that the root was called with; 0 when there is none."""
-    for value in (*args, *kwargs.values()):
+    """First dimension of the first tensor that the root was called with; 0 when there is none.
+
+    Looks into lists, tuples and mappings, and into those inside of them.
+    """
+    first = _first_tensor((*args, *kwargs.values()), _MAX_DEPTH)
+    return 0 if first is None or not first.dim() else first.size(0)
+
+
+def _first_tensor(values: Iterable[Any], depth: int) -> Tensor | None:
+    for value in values:
         if isinstance(value, Tensor):
-            return value.size(0) if value.dim() else 0
-    return 0
+            return value
+        if depth and isinstance(value, (list, tuple, Mapping)):
+            inside = value.values() if isinstance(value, Mapping) else value
+            if (found := _first_tensor(itertools.islice(inside, _MAX_ITEMS), depth - 1)) is not None:
+                return found
+    return None
