@@ -25,6 +25,7 @@ from .detectors.bank import DetectorBank
 from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .forensics.capture import RootCapture
+from .forensics.origin import EITHER_KIND
 from .forensics.replay import Replay, locate_origin
 from .forensics.stacks import RawFrame, capture_stack, format_loop_stack, stack_from_traceback
 from .guard import Guard
@@ -370,7 +371,7 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     origin = replay.origin
     seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
     what = f"{seen} first at step {step}"
-    if replay.value_kind != seen:
+    if replay.value_kind not in (seen, EITHER_KIND):
         what = f"{seen} at step {step} began as {replay.value_kind}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
     return f"{what} {where}{_at_line(replay.forward)}, {origin.phase} ({origin.op})"

@@ -225,7 +225,9 @@ def _op_hint(op: str) -> str:
 
 
 def _bare(op: str) -> str:
-    """`aten.sqrt_.default`, `aten::sqrt`, `SqrtBackward0`, `torch.sqrt` -> `sqrt`."""
+    """`aten.sqrt_.default`, `aten::sqrt`, `SqrtBackward0`, `torch.sqrt` -> `sqrt`; nothing of a hook."""
+    if "(hook" in op:
+        return ""
     parts = [part for part in op.replace("::", ".").split(".") if part]
     if len(parts) >= 3 and parts[0] == "aten":
         parts = parts[:2]

@@ -31,7 +31,7 @@ _MAX_OUTPUTS: Final = 256
 class HeldTensor:
     """A tensor argument: an alias without its history, and what is needed to tell whether it changed."""
 
-    __slots__ = ("alias", "requires_grad", "version")
+    __slots__ = ("alias", "is_computed", "requires_grad", "version")
 
     def __init__(self, tensor: Tensor) -> None:
         if torch_private.is_functorch_wrapped(tensor):
@@ -40,6 +40,8 @@ class HeldTensor:
             raise ReplayError(f"an argument is a {type(tensor).__name__}")
         self.alias = tensor.detach()
         self.requires_grad = tensor.requires_grad
+        self.is_computed = tensor.requires_grad and not tensor.is_leaf
+        """Whether differentiable ops made it, those of another model say: it is no data."""
         self.version = None if tensor.is_inference() else tensor._version
 
     def again(self) -> Tensor:
@@ -79,6 +81,15 @@ class HeldArguments:
         kwargs = {name: _rebuild(held, name, tensors) for name, held in self._kwargs.items()}
         return args, kwargs, tensors
 
+    def tensor(self, name: str) -> HeldTensor | None:
+        """What is held of the tensor argument that `again` calls `name`."""
+        found: dict[str, HeldTensor] = {}
+        for i, held in enumerate(self._args):
+            _collect_held(held, f"args[{i}]", found)
+        for keyword, held in self._kwargs.items():
+            _collect_held(held, keyword, found)
+        return found.get(name)
+
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):
             held = HeldTensor(value)
@@ -116,6 +127,14 @@ def _rebuild(held: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         leaves = [_rebuild(leaf, f"{name}[{i}]", tensors) for i, leaf in enumerate(held.leaves)]
         return pytree.tree_unflatten(leaves, held.spec)
     return held
+
+
+def _collect_held(held: Any, name: str, into: dict[str, HeldTensor]) -> None:
+    if isinstance(held, HeldTensor):
+        into[name] = held
+    elif isinstance(held, _HeldContainer):
+        for i, leaf in enumerate(held.leaves):
+            _collect_held(leaf, f"{name}[{i}]", into)
 
 
 def find_outputs(output: Any) -> list[Tensor]:

@@ -23,7 +23,9 @@ from ..errors import ReplayError
 from .arguments import HeldArguments, find_outputs
 from .call_sites import CallSites, rejoined
 from .loss_graph import LossNode, read_loss_graph
-from .module_state import StateCopy, StateWatch
+from .loss_origin import LossFinding, examine_loss
+from .module_state import StateCopy, StateWatch, numpy_state
+from .outputs import HeldOutput, hold_outputs
 from .stacks import RawFrame, raw_stack
 
 _CALL_SITE_FRAMES: Final = 16
@@ -43,6 +45,7 @@ class CallState(NamedTuple):
     rng_cuda: tuple[int, Tensor] | None
     """(device index, state) of the current device."""
     rng_python: Any
+    rng_numpy: Any
     autocast: tuple[tuple[str, torch.dtype], ...]
     """Device types for which autocast was on."""
     autocast_cache: bool
@@ -66,7 +69,10 @@ class RootCapture:
     Attributes:
         declined: why this call cannot be replayed, in words; "" when it can.
         passes: the backward passes that reached the outputs, in their order.
+        outputs: what the forward returned, as far as it can be held.
         loss_nodes: the autograd nodes between the root's outputs and the loss.
+        loss_finding: what is certain about a non-finite loss.
+        loss_is_closed: whether the loss was made of nothing of the forward but its outputs.
     """
 
     # On the class: one is made at every step, and of what is not set nothing need be touched.
@@ -75,7 +81,10 @@ class RootCapture:
     state: CallState | None = None
     state_copies: Sequence[StateCopy] = ()
     output_count = -1
+    outputs: Sequence[HeldOutput] = ()
     loss_nodes: tuple[LossNode, ...] = ()
+    loss_finding: LossFinding | None = None
+    loss_is_closed = False
     _call_site: Sequence[RawFrame] = ()
     _backward_site: Sequence[RawFrame] = ()
     _loss_boundary: int | None = None
@@ -125,6 +134,7 @@ class RootCapture:
             return
         tensors = find_outputs(output)
         self.output_count = len(tensors)
+        self.outputs = hold_outputs(tensors)
         self._loss_boundary = torch_private.next_sequence_number()
         if not tensors:
             self._decline("no output of the forward requires a gradient")
@@ -142,7 +152,10 @@ class RootCapture:
         Costs some 5 microseconds for a loss of a few ops, and does not synchronise. Without it a fault in
         the loss is located but its op is not named.
         """
-        self.loss_nodes = read_loss_graph(losses, boundary=self._loss_boundary)
+        losses, boundary = tuple(losses), self._loss_boundary
+        numbers = [number for _, _, number in self.outputs if number is not None]
+        self.loss_nodes, self.loss_is_closed = read_loss_graph(losses, boundary=boundary, outputs=numbers)
+        self.loss_finding = examine_loss(losses, boundary=boundary, outputs=self.outputs)
         self._backward_site = _backward_sites.take()
 
     def argument_name(self, held: str) -> str:
@@ -194,6 +207,7 @@ class RootCapture:
         self.arguments = None
         self.state = None
         self.state_copies = []
+        self.outputs = ()
         self.passes = []
 
     def _begin(self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -205,7 +219,7 @@ class RootCapture:
         self._limit_bytes -= arguments.nbytes
         self._watch = watch = _watch_over(root)
         self.state_copies = watch.before_call(root)
-        self.state = _call_state(root, python=watch.draws_from_python)
+        self.state = _call_state(root, watch)
         self._call_site = _forward_sites.take()
 
 
@@ -258,7 +272,7 @@ def _watch_over(root: nn.Module) -> StateWatch:
     return watch
 
 
-def _call_state(root: nn.Module, *, python: bool) -> CallState:
+def _call_state(root: nn.Module, watch: StateWatch) -> CallState:
     rng_cuda = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     if torch.is_autocast_enabled("cpu"):
@@ -273,7 +287,8 @@ def _call_state(root: nn.Module, *, python: bool) -> CallState:
     return CallState(
         rng_cpu=torch.default_generator.get_state(),
         rng_cuda=rng_cuda,
-        rng_python=random.getstate() if python else None,
+        rng_python=random.getstate() if watch.draws_from_python else None,
+        rng_numpy=numpy_state() if watch.draws_from_numpy else None,
         autocast=autocast,
         autocast_cache=torch.is_autocast_cache_enabled(),
         training=root.training,

@@ -68,6 +68,9 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
     def begin_backward(self) -> None:
         """A backward pass is about to run."""
 
+    def take_gradients(self, gradients: Iterable[Tensor]) -> None:
+        """These come from outside of the root and are about to be sent back."""
+
     def observe(self, index: int, info: OpInfo, call: Any, inputs: list[Tensor]) -> Any:
         """Run the op and note what is wanted of it."""
         raise NotImplementedError
@@ -111,6 +114,7 @@ class OutputScan(GuardedMode):
         """See `GuardedMode`."""
         super().__init__(deadline_s=deadline_s, writable=writable)
         self._indices: list[int] = []
+        self._names: list[str] = []
         self._zeros: list[Tensor] = []
 
     def observe(self, index: int, info: OpInfo, call: Any, inputs: list[Tensor]) -> Any:
@@ -121,17 +125,19 @@ class OutputScan(GuardedMode):
             for tensor in tensors_in((out,)):
                 if is_checkable(tensor):
                     self._indices.append(index)
+                    self._names.append(info.name)
                     self._zeros.append(zero_if_finite(tensor))
         return out
 
-    def bad_ops(self) -> frozenset[int]:
-        """Return the positions of the ops with a non-finite output. Synchronises once per device."""
-        bad: set[int] = set()
+    def bad_ops(self) -> dict[int, str]:
+        """Return the ops with a non-finite output, by position. Synchronises once per device."""
+        bad: dict[int, str] = {}
         for device in {zero.device for zero in self._zeros}:
             own = [position for position, zero in enumerate(self._zeros) if zero.device == device]
             values = torch.stack([self._zeros[position] for position in own]).tolist()
-            bad |= {self._indices[p] for p, value in zip(own, values, strict=True) if value != 0.0}
-        return frozenset(bad)
+            found = (p for p, value in zip(own, values, strict=True) if value != 0.0)
+            bad |= {self._indices[p]: self._names[p] for p in found}
+        return bad
 
 
 def written_tensors(info: OpInfo, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -6,15 +6,27 @@ Called by `replay.py` after its first pass; asks `StepReplay` for details of the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+import torch
 
 from ..wire import Origin, StackFrame
-from .loss_graph import likely_origin
-from .origin import Cause, Verdict, descendants, find_origin
+from .loss_origin import LossFinding, only_suspect
+from .origin import EITHER_KIND, Cause, Verdict, descendants, find_origin
 from .passes import Detail, StepReplay
 from .recorder import OpNote
 from .stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
+from .values import classify
 
-_IN_LOSS = "it went wrong between the outputs of the model and the loss"
+_IN_LOSS: Final = "it went wrong between the outputs of the model and the loss"
+_BETWEEN: Final = "it went wrong outside of the model's calls: between two of them, or on the way to the loss"
+_NOT_BY_OUTPUTS: Final = (
+    "it went wrong on a way to the loss that does not lead through the outputs of the model alone"
+)
+_UNKNOWN_OUTPUTS: Final = (
+    f"{_IN_LOSS}, or its forward gave other outputs in the step than in the replay: those of the step were "
+    "no longer at hand"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,41 +36,67 @@ class Explanation:
     origin: Origin | None = None
     reason: str = ""
     operands: tuple[str, ...] = ()
-    value_kind: str = "NaN or Inf"
+    value_kind: str = EITHER_KIND
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
     modules: tuple[str, ...] = ()
 
 
-def explain(step: StepReplay, *, stage: str, loss_is_bad: bool) -> Explanation:
+def explain(step: StepReplay, *, stage: str, loss_is_bad: bool | None) -> Explanation:
     """Name the origin of what is bad in a step, after `StepReplay.scan`.
 
     Args:
         step: the replayed step.
         stage: which gradient tripped; copied to the origin.
-        loss_is_bad: whether the loss itself is NaN or infinite.
+        loss_is_bad: whether the newest loss itself is NaN or infinite; None when it is not known.
     """
-    weak: Explanation | None = None
-    for position, forward in _order(step):
-        detail = step.detail(position)
-        verdict = find_origin(detail.records, detail.output_causes if forward else detail.gradient_causes)
-        if verdict is None:
-            continue
-        if verdict.entry is not None and verdict.entry.source == "gradient":
-            return _in_loss(step, position, stage=stage)
-        found = _present(step, position, verdict, stage=stage)
-        if not verdict.weak:
+    bad = [position for position in step.reached() if step.has_bad_ops(position)]
+    masks: list[str] = []
+    for position in bad:
+        verdict = find_origin(step.detail(position).records, step.detail(position).output_causes)
+        found = _explained(step, position, verdict, stage=stage, masks=masks)
+        if found is not None:
             return found
-        weak = weak or found
     if loss_is_bad:
-        return _in_loss(step, 0, stage=stage)
-    return weak or Explanation(reason="nothing became non-finite inside the model during the replay")
+        # Whatever a backward made is no cause of it.
+        return _in_loss(step, step.reached()[-1], stage=stage, loss_is_bad=True)
+    for position in reversed(bad):
+        verdict = find_origin(step.detail(position).records, step.detail(position).gradient_causes)
+        if verdict is not None and verdict.entry is not None and verdict.entry.source == "gradient":
+            return _in_loss(step, position, stage=stage, loss_is_bad=loss_is_bad)
+        found = _explained(step, position, verdict, stage=stage, masks=masks)
+        if found is not None:
+            return found
+    if masks:
+        return Explanation(reason=f"only infinities written on purpose, as masks, were found ({masks[0]})")
+    return Explanation(reason="nothing became non-finite inside the model during the replay")
 
 
-def _order(step: StepReplay) -> list[tuple[int, bool]]:
-    """(call, forward?) in the order of time: forwards first, backwards from the last call to the first."""
-    bad = [position for position in range(len(step.captures)) if step.has_bad_ops(position)]
-    return [*((position, True) for position in bad), *((position, False) for position in reversed(bad))]
+def _explained(
+    step: StepReplay, position: int, verdict: Verdict | None, *, stage: str, masks: list[str]
+) -> Explanation | None:
+    """Explain what is bad in a call; a mask is no explanation, and goes to `masks`."""
+    if verdict is None:
+        return None
+    position, verdict = _followed_back(step, position, verdict)
+    if verdict.weak:
+        place = None if verdict.record is None else step.detail(position).notes[verdict.record].place
+        masks.append("an argument" if place is None else f"{place.op} in {place.module or 'the root module'}")
+        return None
+    return _present(step, position, verdict, stage=stage)
+
+
+def _followed_back(step: StepReplay, position: int, verdict: Verdict) -> tuple[int, Verdict]:
+    """An argument that an earlier call returned was made bad there."""
+    while verdict.entry is not None and verdict.entry.source == "argument":
+        maker = step.maker_of(position, verdict.entry.name)
+        if maker is None:
+            break
+        made = find_origin(step.detail(maker).records, step.detail(maker).output_causes)
+        if made is None:
+            break
+        position, verdict = maker, made
+    return position, verdict
 
 
 def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -> Explanation:
@@ -78,9 +116,6 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
         backward = format_frames([*_backward_site(step, position), *outer_torch_removed(list(note.frames))])
     return Explanation(
         origin=origin,
-        reason="an infinity was written on purpose, as a mask, and nothing else was found"
-        if verdict.weak
-        else "",
         operands=note.operands,
         value_kind=detail.records[verdict.record].created,
         forward=format_frames([*site, *note.place.frames]) if note.place.frames else [],
@@ -92,6 +127,8 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
 def _op_name(note: OpNote) -> str:
     if note.node is None:
         return note.place.op
+    if note.in_hook is not None:
+        return f"{note.node} (hook: {note.in_hook})"
     # An in-place op on a view: the node does not say which.
     return f"{note.node} ({note.place.op})" if note.node == "CopySlices" else note.node
 
@@ -101,6 +138,12 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
     capture = step.captures[position]
     if entry.source == "argument":
         name = capture.argument_name(entry.name)
+        held = None if capture.arguments is None else capture.arguments.tensor(entry.name)
+        if held is not None and held.is_computed:
+            return Explanation(
+                reason=f"the argument {name} of forward was non-finite; it was computed before that forward, "
+                "outside of what was replayed"
+            )
         summary = step.detail(position).input_summaries.get(entry.name)
         return Explanation(
             origin=Origin(phase="input", op="input", module=step.tracker.name_of(capture.root), stage=stage),
@@ -109,7 +152,12 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
             value_kind=entry.kinds.words,
             forward=format_frames(capture.call_site),
         )
-    if entry.source in ("parameter", "buffer"):
+    if entry.source == "state":
+        return Explanation(
+            reason=f"{entry.name}, which the forward itself changes, is non-finite now; what it was before "
+            "is not noted in a model's first calls"
+        )
+    if entry.source in ("parameter", "buffer", "attribute"):
         return Explanation(
             reason=f"the {entry.source} {entry.name} was already non-finite before the forward"
         )
@@ -122,18 +170,44 @@ def _backward_site(step: StepReplay, position: int) -> list[RawFrame]:
     return inner_torch_removed(next(sites, []))
 
 
-def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
-    nodes = next((capture.loss_nodes for capture in step.captures[position:] if capture.loss_nodes), ())
-    node = likely_origin(nodes)
+def _in_loss(step: StepReplay, position: int, *, stage: str, loss_is_bad: bool | None) -> Explanation:
+    """What came back into a call from the loss was bad, or the loss is bad and the forwards are not."""
     backward = format_frames(_backward_site(step, position))
-    if node is None:
-        made_of = ", ".join(node.name for node in nodes[-8:])
-        return Explanation(reason=f"{_IN_LOSS} ({made_of})" if made_of else _IN_LOSS, backward=backward)
+    together = step.with_the_same_backward(position)
+    finding = _finding(step, position, is_alone=len(together) == 1, loss_is_bad=loss_is_bad)
+    if not finding.is_proven and not all(step.outputs_of(call).is_complete for call in together):
+        return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward)
+    if finding.op is None or not all(step.outputs_of(call).is_finite for call in together):
+        # What came out of a later call of the same backward was good: it need not have been the loss.
+        reason = _IN_LOSS if finding.is_closed else _NOT_BY_OUTPUTS
+        reason = reason if position == together[-1] else _BETWEEN
+        details = finding.note or ", ".join(finding.candidates)
+        return Explanation(reason=f"{reason} ({details})" if details else reason, backward=backward)
     return Explanation(
-        origin=Origin(phase="loss", op=node.name, module=None, stage=stage),
-        reason=_IN_LOSS,
+        origin=Origin(phase="loss", op=finding.op, module=None, stage=stage),
+        reason=f"{_IN_LOSS}; {finding.note}" if finding.note else _IN_LOSS,
+        operands=finding.operands,
+        value_kind=finding.value_kind,
         backward=backward,
     )
+
+
+def _finding(step: StepReplay, position: int, *, is_alone: bool, loss_is_bad: bool | None) -> LossFinding:
+    """What is certain about the loss that a call's backward came from."""
+    capture = step.captures[step.with_the_same_backward(position)[-1]]
+    if any(bool(classify(tensor)) for back in capture.passes[:-1] for tensor in back.by_output.values()):
+        # What was noted is of the newest backward, and an earlier one was bad already.
+        return LossFinding()
+    if capture.loss_finding is not None:
+        return capture.loss_finding
+    is_newest = capture is step.captures[step.reached()[-1]]
+    is_half = any(
+        tensor.dtype == torch.float16 for back in capture.passes for tensor in back.by_output.values()
+    )
+    is_finite = is_newest and loss_is_bad is False and not is_half
+    op, candidates = only_suspect(capture.loss_nodes, is_loss_finite=is_finite)
+    is_closed = capture.loss_is_closed
+    return LossFinding(op=op if is_closed and is_alone else None, candidates=candidates, is_closed=is_closed)
 
 
 def _modules_after(detail: Detail, origin: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ session before a backward, or by the replay afterwards when the loss is still al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -54,15 +54,23 @@ class LossNode(NamedTuple):
     """How likely it turns finite values into non-finite ones."""
 
 
-def read_loss_graph(losses: Iterable[Tensor], *, boundary: int | None) -> tuple[LossNode, ...]:
+def read_loss_graph(
+    losses: Iterable[Tensor], *, boundary: int | None, outputs: Container[int] = ()
+) -> tuple[tuple[LossNode, ...], bool]:
     """Return the nodes made since `boundary` that lead to `losses`, oldest first. No synchronisation.
 
     Args:
         losses: what backward is called on.
         boundary: `RootCapture.loss_boundary`; None gives nothing.
+        outputs: the numbers of the nodes that made the forward's outputs.
+
+    Returns:
+        The nodes, and whether they are all and start from these outputs alone. A module may leave a part of
+        the loss on an attribute, say.
     """
     if boundary is None:
-        return ()
+        return (), False
+    is_closed = True
     pending: list[Any] = [loss.grad_fn for loss in losses]
     seen: set[Any] = set()
     nodes: list[tuple[int, LossNode]] = []
@@ -73,17 +81,12 @@ def read_loss_graph(losses: Iterable[Tensor], *, boundary: int | None) -> tuple[
         seen.add(node)
         number = torch_private.node_sequence_number(node)
         if number is None or number < boundary:
+            is_closed = is_closed and number is not None and number in outputs
             continue
         nodes.append((number, _known.get(type(node)) or _describe(node)))
         pending += [child for child, _ in node.next_functions]
     nodes.sort()
-    return tuple([node for _, node in nodes])
-
-
-def likely_origin(nodes: Sequence[LossNode]) -> LossNode | None:
-    """Return the most suspicious node, the oldest of equals; None when none is suspicious."""
-    worst = max(nodes, key=lambda node: node.suspicion, default=None)
-    return worst if worst is not None and worst.suspicion else None
+    return tuple([node for _, node in nodes]), is_closed and not pending
 
 
 _known: dict[type[Any], LossNode] = {}

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+EITHER_KIND: Final = "NaN or Inf"
+"""What an origin made that made both, or of which it is not known."""
 
 
 class Kinds(IntFlag):
@@ -29,12 +32,34 @@ class Kinds(IntFlag):
 
     @property
     def words(self) -> str:
-        """ "NaN", "Inf" or "NaN or Inf"."""
+        """ "NaN", "Inf" or `EITHER_KIND`."""
         nan, infinite = self.coarse
-        return ("NaN or Inf" if nan else "Inf") if infinite else "NaN"
+        return (EITHER_KIND if nan else "Inf") if infinite else "NaN"
 
 
-Source: TypeAlias = Literal["argument", "parameter", "buffer", "gradient", "uninitialised", "outside"]
+_MIXES: Final = frozenset(
+    "mm addmm bmm addmv mv dot linear convolution native_layer_norm native_batch_norm native_group_norm "
+    "mkldnn_linear mkldnn_rnn_layer".split()
+)
+"""Ops in which one infinity spoils the rest: whoever sends -inf into them meant no mask."""
+_SCALES: Final = frozenset({"mul", "mul_", "div", "div_"})
+"""Ops that leave a mask one only as long as nothing but -inf comes out."""
+_CARRIES: Final = frozenset("_to_copy clone copy_ cat stack index contiguous".split())
+"""Ops that pass on what they read."""
+
+Source: TypeAlias = Literal[
+    "argument",
+    "parameter",
+    "buffer",
+    "attribute",
+    "state",
+    "unread",
+    "gradient",
+    "uninitialised",
+    "outside",
+]
+"""``state``: a buffer or attribute that the forward changes, as the step's own forward left it; ``unread``:
+one that it changes without reading it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +85,7 @@ class Record:
     inputs: tuple[Cause, ...]
     constant: bool
     """A non-finite constant stands among its arguments: a mask, or a value planted by the program."""
+    op: str = ""
 
     @property
     def creates(self) -> bool:
@@ -98,19 +124,21 @@ def find_origin(records: Mapping[int, Record], ends: Iterable[Cause]) -> Verdict
     """Return what first made the values in `ends` bad; None when the records do not say.
 
     Order of preference: parameters, arguments and incoming gradients that were bad from the start; the
-    first op that creates a kind; the first op that writes an infinite constant; what read bad memory.
+    first op that creates a kind, or that reads bad memory which is no mask; the first op that writes an
+    infinite constant; what read a mask.
     """
     ends = tuple(ends)
     reached = slice_backwards(records, ends)
     entries = [cause for cause in _causes(reached, ends) if cause.producer is None]
-    for source in ("parameter", "buffer", "argument", "gradient"):
+    mixed = _sent_into_mixing_ops(reached)
+    for source in ("parameter", "buffer", "attribute", "argument", "state", "gradient"):
         for cause in entries:
-            if cause.source == source and not _is_mask(cause):
+            if cause.source == source and (cause in mixed or not _is_mask(cause)):
                 return Verdict(entry=cause)
-    creators = [record for record in reached if record.creates]
     for mask in (False, True):
-        for record in creators:
-            if _is_mask_op(record) == mask:
+        for record in reached:
+            begins = record.creates or any(_is_bad_memory(cause, mixed) for cause in record.inputs)
+            if begins and (_is_mask_op(record) and record.index not in mixed) == mask:
                 return Verdict(record=record.index, weak=mask)
     for mask in (False, True):
         for record in reached:
@@ -148,6 +176,33 @@ def _causes(reached: Iterable[Record], ends: tuple[Cause, ...]) -> list[Cause]:
 def _is_mask(cause: Cause) -> bool:
     """-inf alone, in what came from outside, is an attention mask until nothing else is left."""
     return cause.source != "gradient" and cause.kinds == Kinds.NEGATIVE_INFINITY
+
+
+def _sent_into_mixing_ops(reached: Iterable[Record]) -> set[Cause | int]:
+    """What began as a mask, and went as it was into an op that no mask goes into.
+
+    Causes from outside of the replay, and indices of records that wrote a constant.
+    """
+    carried: dict[int, set[Cause | int]] = {}
+    mixed: set[Cause | int] = set()
+    for record in reached:
+        read: set[Cause | int] = {cause for cause in record.inputs if cause.producer is None}
+        for cause in record.inputs:
+            read |= carried.get(-1 if cause.producer is None else cause.producer, set())
+        if record.op in _MIXES or (record.op in _SCALES and record.kinds != Kinds.NEGATIVE_INFINITY):
+            mixed |= read
+        elif record.op in _CARRIES:
+            carried[record.index] = read
+        if _is_mask_op(record):
+            carried[record.index] = {record.index}
+    return mixed
+
+
+def _is_bad_memory(cause: Cause, mixed: set[Cause | int]) -> bool:
+    """Memory of unknown origin that held NaN, or an infinity that was no mask; not garbage."""
+    if cause.producer is not None or cause.source != "outside":
+        return False
+    return bool(cause.kinds & Kinds.NAN) or cause in mixed
 
 
 def _is_mask_op(record: Record) -> bool:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from .. import torch_private
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
 from .module_state import preserved, state_as_before
 from .modules import ModuleTracker
 from .origin import Cause, Record
+from .outputs import OutputCheck, compare_outputs, held_values
 from .recorder import DetailRecorder, OpNote
 from .rerun import ForwardRun, run_backward, run_forward
+from .sources import StateKey, changed_state, look_at_state, name_sources
 from .values import classify, summarise
 
 _OUTERMOST = frozenset({run_forward.__code__, run_backward.__code__})
@@ -55,7 +58,9 @@ class StepReplay:
         self._deadline_s = deadline_s
         self._roots = [root, *(capture.root for capture in captures)]
         self.tracker = ModuleTracker(self._roots)
-        self._bad: dict[int, frozenset[int]] = {}
+        self._bad: dict[int, dict[int, str]] = {}
+        self._outputs: dict[int, OutputCheck] = {}
+        self._changed: dict[int, frozenset[StateKey]] = {}
         self._details: dict[int, Detail] = {}
 
     def scan(self) -> dict[str, Tensor | None]:
@@ -76,6 +81,39 @@ class StepReplay:
                 partial = _add(partial, found)
         return dict(zip(self._names, _add(total, partial), strict=True))
 
+    @property
+    def difference(self) -> str:
+        """How the replayed outputs differ from the step's own, in words; "" when nothing speaks for it."""
+        return next((check.difference for check in self._outputs.values() if check.difference), "")
+
+    def outputs_of(self, position: int) -> OutputCheck:
+        """How the outputs of a call compare with the step's own; after `scan`."""
+        return self._outputs[position]
+
+    def reached(self) -> list[int]:
+        """The calls that a backward went through; all of them where none is known to have."""
+        everything = range(len(self.captures))
+        return [p for p in everything if self.captures[p].passes] or list(everything)
+
+    def with_the_same_backward(self, position: int) -> list[int]:
+        """The calls that a call's backward passes went through as well, itself included."""
+        tasks = {back.task for back in self.captures[position].passes}
+        others = (
+            p for p, capture in enumerate(self.captures) if any(back.task in tasks for back in capture.passes)
+        )
+        return sorted({position, *others})
+
+    def maker_of(self, position: int, argument: str) -> int | None:
+        """The earlier call whose output an argument is, itself or without its graph; None where none is."""
+        arguments = self.captures[position].arguments
+        held = None if arguments is None else arguments.tensor(argument)
+        key = 0 if held is None else torch_private.storage_key(held.alias)
+        for earlier in range(position) if key else ():
+            outputs = (held_values(output) for output in self.captures[earlier].outputs)
+            if any(tensor is not None and torch_private.storage_key(tensor) == key for tensor in outputs):
+                return earlier
+        return None
+
     def has_bad_ops(self, position: int) -> bool:
         """Whether the first pass found anything non-finite in this call, or coming into it."""
         gradients = (tensor for back in self.captures[position].passes for tensor in back.by_output.values())
@@ -95,7 +133,10 @@ class StepReplay:
         capture = self.captures[position]
         with self._restored(capture) as writable:
             scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
+            before = look_at_state(capture.root)
             run = run_forward(capture, scan, tracker=self.tracker)
+            self._changed[position] = changed_state(capture.root, before)
+            self._outputs[position] = compare_outputs(capture.outputs, run.outputs)
             passes = [(gradients, found) for gradients, found, _ in self._backwards(capture, run, scan)]
             self._bad[position] = scan.bad_ops()
         return passes
@@ -121,12 +162,14 @@ class StepReplay:
             recorder = DetailRecorder(
                 deadline_s=self._deadline_s,
                 writable=writable,
-                bad=self._bad.get(position, frozenset()),
+                bad=self._bad.get(position, {}),
                 tracker=self.tracker,
                 outermost=_OUTERMOST,
             )
             summaries: dict[str, str] = {}
-            self._name_sources(capture, recorder)
+            named = dict(zip(self._names, self._parameters, strict=True))
+            changed = self._changed.get(position, frozenset())
+            name_sources(recorder, capture, parameters=named, changed=changed)
 
             def inputs_known(tensors: Mapping[str, Tensor]) -> None:
                 for name, tensor in tensors.items():
@@ -135,7 +178,9 @@ class StepReplay:
                         summaries[name] = summarise(tensor)
 
             run = run_forward(capture, recorder, tracker=self.tracker, inputs_known=inputs_known)
-            output_causes = _causes(recorder, run.outputs)
+            sent = {output for back in capture.passes for output in back.by_output}
+            used = [output for p, output in enumerate(run.outputs) if p in sent or not sent]
+            output_causes = _causes(recorder, used)
             gradient_causes: list[Cause] = []
             for _, of_parameters, of_inputs in self._backwards(capture, run, recorder):
                 gradient_causes += _causes(recorder, (*of_parameters, *of_inputs.values()))
@@ -146,17 +191,6 @@ class StepReplay:
             gradient_causes=tuple(gradient_causes),
             input_summaries=summaries,
         )
-
-    def _name_sources(self, capture: RootCapture, recorder: DetailRecorder) -> None:
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            recorder.add_source(parameter, "parameter", name=name)
-        for name, parameter in capture.root.named_parameters():
-            recorder.add_source(parameter, "parameter", name=name)
-        for name, buffer in capture.root.named_buffers():
-            recorder.add_source(buffer, "buffer", name=name)
-        for gradients in capture.passes:
-            for tensor in gradients.by_output.values():
-                recorder.add_source(tensor, "gradient", name="")
 
     @contextmanager
     def _restored(self, capture: RootCapture) -> Iterator[list[Tensor]]:

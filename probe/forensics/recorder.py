@@ -6,7 +6,7 @@ Active on the replaying thread, and on autograd's device threads during a backwa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
@@ -15,16 +15,21 @@ import torch
 from torch import Tensor
 
 from .. import torch_private
+from ..errors import ReplayError
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .modules import ModuleTracker
 from .origin import Cause, Kinds, Record, Source
-from .stacks import RawFrame, raw_stack
+from .stacks import RawFrame, outer_torch_removed, raw_stack
 from .values import classify, has_nonfinite_constant, summarise
 
 _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
 """In-place ops that do not read what they replace."""
 _MAX_FRAMES: Final = 200
 _MAX_SUMMARIES: Final = 256
+_WENT_ANOTHER_WAY: Final = (
+    "a second replay of the same step went another way than the first: its forward depends on something that "
+    "a replay cannot restore, such as a counter or NumPy's generator"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,8 @@ class OpNote:
     backward: bool
     node: str | None
     """Autograd node, such as ``SqrtBackward0``, of a backward op."""
+    in_hook: str | None = None
+    """The op itself, where a Python hook on the node made it."""
     frames: tuple[RawFrame, ...]
     """Python frames of the op itself; of a backward op, those inside the backward."""
     operands: tuple[str, ...]
@@ -102,11 +109,11 @@ class DetailRecorder(GuardedMode):
         *,
         deadline_s: float,
         writable: Iterable[Tensor],
-        bad: frozenset[int],
+        bad: Mapping[int, str],
         tracker: ModuleTracker,
         outermost: frozenset[CodeType],
     ) -> None:
-        """Take the verdict of the first pass, and the code objects of ours that end a stack."""
+        """Take the verdict of the first pass, op by op, and the code objects of ours that end a stack."""
         super().__init__(deadline_s=deadline_s, writable=writable)
         self.records: dict[int, Record] = {}
         self.notes: dict[int, OpNote] = {}
@@ -119,6 +126,13 @@ class DetailRecorder(GuardedMode):
     def begin_backward(self) -> None:
         """Forget which backward was the outermost one."""
         self._places.outer_task = None
+
+    def take_gradients(self, gradients: Iterable[Tensor]) -> None:
+        """Note where they come from; some were computed between the forward and the backward."""
+        for tensor in gradients:
+            if key := torch_private.storage_key(tensor):
+                self._memory.writers.pop(key, None)
+                self._memory.sources[key] = ("gradient", "")
 
     def add_source(self, tensor: Tensor, source: Source, *, name: str) -> None:
         """Tell where a tensor that no op of the replay makes comes from."""
@@ -135,6 +149,8 @@ class DetailRecorder(GuardedMode):
         source, name = self._memory.sources.get(key, ("outside", ""))
         if key in self._memory.uninitialised:
             source = "uninitialised"
+        if source == "unread" and producer is None:
+            return None
         return Cause(kinds=kinds, producer=producer, source=source, name=name)
 
     def observe(self, index: int, info: OpInfo, call: Any, inputs: list[Tensor]) -> Any:
@@ -149,6 +165,8 @@ class DetailRecorder(GuardedMode):
             out = func(*args, **kwargs)
             self._forget_rewritten(info, out, inputs)
             return out
+        if self._bad[index] != info.name:
+            raise ReplayError(_WENT_ANOTHER_WAY)
         causes = self._causes_read(info, call, inputs)
         seen = Kinds.NONE
         for cause in causes:
@@ -166,11 +184,20 @@ class DetailRecorder(GuardedMode):
                 self._memory.writers[key] = index
             if wanted:
                 operands.append(f"output {position}: {summarise(tensor)}")
+        if not kinds and not self._read_garbage(inputs):
+            raise ReplayError(_WENT_ANOTHER_WAY)
         self.records[index] = Record(
-            index=index, kinds=kinds, inputs=causes, constant=has_nonfinite_constant(args, kwargs)
+            index=index,
+            kinds=kinds,
+            inputs=causes,
+            constant=has_nonfinite_constant(args, kwargs),
+            op=info.name,
         )
         self.notes[index] = self._note(info, node if backward else None, own, operands)
         return out
+
+    def _read_garbage(self, inputs: list[Tensor]) -> bool:
+        return any(torch_private.storage_key(tensor) in self._memory.uninitialised for tensor in inputs)
 
     def _forward_place(self, info: OpInfo, node: Any, inputs: list[Tensor]) -> Place:
         """Note where a forward op runs, for the autograd nodes that it makes."""
@@ -187,16 +214,23 @@ class DetailRecorder(GuardedMode):
         return place
 
     def _frames(self) -> tuple[RawFrame, ...]:
-        return tuple(raw_stack(sys._getframe(3), limit=_MAX_FRAMES, stop=self._outermost))
+        # From outside of `__torch_dispatch__`, `observe` and the one that asks.
+        return tuple(raw_stack(sys._getframe(4), limit=_MAX_FRAMES, stop=self._outermost))
 
     def _note(self, info: OpInfo, node: Any, own: Place | None, operands: list[str]) -> OpNote:
         if own is not None:
             return OpNote(place=own, backward=False, node=None, frames=own.frames, operands=tuple(operands))
+        frames = self._frames()
+        # No Python runs in a derivative of torch's own but that of hooks on its node.
+        nested = torch_private.graph_task_id() != self._places.outer_task
+        may_run_python = nested or torch_private.is_custom_node(node)
+        in_hook = not may_run_python and bool(outer_torch_removed(list(frames)))
         return OpNote(
             place=self._places.of_node(node) or Place(op=info.name, module=None, frames=()),
             backward=True,
             node=torch_private.node_name(node),
-            frames=self._frames(),
+            in_hook=info.name if in_hook else None,
+            frames=frames,
             operands=tuple(operands),
         )
 

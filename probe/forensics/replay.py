@@ -22,13 +22,15 @@ from ..wire import Origin, StackFrame
 from .capture import RootCapture
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
+from .origin import EITHER_KIND
 from .passes import StepReplay
 from .values import classify
 
 DEFAULT_LIMIT_S: Final = 30.0
 _NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
 _MAX_NAMES: Final = 10_000
-_local = threading.local()
+_replaying: set[int] = set()
+"""Threads that are inside a replay; nearly always none, which is quick to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class Replay:
     """Why there is no origin, or what is to be known about it; a sentence without a full stop."""
     operands: tuple[str, ...] = ()
     """Shapes and value statistics of the origin op's inputs and outputs, one line each."""
-    value_kind: str = "NaN or Inf"
-    """What the origin made: "NaN", "Inf", or "NaN or Inf" where that is not known."""
+    value_kind: str = EITHER_KIND
+    """What the origin made: "NaN", "Inf", or `origin.EITHER_KIND`."""
     forward: list[StackFrame]
     backward: list[StackFrame]
     propagated_to: list[str]
@@ -52,18 +54,21 @@ class Replay:
 
 def is_replaying() -> bool:
     """Whether this thread is inside a replay: hooks of the session must then do nothing."""
-    return getattr(_local, "active", False)
+    return bool(_replaying) and threading.get_ident() in _replaying
 
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
     """Have the sessions take no notice of the forwards that this thread makes in the block."""
-    before = is_replaying()
-    _local.active = True
+    thread = threading.get_ident()
+    if thread in _replaying:
+        yield
+        return
+    _replaying.add(thread)
     try:
         yield
     finally:
-        _local.active = before
+        _replaying.discard(thread)
 
 
 def locate_origin(
@@ -94,7 +99,7 @@ def locate_origin(
         limit_s: the replay stops after this many seconds.
     """
     started = time.monotonic()
-    _local.active = True
+    _replaying.add(threading.get_ident())
     fidelity: Fidelity = "declined"
     bad: list[str] = []
     try:
@@ -103,9 +108,13 @@ def locate_origin(
             warnings.simplefilter("ignore")
             step = StepReplay(root, captures, parameters=parameters, deadline_s=started + limit_s)
             fidelity = compare_gradients(gradients, step.scan())
+            if step.difference:
+                # Where all gradients are NaN, those of another forward are no different.
+                fidelity = "could not reproduce"
+                raise ReplayError(step.difference)
             if fidelity == "could not reproduce":
                 raise ReplayError("the replay did not give the gradients of the step")
-            found = explain(step, stage=stage, loss_is_bad=loss is not None and bool(classify(loss)))
+            found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
             bad = [name for name, value in gradients.items() if value is not None and classify(value)]
     except ReplayError as error:
         found = Explanation(reason=str(error))
@@ -114,7 +123,7 @@ def locate_origin(
         fidelity = "declined"
         found = Explanation(reason=f"the replay failed with {type(error).__name__}: {error}"[:1000])
     finally:
-        _local.active = False
+        _replaying.discard(threading.get_ident())
     return Replay(
         fidelity=fidelity,
         origin=found.origin,

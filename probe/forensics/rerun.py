@@ -20,6 +20,7 @@ from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import CallState, OutputGradients, RootCapture
 from .dispatch import GuardedMode
+from .module_state import set_numpy_state
 from .modules import ModuleTracker
 
 
@@ -89,6 +90,7 @@ def run_backward(
         for output, gradient in zip(outputs, sent.values(), strict=True):
             if output.shape != gradient.shape:
                 raise ReplayError("an output has another shape than in the step")
+        mode.take_gradients(sent.values())
         with tracker.running(), mode:
             found: Sequence[Tensor | None]
             if _has_reentrant_checkpoint(outputs):
@@ -172,6 +174,7 @@ def _ambient(state: CallState) -> Iterator[None]:
         torch.cuda.set_rng_state(state.rng_cuda[1], state.rng_cuda[0])
     if state.rng_python is not None:
         random.setstate(state.rng_python)
+    set_numpy_state(state.rng_numpy)
     # Weight casts cached by an autocast region of the user's still hang on the real graph.
     torch.clear_autocast_cache()
     try:

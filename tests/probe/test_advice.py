@@ -56,7 +56,13 @@ def test_advice_begins_with_the_hint_for_the_op(op: str, words: str) -> None:
     assert words in advice_for("nonfinite_loss", phase="forward", op=op)[0]
 
 
-@pytest.mark.parametrize("op", ["aten.logical_and.default", "aten.expand.default", "aten.index.Tensor", ""])
+_HOOK = "SqrtBackward0 (hook: mul)"
+"""What a hook of the script did to the gradient of a square root says nothing of roots."""
+
+
+@pytest.mark.parametrize(
+    "op", ["aten.logical_and.default", "aten.expand.default", "aten.index.Tensor", "", _HOOK]
+)
 def test_advice_for_an_op_without_a_hint_is_the_kinds_own(op: str) -> None:
     assert advice_for("nonfinite_loss", op=op) == advice_for("nonfinite_loss")
 

@@ -9,7 +9,7 @@ from replayed_step import Lambda, batch
 from torch import nn
 
 from probe import torch_private
-from probe.forensics.loss_graph import likely_origin, read_loss_graph
+from probe.forensics.loss_graph import read_loss_graph
 from probe.forensics.modules import ModuleTracker, clean_name
 
 
@@ -70,7 +70,7 @@ def _read(make):
     x = batch().requires_grad_()
     y = x * 2
     boundary = torch_private.next_sequence_number()
-    return read_loss_graph([make(y)], boundary=boundary)
+    return read_loss_graph([make(y)], boundary=boundary)[0]
 
 
 def test_loss_graph_holds_the_nodes_after_the_boundary_only():
@@ -87,12 +87,12 @@ def test_loss_graph_holds_the_nodes_after_the_boundary_only():
         (lambda y: (y / y).mean(), "DivBackward0"),
     ],
 )
-def test_likely_origin_is_the_most_suspicious_node(make, name):
-    assert likely_origin(_read(make)).name == name
+def test_most_suspicious_node_is_the_one_that_can_go_wrong(make, name):
+    assert max(_read(make), key=lambda node: node.suspicion).name == name
 
 
-def test_likely_origin_of_a_plain_loss_is_none():
-    assert likely_origin(_read(lambda y: y.pow(2).mean() / 4)) is None
+def test_no_node_of_a_plain_loss_is_suspicious():
+    assert not any(node.suspicion for node in _read(lambda y: y.pow(2).mean() / 4))
 
 
 def test_private_symbols_are_all_there_in_the_supported_torch():

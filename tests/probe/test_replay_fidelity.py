@@ -1,7 +1,9 @@
 """A replay repeats the step bit for bit where it can, and says so where it cannot."""
 
+import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,10 +171,9 @@ def test_old_and_new_spectral_norm_are_exact_from_the_second_call():
     assert run_step(model, batch()).replay().fidelity == "exact"
 
 
-def test_python_random_in_the_forward_is_exact_from_the_third_call():
-    import random
-
-    model = around(lambda x: x * random.random())
+@pytest.mark.parametrize("draw", [random.random, lambda: float(np.random.rand())])
+def test_other_random_numbers_in_the_forward_are_exact_from_the_third_call(draw):
+    model = around(lambda x: x * draw())
     for _ in range(3):
         model.zero_grad()
         step = run_step(model, batch())
