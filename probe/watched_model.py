@@ -5,6 +5,7 @@ Used by the step tracker alone, on the training thread. Holds the parameters; th
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import logging
@@ -24,6 +25,9 @@ from .statistics import Floats, TensorStatistics, plan_measurement, tensor_norms
 from .wire import Layout, ModuleInfo
 
 _logger = logging.getLogger(__name__)
+_READABLE_BYTES: Final = 4096
+_MARKED: Final = 1
+"""How many small parameters are compared byte by byte after every backward."""
 _LOOK_EVERY: Final = 20
 """Steps between two looks for new trainable parameters: 1.7 ms for 2,000 of them."""
 
@@ -55,6 +59,8 @@ class WatchedModel:
         self._held: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._frozen: list[nn.Parameter] = []
         self._marked: list[nn.Parameter] = []
+        self._marked_in: Sequence[nn.Parameter] = ()
+        self._readable: list[nn.Parameter] = []
         self._marks: list[_Mark] = []
         self._unseen_updates = 0
         self._has_told = False
@@ -125,8 +131,10 @@ class WatchedModel:
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
         at = self.layout.parameters
+        if self._marked_in is not at:
+            self._marked_in, self._readable = at, [p for p in at if _is_readable(p)][:_MARKED]
         # Where hooks tell, this is but for a first of two passes, which changes every parameter.
-        chosen = at[:1] if self.tells_of_updates else (at[0], at[len(at) // 2], at[-1])
+        chosen = (self._readable or at[:1]) if self.tells_of_updates else self._spread()
         few = [parameter for parameter in chosen if parameter.grad is not None]
         self._marked = few or [parameter for parameter in at if parameter.grad is not None][:1]
         self._marks = [_mark(parameter) for parameter in self._marked]
@@ -134,9 +142,15 @@ class WatchedModel:
     def was_updated_unseen(self) -> bool:
         """Whether parameters were changed since `note_backward`, and no hook has told of it.
 
-        An update by hand through `.data` cannot be seen: it leaves the version counters alone.
+        Of what is changed through `.data`, which leaves the version counters alone, only small parameters on
+        the CPU can be seen.
         """
         return self._marks != [_mark(parameter) for parameter in self._marked[: len(self._marks)]]
+
+    def _spread(self) -> list[nn.Parameter]:
+        """Small parameters, and a few from all over the model: a script may update only some by hand."""
+        at = self.layout.parameters
+        return [*self._readable, at[0], at[len(at) // 2], at[-1]]
 
     def takes_unseen_update_for_a_step(self) -> bool:
         """An unseen update was found: say whether it ends a step.
@@ -251,14 +265,29 @@ class WatchedModel:
         return any(id(leaf) in ours for leaf in torch_private.leaves_of(list(losses)))
 
 
-_Mark: TypeAlias = tuple[int | None, int]
+_Mark: TypeAlias = tuple[int | None, int, bytes]
 
 
 def _mark(parameter: Tensor) -> _Mark:
     """Return what changes when a parameter is changed in place, or given other data."""
     if type(parameter) is nn.Parameter and parameter.layout is torch.strided and not parameter.is_inference():
-        return parameter._version, parameter.data_ptr()
-    return torch_private.version_of(parameter), torch_private.storage_key(parameter)
+        address, content = parameter.data_ptr(), b""
+        if _is_readable(parameter):
+            # Not through numpy: a storage that numpy has seen cannot be resized any more.
+            content = ctypes.string_at(address, parameter.nbytes)
+        return parameter._version, address, content
+    return torch_private.version_of(parameter), torch_private.storage_key(parameter), b""
+
+
+def _is_readable(parameter: Tensor) -> bool:
+    """Whether a parameter's memory can be compared at every step: small, in one piece, on the CPU."""
+    if type(parameter) is not nn.Parameter or not parameter.is_cpu or parameter.layout is not torch.strided:
+        return False
+    if not 0 < parameter.nbytes <= _READABLE_BYTES or not parameter.is_contiguous():
+        return False
+    # A script may free the storage of a parameter that it keeps.
+    used = parameter.storage_offset() * parameter.element_size() + parameter.nbytes
+    return torch_private.storage_bytes(parameter) >= used
 
 
 def _updated_by(optimizer: Optimizer) -> frozenset[int]:
