@@ -1,15 +1,18 @@
 """Keeps the probe within its overhead limit: what is due at a step, what it cost, what must change.
 
 Used by the step tracker, on the training thread. Time is given to it in nanoseconds; it reads no clock.
-`throttle.py` decides, `calibration.py` says what the step time itself shows.
+`throttle.py` decides, `alarm.py` says when that must not wait for a whole window, `calibration.py` what the
+step time itself shows.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from .alarm import Alarm
 from .levels import FEATURES, PHASES, Features
 from .throttle import TRIPWIRE, Change, Load, loosen, tighten
 
@@ -43,7 +46,7 @@ class Budget:
 
     def __init__(self, features: Features, limit: float) -> None:
         self._costs: dict[str, deque[int]] = {}
-        self._met: set[str] = set()
+        self._first_costs: dict[str, int] = {}
         self._charged: dict[str, int] = {}
         self._load: Load | None = None
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
@@ -53,6 +56,7 @@ class Budget:
     def configure(self, features: Features, limit: float) -> None:
         """Begin anew with other wishes, at a step boundary; what measurements cost stays known."""
         self.limit = limit
+        self._alarm = Alarm(limit)
         self._wanted = features.periods()
         self._patience = _PATIENCE
         self._loosened: dict[str, int] = {}
@@ -101,23 +105,37 @@ class Budget:
         self._steps += 1
         if not is_ordinary or step_ns <= 0:
             return ()
-        for name, ns in charged.items():
-            own_ns -= ns
-            if name in self._met:
-                self._costs[name].append(ns)
-            else:
-                # The first one fills caches, and is not counted.
-                self._met.add(name)
-                self._costs[name] = deque(maxlen=_COSTS_KEPT)
+        training_ns, base_ns = step_ns - own_ns, max(own_ns - sum(charged.values()), 0)
+        spent_ns = self._note_costs(charged)
         if self._skip:
             self._skip -= 1
-            return ()
-        self._window.append((step_ns - own_ns - sum(charged.values()), max(own_ns, 0)))
-        self._until_look -= 1
-        if self._until_look:
-            return ()
-        self._until_look = _LOOK_EVERY
-        return self._look()
+        else:
+            spent_ns += base_ns
+            self._window.append((training_ns, base_ns))
+            self._until_look -= 1
+        is_urgent = self._alarm.note(training_ns, spent_ns)
+        if self._window and not self._until_look:
+            self._until_look = _LOOK_EVERY
+            return self._look()
+        return self._look_at_once() if is_urgent else ()
+
+    def _note_costs(self, charged: Mapping[str, int]) -> int:
+        """Remember what each feature took; returns the sum of what is no first measurement."""
+        met = {name: ns for name, ns in charged.items() if name in self._first_costs}
+        self._first_costs = {**charged, **self._first_costs}
+        for name, ns in met.items():
+            self._costs.setdefault(name, deque(maxlen=_COSTS_KEPT)).append(ns)
+        return sum(met.values())
+
+    def _costs_known(self) -> dict[str, list[int]]:
+        """Return what the newest measurements of each feature took, of those made more than once.
+
+        As long as there are only two, the first one that filled caches is one of them.
+        """
+        return {
+            name: [*costs] if len(costs) > 1 else [self._first_costs[name], *costs]
+            for name, costs in self._costs.items()
+        }
 
     # -- for the page and the calibration
 
@@ -163,11 +181,39 @@ class Budget:
             self._looks_above += 1
             if self._looks_above < _LOOKS and fraction < _FAR_ABOVE * self.limit:
                 return ()
-            return self._change_to(tighten(load, self._periods, self._wanted, limit=self.limit), load)
+            return self._tighten(load)
         self._looks_above = 0
         if self._periods == self._wanted or self._steps - self._changed_at < self._patience:
             return ()
         return self._change_to(loosen(load, self._periods, self._wanted, limit=self.limit), load)
+
+    def _tighten(self, load: Load) -> tuple[Change, ...]:
+        """Do what can be done, and say once if that is not enough."""
+        old = self._periods
+        changes = self._change_to(tighten(load, old, self._wanted, limit=self.limit), load)
+        fraction = load.fraction(self._periods)
+        if fraction <= self.limit or self._has_told_of_tripwire:
+            return changes
+        self._has_told_of_tripwire = True
+        step_ns = load.training_ns + load.own_ns(old)
+        told = Change(
+            feature=TRIPWIRE,
+            old=1,
+            new=1,
+            fraction=fraction,
+            limit=self.limit,
+            cost_ns=load.base_ns,
+            step_ns=step_ns,
+        )
+        return (*changes, told)
+
+    def _look_at_once(self) -> tuple[Change, ...]:
+        """Tighten if the newest steps alone leave no doubt; the first steps' base is not judged."""
+        bases = [own for _, own in self._window]
+        load = self._alarm.load(self._costs_known(), statistics.median(bases) if bases else 0.0)
+        if not self._alarm.is_far_above(load, self._periods):
+            return ()
+        return self._change_to(tighten(load, self._periods, self._wanted, limit=self.limit), load)
 
     def _measure(self) -> Load:
         """Typical step of the window."""
@@ -179,7 +225,7 @@ class Budget:
         return Load(
             training_ns=sum(training for training, _ in steps) / len(steps),
             base_ns=_mean_but_highest(own for _, own in steps),
-            costs_ns={name: _typical(costs) for name, costs in self._costs.items() if costs},
+            costs_ns={name: _typical(costs) for name, costs in self._costs_known().items()},
         )
 
     def _change_to(self, periods: dict[str, int], load: Load) -> tuple[Change, ...]:
@@ -199,24 +245,11 @@ class Budget:
             if old[name] != periods[name]
         ]
         self._learn_from(changes)
-        least = load.fraction(periods)
-        if least > self.limit and not self._has_told_of_tripwire:
-            self._has_told_of_tripwire = True
-            changes.append(
-                Change(
-                    feature=TRIPWIRE,
-                    old=1,
-                    new=1,
-                    fraction=least,
-                    limit=self.limit,
-                    cost_ns=load.base_ns,
-                    step_ns=step_ns,
-                )
-            )
         if periods != old:
             self._changed_at = self._steps
             self._looks_above = 0
-            self._start_window(0)
+            self._alarm.settle()
+            self._start_window(self._skip)
             self._use(periods)
         return tuple(changes)
 
@@ -262,8 +295,13 @@ def _mean_but_highest(values: Iterable[int]) -> float:
 
 
 def _typical(values: Iterable[int]) -> float:
-    """Mean without the lowest and the highest eighth, of three to seven without the extremes."""
+    """Mean without the lowest and the highest eighth, of three to seven without the extremes.
+
+    Of two it is the lower one: the other may have filled caches, or have been interrupted.
+    """
     ordered = sorted(values)
-    cut = max(len(ordered) // 8, 1 if len(ordered) >= 3 else 0)
-    kept = ordered[cut : len(ordered) - cut] if cut else ordered
+    if len(ordered) < 3:
+        return ordered[0]
+    cut = max(len(ordered) // 8, 1)
+    kept = ordered[cut : len(ordered) - cut]
     return sum(kept) / len(kept)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 _logger = logging.getLogger(__name__)
 _clock_ns = time.thread_time_ns
 """The thread's own CPU time: a wall clock would blame the probe for what other processes take."""
+_brief_clock_ns = time.perf_counter_ns
+_BRIEF_NS: Final = 200_000
+"""What a brief call took beyond this, something else took."""
+_FAILED: Final = "nanscope: %s failed and is switched off for this run; training goes on"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -31,11 +35,11 @@ class Guard:
         self.spent_ns = 0
         self._off: set[str] = set()
         self._depth = 0
-        self._entered_ns = 0
+        self._entered_ns: int | None = None
 
     def spent_so_far_ns(self) -> int:
         """Like `spent_ns`, with the call that is under way."""
-        running = _clock_ns() - self._entered_ns if self._depth else 0
+        running = 0 if self._entered_ns is None else _clock_ns() - self._entered_ns
         return self.spent_ns + max(running, 0)
 
     def run(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -48,11 +52,35 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception:
-            self.failures += 1
-            self._off.add(part)
-            _logger.exception("nanscope: %s failed and is switched off for this run; training goes on", part)
+            self._switch_off(part)
+            _logger.exception(_FAILED, part)
             return None
         finally:
             self._depth -= 1
-            if self._depth == 0:
+            if self._depth == 0 and self._entered_ns is not None:
                 self.spent_ns += max(_clock_ns() - self._entered_ns, 0)
+                self._entered_ns = None
+
+    def run_brief(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Like `run`, for what takes microseconds and happens thousands of times a step.
+
+        Timed by the wall: asking for the thread's CPU time is a system call that can take as long.
+        """
+        if self._depth:
+            return self.run(part, function, *args, **kwargs)
+        if part in self._off:
+            return None
+        self._depth, started_ns = 1, _brief_clock_ns()
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            self._switch_off(part)
+            _logger.exception(_FAILED, part)
+            return None
+        finally:
+            self._depth = 0
+            self.spent_ns += min(_brief_clock_ns() - started_ns, _BRIEF_NS)
+
+    def _switch_off(self, part: str) -> None:
+        self.failures += 1
+        self._off.add(part)

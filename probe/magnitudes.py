@@ -42,6 +42,13 @@ def log2_histograms(tensors: Sequence[Tensor | None]) -> Counts:
     return counts
 
 
+def histogram_of_gathered(kernel: binding.Kernel, batch: binding.Batch) -> Counts:
+    """Return the (BINS,) counts of a batch's only tensor, which the kernel has just read by pointer."""
+    counts = np.zeros((1, BINS), dtype=np.int64)
+    kernel.histograms(batch, _EDGE_BITS, counts)
+    return counts.reshape(-1)
+
+
 def _edge_bits() -> npt.NDArray[np.uint32]:
     """Return (BINS,) upper edges as the bits of float32 numbers, which all but the first are exactly."""
     smallest, inf, last = 1, 0x7F800000, 0xFFFFFFFF

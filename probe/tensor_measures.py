@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from .kernels import binding
-from .kernels.binding import F64, KNOWN_SPECIAL, MISSING
+from .kernels.binding import F64, KNOWN_SPECIAL, MISSING, Batch, Kernel
 from .native_statistics import gathered
 from .torch_statistics import (
     NORM,
+    ROWS,
     Floats,
     dense_elements,
     local_shard,
@@ -31,6 +32,9 @@ from .torch_statistics import (
 Bounds: TypeAlias = tuple[float, float] | None
 """(low, high): an element at or below `low`, or at or above `high`, counts as saturated."""
 
+_FIRST_ROWS: Final = 256
+_ROW: Final = ROWS + 2
+"""In a row of `ActivationRows` the shares of zeros and saturated elements follow the usual."""
 _TINY: Final = 1e-140
 """Below, squares of float64 may have vanished."""
 
@@ -121,6 +125,68 @@ def activation_statistics(
     return ActivationStatistics(block, missing)
 
 
+class ActivationRows:
+    """Measures activations one at a time, while they are there, with the numbers of `activation_statistics`.
+
+    By the kernel alone: no operation of torch's runs, and nothing is allocated for a tensor.
+
+    Args:
+        kernel: the loaded kernel.
+
+    Attributes:
+        kernel: the same.
+        batch: of the tensor that was measured last.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.batch = kernel, Batch(1)
+        self._bounds = np.full((2, 1), np.nan)
+        self.batch.count_within(self._bounds)
+        self._make_room(np.zeros((_FIRST_ROWS, _ROW)))
+
+    def measure(self, number: int, tensor: Tensor, bounds: Bounds) -> bool:
+        """Measure a dense CPU tensor with elements into row `number`; False where torch must do it.
+
+        The tensor must not be lazily negated or conjugated.
+        """
+        if number >= len(self._rows):
+            self._make_room(np.concatenate([self._rows, np.zeros_like(self._rows)]))
+        batch, job, address = self.batch, self.batch.job, self._address + number * self._row_bytes
+        job.block, job.fractions = address, address + self._fractions_at
+        low_high = self._bounds
+        low_high[0, 0], low_high[1, 0] = (np.nan, np.nan) if bounds is None else bounds
+        if not self.kernel.measure_list(batch, [tensor]):
+            self.kernel.measure(batch)
+        return not (job.special or job.missing)
+
+    def zero_fraction(self, number: int) -> float:
+        """Share (0-1) of a measured tensor's elements that are exactly 0."""
+        return float(self._rows[number, ROWS])
+
+    def active_units(self, tensor: Tensor, dim: int) -> npt.NDArray[np.bool_]:
+        """Like `unit_activity`, of the tensor that was measured last."""
+        sizes = _units_in_memory(tensor, dim) if tensor.dim() else None
+        if sizes is None:
+            return unit_activity(tensor, dim)
+        return self.kernel.active_units(self.batch, *sizes)
+
+    def fetch(self, elements: Floats) -> Floats:
+        """Return (tensors, 8) rows in the order of `ActivationStatistics`; zeros where nothing was measured.
+
+        Args:
+            elements: (tensors,) number of elements of each, at least 1.
+        """
+        rows = self._rows[: len(elements)]
+        result = np.empty((len(elements), 8))
+        result[:, 0] = rows[:, NORM] / np.sqrt(elements)
+        result[:, 1:4], result[:, 4:6], result[:, 6:8] = rows[:, 1:4], rows[:, ROWS:], rows[:, 4:6]
+        return result
+
+    def _make_room(self, rows: Floats) -> None:
+        self._rows, self._address = rows, rows.ctypes.data
+        self._row_bytes, self._fractions_at = rows.itemsize * _ROW, rows.itemsize * ROWS
+
+
 def difference_norms(new: Sequence[Tensor | None], old: Sequence[Tensor | None]) -> Floats:
     """Return the (tensors,) L2 norms of new - old, float64; 0 where either is None or both are empty.
 
@@ -139,8 +205,10 @@ def dot_products(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> Floa
     Raises:
         ValueError: the lists differ in length, or a pair in shape.
     """
-    _check_pairs(a, b)
-    return _measure_pairs(list(a), list(b), _dot_product, product=True)
+    first = list(a)
+    second = first if b is a else list(b)
+    _check_pairs(first, second)
+    return _measure_pairs(first, second, _dot_product, product=True)
 
 
 def unit_activity(tensor: Tensor, dim: int | None = None) -> npt.NDArray[np.bool_]:
@@ -206,11 +274,12 @@ def _measure_pairs(
     kernel = binding.kernel()
     results, rest = np.zeros(len(first)), np.ones(len(first), dtype=np.bool_)
     if kernel is not None:
-        one, other = gathered(kernel, first), gathered(kernel, second)
+        one = gathered(kernel, first)
+        other = one if second is first else gathered(kernel, second)
         rest = (one.kinds != other.kinds) | (one.kinds >= KNOWN_SPECIAL)
-        for index in np.flatnonzero(~rest & (one.kinds != MISSING)).tolist():
-            a, b = first[index], second[index]
-            rest[index] = a is None or b is None or a.stride() != b.stride()
+        if second is not first:
+            for index in np.flatnonzero(~rest & (one.kinds != MISSING)).tolist():
+                rest[index] = not _lie_alike(first[index], second[index])
         one.sizes[rest | (one.kinds == MISSING)] = 0
         results = kernel.pair_sums(one, other, product=product)
         # Squares of extreme float64 overflow or vanish.
@@ -221,6 +290,13 @@ def _measure_pairs(
         if a is not None and b is not None and a.device.type != "meta" and a.numel():
             results[index] = by_torch(dense_elements(a).double(), dense_elements(b).double())
     return results
+
+
+def _lie_alike(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two dense tensors of one shape have their elements in the same order."""
+    if a is None or b is None:
+        return False
+    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
 
 
 def _difference_norm(new: Tensor, old: Tensor) -> float:
@@ -250,6 +326,8 @@ def _bounds_of_each(saturation: float | Sequence[Bounds] | None, count: int) -> 
 
 
 def _check_pairs(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> None:
+    if first is second:
+        return
     if len(first) != len(second):
         raise ValueError(f"{len(first)} tensors cannot be paired with {len(second)}")
     for index, (one, other) in enumerate(zip(first, second, strict=True)):

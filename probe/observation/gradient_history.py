@@ -123,6 +123,7 @@ class GradientHistory:
             self.release()
             self._kept = []
             self._shapes = [()] * len(gradients)
+        total = None
         for index, gradient in enumerate(gradients):
             if gradient is None:
                 continue
@@ -132,10 +133,11 @@ class GradientHistory:
                 if self._kept:
                     self._kept[index] = None
                 self._samples.pop(index, None)
-                self._draw(index, gradient, gradients)
+                if total is None:
+                    total = sum(tensor.nbytes for tensor in gradients if tensor is not None)
+                self._draw(index, gradient, total)
 
-    def _draw(self, index: int, gradient: Tensor, gradients: Sequence[Tensor | None]) -> None:
-        total = sum(tensor.nbytes for tensor in gradients if tensor is not None)
+    def _draw(self, index: int, gradient: Tensor, total: int) -> None:
         if total <= self._limit or gradient.numel() <= _WHOLE_ELEMENTS:
             return
         room = self._limit * gradient.nbytes / total
@@ -156,17 +158,21 @@ class GradientHistory:
         if gradient is None:
             return None
         sample = self._samples.get(index)
-        gradient = gradient.detach()
         return gradient if sample is None else gradient.reshape(-1).index_select(0, sample)
 
     def _keep(self, chosen: Sequence[Tensor | None]) -> None:
         if not self._kept:
             self._kept = [None] * len(chosen)
+        olds: list[Tensor] = []
+        news: list[Tensor] = []
         for index, tensor in enumerate(chosen):
             old = self._kept[index]
             if tensor is None:
                 self._kept[index] = None
             elif old is not None and old.shape == tensor.shape:
-                old.copy_(tensor)
+                olds.append(old)
+                news.append(tensor)
             else:
                 self._kept[index] = tensor.clone() if index not in self._samples else tensor
+        if olds:
+            torch._foreach_copy_(olds, news)

@@ -53,11 +53,13 @@ def combine(rows: Floats, elements: Floats) -> Floats:
 def combine_by(groups: npt.NDArray[np.intp], rows: Floats, elements: Floats, count: int) -> Floats:
     """Combine the rows of each group 0 ... count - 1; (count, WIDTH), zeros for a group without rows."""
     result = np.zeros((count, rows.shape[1] if rows.ndim == 2 else WIDTH))
+    is_alone = np.bincount(groups, minlength=count)[groups] == 1
+    result[groups[is_alone]] = rows[is_alone]
     members: dict[int, list[int]] = {}
-    for position, group in enumerate(groups.tolist()):
-        members.setdefault(group, []).append(position)
+    for position in np.flatnonzero(~is_alone).tolist():
+        members.setdefault(int(groups[position]), []).append(position)
     for group, positions in members.items():
-        result[group] = rows[positions[0]] if len(positions) == 1 else _combined(rows, elements, positions)
+        result[group] = _combined(rows, elements, positions)
     return result
 
 

@@ -1,7 +1,8 @@
 """Tells an observer of every `module(...)` while a sampled forward runs: replaces `nn.Module.__call__`.
 
-The class attribute is replaced and put back round each sampled forward: 43 us a time, against 0.2 us for
-each call of a module in every step if it stayed. It is built under torch's own file name, so that dynamo
+The class attribute is replaced and put back round each sampled forward: 45 us for both, 0.6 ms where a step
+has emptied the processor's caches (torch's 350 module classes are told), against 0.2 us for each call of a
+module in every step if it stayed. It is built under torch's own file name, so that dynamo
 treats it like torch's: no graph break and no recompilation, whenever it appears or goes (`_call_impl` in its
 place recompiles). What it calls of ours is kept out of dynamo's reach.
 """
@@ -112,13 +113,14 @@ class ModuleCalls:
 
     def _report_to(self, observer: CallObserver) -> None:
         mine = threading.get_ident()
-        ident, in_backward = threading.get_ident, torch_private.in_backward
+        ident, task = threading.get_ident, torch_private.graph_task_id
+        is_tracing, tell = torch_private.is_jit_tracing, observer.enter
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> object | None:
             # In a backward it is a checkpoint's recomputation, whose first run was observed.
-            if ident() != mine or in_backward() or torch_private.is_tracing():
+            if ident() != mine or task() != -1 or is_tracing():
                 return None
-            return observer.enter(module, args, kwargs)
+            return tell(module, args, kwargs)
 
         self._thread = mine
         self._callbacks.enter = torch_private.unseen_by_dynamo(enter)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..magnitudes import BINS
+from ..magnitude_bins import BINS
 from ..module_frames import MODULE_STATES
 from ..wire import ModuleInfo
 from .call_clock import Nanoseconds
 from .dead_units import DeadUnits
-from .measured_rows import COUNTS, STATISTICS, WIDTH, Floats, combine_by
+from .measured_rows import COUNTS, STATISTICS, Floats, combine_by
 from .modules import ModuleIndex
 from .observed_step import ModuleCall, ObservedStep
 
@@ -55,15 +55,16 @@ class _Columns:
     def __init__(self, calls: list[ModuleCall], row_of: npt.NDArray[np.intp], rows: int) -> None:
         self._calls, self._rows = calls, rows
         self.row_of = row_of
-        self.done = [index for index in range(len(calls)) if row_of[index] >= 0]
+        self._done = np.flatnonzero(row_of >= 0)
+        self.done: list[int] = self._done.tolist()
         self.columns: dict[str, Floats] = {}
         self.missing: dict[str, Mask] = {}
 
     def total(self, name: str, values: Floats) -> None:
         """Add up (calls,) values by row; rows without a call have none."""
-        chosen = self.row_of[self.done]
+        chosen = self.row_of[self._done]
         totals: Floats = np.zeros(self._rows)
-        np.add.at(totals, chosen, values[self.done])
+        np.add.at(totals, chosen, values[self._done])
         self.columns[name] = totals
         self.missing[name] = np.bincount(chosen, minlength=self._rows) == 0
 
@@ -127,13 +128,11 @@ def _add_rows(
     pairs: Iterable[tuple[int, int | None]],
 ) -> tuple[Floats, Floats]:
     """Combine measured rows, given as (call, number), by table row; returns each row's rms and elements."""
-    chosen = [(int(table.row_of[call]), number) for call, number in pairs if number is not None]
-    groups = np.array([row for row, _ in chosen], dtype=np.intp)
-    numbers = np.array([number for _, number in chosen], dtype=np.intp)
-    sizes = np.array(elements, dtype=np.float64)[numbers] if len(chosen) else np.zeros(0)
-    values = measured[numbers] if len(chosen) else np.zeros((0, WIDTH))
+    chosen = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.intp).reshape(-1, 2)
+    groups, numbers = table.row_of[chosen[:, 0]], chosen[:, 1]
+    sizes = np.array(elements, dtype=np.float64)[numbers]
     count = len(table.columns["calls"])
-    combined = combine_by(groups, values, sizes, count)
+    combined = combine_by(groups, measured[numbers], sizes, count)
     totals = np.zeros(count)
     np.add.at(totals, groups, sizes)
     missing = totals == 0
@@ -147,27 +146,30 @@ def _add_rows(
 def _add_units(table: _Columns, step: ObservedStep, dead: DeadUnits) -> None:
     """Dead units are a module's, over all its calls; each of its rows says the same."""
     activity: dict[int, npt.NDArray[np.bool_]] = {}
-    active = step.outputs.active_units()
-    for index in table.done:
-        call = step.calls[index]
+    active, calls = step.outputs.active_units(), [step.calls[index] for index in table.done]
+    for call in calls:
         own = None if call.output is None else active.get(call.output)
         before = activity.get(call.row)
         if own is not None:
-            same = before is not None and len(before) == len(own)
+            same = before is not None and len(before) == len(own) and before is not own
             activity[call.row] = own | before if same and before is not None else own
     counts = {module: dead.note(module, seen) for module, seen in activity.items()}
-    rows = len(table.columns["calls"])
-    units, gone = np.zeros(rows), np.zeros(rows)
-    no_units, unknown = np.ones(rows, dtype=np.bool_), np.ones(rows, dtype=np.bool_)
-    for index in table.done:
-        module, row = step.calls[index].row, table.row_of[index]
-        if module in activity:
-            units[row], no_units[row] = len(activity[module]), False
-            number = counts[module]
-            if number is not None:
-                gone[row], unknown[row] = number, False
-    table.put("units", units, no_units)
-    table.put("dead_units", gone, unknown)
+    lengths = {module: len(seen) for module, seen in activity.items()}
+    _put_by_module(table, "units", [lengths.get(call.row) for call in calls])
+    _put_by_module(table, "dead_units", [counts.get(call.row) for call in calls])
+
+
+def _put_by_module(table: _Columns, name: str, values: list[int | None]) -> None:
+    """Take one value for each call that is done; all calls of a module have the same."""
+    given = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    column, missing = (
+        np.zeros(len(table.columns["calls"])),
+        np.ones(len(table.columns["calls"]), dtype=np.bool_),
+    )
+    known = ~np.isnan(given)
+    rows = table.row_of[table.done][known] if values else np.zeros(0, dtype=np.intp)
+    column[rows], missing[rows] = given[known], False
+    table.put(name, column, missing)
 
 
 def _add_times(table: _Columns, step: ObservedStep) -> None:
@@ -250,9 +252,8 @@ def _states(step: ObservedStep, index: ModuleIndex, done: list[int]) -> npt.NDAr
     states = np.full(len(index.infos), not_called, dtype=np.uint8)
     for row in step.compiled_rows:
         states[list(index.rows_below(row))] = compiled
-    for number in done:
-        call = step.calls[number]
-        has_tensor = call.output is not None or not step.measures_outputs
-        if states[call.row] != observed:
-            states[call.row] = observed if has_tensor else no_tensor
+    calls = [step.calls[number] for number in done]
+    states[[call.row for call in calls if call.output is None]] = no_tensor
+    has_tensor = [call.row for call in calls if call.output is not None or not step.measures_outputs]
+    states[has_tensor] = observed
     return states

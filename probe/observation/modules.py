@@ -9,6 +9,7 @@ import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import torch
@@ -22,6 +23,8 @@ _FLAT: Final = math.sqrt(0.99)
 _TANH_BOUNDS: Final = (-_FLAT, _FLAT)
 _SIGMOID_BOUNDS: Final = ((1 - _FLAT) / 2, (1 + _FLAT) / 2)
 """Where the derivative, 1 - y^2 or y (1 - y), is below 1 % of its maximum."""
+_WITH_BOUNDS: Final = (nn.Tanh, nn.RNNBase, nn.Sigmoid, nn.Hardsigmoid, nn.Hardtanh)
+_SECOND: Final = -1
 _LAST_UNITS: Final = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORMS: Final = (
     nn.BatchNorm1d,
@@ -48,6 +51,10 @@ class ModuleTraits:
     is_wrapper: bool
     """Whether it only wraps another module of the same name (`torch.compile`, FSDP, a checkpoint wrapper)."""
     module: weakref.ref[nn.Module]
+    bounds_by_type: bool
+    """Whether its type decides when an output is saturated, see `saturation_bounds`."""
+    unit_rule: int | None
+    """Where its units are, see `unit_rule`."""
 
 
 class ModuleIndex:
@@ -73,6 +80,7 @@ class ModuleIndex:
         types: list[str] = []
         sizes: list[int] = []
         traits: dict[int, ModuleTraits] = {}
+        rules: dict[type[nn.Module], tuple[bool, int | None]] = {}
         for path, module in unwrap(root).named_modules():
             name = clean_name(path)
             row = rows.setdefault(name, len(rows))
@@ -83,7 +91,10 @@ class ModuleIndex:
                 # Of a wrapper and what it wraps, the inner one comes later and is the one with a meaning.
                 types[row] = type(module).__name__
             sizes[row] += _own_bytes(module)
-            traits[id(module)] = ModuleTraits(row, _is_wrapper(module), weakref.ref(module))
+            kind = type(module)
+            if kind not in rules:
+                rules[kind] = issubclass(kind, _WITH_BOUNDS), unit_rule(kind)
+            traits[id(module)] = ModuleTraits(row, _is_wrapper(module), weakref.ref(module), *rules[kind])
         infos = tuple(ModuleInfo(name=name, type=types[row]) for name, row in rows.items())
         has_changed = infos != self.infos
         self.infos, self._traits, self.parameter_bytes = infos, traits, tuple(sizes)
@@ -115,35 +126,48 @@ def saturation_bounds(module: nn.Module, output: Tensor) -> Bounds:
     - anything else: beyond half of the largest number of the output's dtype (`torch.finfo`), the last factor
       of two before an overflow; in practice only fp16 comes near.
     """
+    if not isinstance(module, _WITH_BOUNDS):
+        return half_of_largest(output.dtype)
     if isinstance(module, nn.Tanh | nn.RNNBase):
         return _TANH_BOUNDS
     if isinstance(module, nn.Sigmoid):
         return _SIGMOID_BOUNDS
     if isinstance(module, nn.Hardsigmoid):
         return 0.0, 1.0
-    if isinstance(module, nn.Hardtanh):
-        low = float(module.min_val)
-        return (-math.inf if low == 0 else low), float(module.max_val)
-    largest = torch.finfo(output.dtype).max / 2
+    low = float(module.min_val)
+    return (-math.inf if low == 0 else low), float(module.max_val)
+
+
+@cache
+def half_of_largest(dtype: torch.dtype) -> tuple[float, float]:
+    """The bounds of an output whose module's type says nothing else."""
+    largest = torch.finfo(dtype).max / 2
     return -largest, largest
 
 
-def unit_dimension(module: nn.Module, output: Tensor) -> int:
-    """Return the dimension of `output` along which its units (neurons, channels) lie.
+def unit_rule(kind: type[nn.Module]) -> int | None:
+    """Return how many dimensions a module's output has behind its units (neurons, channels).
 
-    By type where that decides: the last for `Linear`, `LayerNorm`, `Embedding`, attention and recurrent
-    modules; the channels for convolutions and batch, group and instance norms. For others, such as `ReLU`, 1
-    in a 4-D or 5-D tensor and else the last.
+    0 for `Linear`, `LayerNorm`, `Embedding`, attention and recurrent modules; 1 to 3 for convolutions, whose
+    channels count; `_SECOND` for batch, group and instance norms. None where the type does not decide.
     """
-    dimensions = output.dim()
-    if isinstance(module, _LAST_UNITS):
-        return dimensions - 1
-    if isinstance(module, _BATCH_NORMS):
+    if issubclass(kind, _LAST_UNITS):
+        return 0
+    if issubclass(kind, _BATCH_NORMS):
+        return _SECOND
+    return next((spatial for kinds, spatial in _CONVOLUTIONS if issubclass(kind, kinds)), None)
+
+
+def unit_dimension(rule: int | None, dimensions: int) -> int:
+    """Return the dimension along which the units of an output lie that has so many.
+
+    Where the rule does not decide, as for `ReLU`, it is 1 of 4 or 5 and else the last.
+    """
+    if rule is None:
+        return 1 if dimensions in (4, 5) else dimensions - 1
+    if rule == _SECOND:
         return min(1, dimensions - 1)
-    for kinds, spatial in _CONVOLUTIONS:
-        if isinstance(module, kinds):
-            return max(dimensions - spatial - 1, 0)
-    return 1 if dimensions in (4, 5) else dimensions - 1
+    return max(dimensions - rule - 1, 0) if rule else dimensions - 1
 
 
 def _own_bytes(module: nn.Module) -> int:

@@ -19,8 +19,8 @@ from .. import torch_private
 from ..guard import Guard
 from .call_clock import CallClock, NoClock
 from .module_memory import cuda_allocated, saved_bytes
-from .modules import ModuleTraits, saturation_bounds, unit_dimension
-from .outputs import first_tensor, measurable, tensors_in
+from .modules import ModuleTraits, half_of_largest, saturation_bounds, unit_dimension
+from .outputs import first_tensor, is_small, measurable, tensors_in
 from .tensor_rows import TensorRows
 
 FEATURES: Final = frozenset({"activations", "activation_gradients", "module_times", "module_memory"})
@@ -132,8 +132,8 @@ class ObservedStep:
         call.began = self.clock.mark()
         return len(self.calls) - 1
 
-    def leave(self, number: int, module: nn.Module, output: Any) -> None:
-        """The call has returned `output`."""
+    def leave(self, number: int, traits: ModuleTraits, output: Any) -> None:
+        """The call of a module with these traits has returned `output`."""
         call = self.calls[number]
         call.ended = self.clock.mark()
         call.end_node = torch_private.next_sequence_number() or 0
@@ -145,7 +145,7 @@ class ObservedStep:
             for tensor in _some_tensors(output):
                 self._mark_node(tensor, number)
         if self.measures_outputs or self.measures_gradients:
-            self._note_output(call, module, first_tensor(output))
+            self._note_output(call, traits, first_tensor(output))
         self.clock.mark()
 
     def abandon(self, number: int) -> None:
@@ -191,7 +191,7 @@ class ObservedStep:
         while self._stack and self._stack[-1] >= number:
             self._stack.pop()
 
-    def _note_output(self, call: ModuleCall, module: nn.Module, tensor: Tensor | None) -> None:
+    def _note_output(self, call: ModuleCall, traits: ModuleTraits, tensor: Tensor | None) -> None:
         if tensor is None:
             return
         version = torch_private.version_of(tensor)
@@ -203,8 +203,11 @@ class ObservedStep:
         if plain is None:
             return
         if self.measures_outputs:
-            call.output = number = self.outputs.measure(plain, saturation_bounds(module, plain))
-            call.units = self.outputs.note_units(number, plain, unit_dimension(module, plain))
+            module = traits.module() if traits.bounds_by_type else None
+            bounds = half_of_largest(plain.dtype) if module is None else saturation_bounds(module, plain)
+            call.output = number = self.outputs.measure(plain, bounds)
+            dimension = unit_dimension(traits.unit_rule, plain.dim())
+            call.units = self.outputs.note_units(number, plain, dimension)
             if self.counts_magnitudes:
                 self.outputs.note_histogram(number, plain)
         if self.measures_gradients and tensor.requires_grad and tensor.grad_fn is not None:
@@ -235,10 +238,11 @@ class ObservedStep:
         node.register_prehook(partial(self._switch, owner))
 
     def _take_guarded(self, output: int, gradient: Tensor) -> None:
-        self._guard.run("activation gradients", self._take_gradient, output, gradient)
+        run = self._guard.run_brief if is_small(gradient) else self._guard.run
+        run("activation gradients", self._take_gradient, output, gradient)
 
     def _switch_guarded(self, owner: int, _: Any) -> None:
-        self._guard.run("module times", self._switch_if_open, owner)
+        self._guard.run_brief("module times", self._switch_if_open, owner)
 
     def _switch_if_open(self, owner: int) -> None:
         if not self.is_closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -25,12 +26,13 @@ from .module_memory import storages_of
 from .module_statistics import ModuleStatistics, build_statistics
 from .modules import ModuleIndex, ModuleTraits
 from .observed_step import FEATURES, ObservedStep
+from .outputs import is_small
 
 _LOOK_EVERY: Final = 16
 """Sampled steps between two looks at the model's modules: 1 us for each of them."""
 _PART: Final = "module observation"
 
-Token = tuple[ObservedStep, int, nn.Module]
+Token = tuple[ObservedStep, int, ModuleTraits]
 
 
 class ModuleObserver:
@@ -133,11 +135,12 @@ class ModuleObserver:
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> object | None:
         """A module is called, inside the observed forward."""
-        return self._guard.run(_PART, self._enter, module, args, kwargs)
+        return self._guard.run_brief(_PART, self._enter, module, args, kwargs)
 
     def leave(self, token: Token, output: Any) -> None:
         """The call has returned."""
-        self._guard.run(_PART, self._leave, token, output)
+        run = self._guard.run_brief if is_small(output) else self._guard.run
+        run(_PART, self._leave, token, output)
 
     def abandon(self, token: Token) -> None:
         """The call has raised."""
@@ -184,9 +187,8 @@ class ModuleObserver:
         if traits is None:
             return None
         # What it wraps, or it itself where its class calls on, must not count a second time.
-        standing_in = ModuleTraits(traits.row, True, traits.module)
-        number = step.enter(standing_in, called, arguments)
-        return None if number is None else (step, number, inner)
+        number = step.enter(replace(traits, is_wrapper=True), called, arguments)
+        return None if number is None else (step, number, traits)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> Token | None:
         traits, step = self._index.find(module), self._step
@@ -194,12 +196,12 @@ class ModuleObserver:
             self._has_met_unknown = True
             return None
         number = step.enter(traits, module, (args, kwargs))
-        return None if number is None else (step, number, module)
+        return None if number is None else (step, number, traits)
 
     def _leave(self, token: Token, output: Any) -> None:
-        step, number, module = token
+        step, number, traits = token
         if not step.is_closed:
-            step.leave(number, module, output)
+            step.leave(number, traits, output)
 
     def _end_forward(self, output: Any, raised: bool) -> None:
         step, root = self._step, self._root()

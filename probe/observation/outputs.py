@@ -13,6 +13,7 @@ from .. import torch_private
 _MAX_DEPTH: Final = 3
 _MAX_FIELDS: Final = 16
 """Looked at in each container: a cache of a thousand keys is no output."""
+_SMALL: Final = 16_384
 
 
 def first_tensor(value: Any, depth: int = 0) -> Tensor | None:
@@ -48,6 +49,11 @@ def _parts(value: Any) -> list[Any]:
         return [value[name] for name in names[:_MAX_FIELDS]]
     fields = getattr(value, "__dict__", None)
     return list(fields.values())[:_MAX_FIELDS] if isinstance(fields, dict) else []
+
+
+def is_small(value: Any) -> bool:
+    """Whether a module's output, or a gradient, is a tensor that takes microseconds to measure."""
+    return isinstance(value, Tensor) and value.numel() <= _SMALL
 
 
 def measurable(tensor: Tensor) -> Tensor | None:

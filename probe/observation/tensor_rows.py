@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from .. import torch_private
-from ..magnitudes import BINS, log2_histograms
-from ..tensor_measures import Bounds, activation_statistics, unit_activity
+from ..kernels import binding
+from ..magnitude_bins import BINS
+from ..magnitudes import histogram_of_gathered, log2_histograms
+from ..tensor_measures import ActivationRows, Bounds, activation_statistics, unit_activity
+from .dead_units import all_active
 from .measured_rows import WIDTH, Floats
 
 _MAX_UNITS = 65_536
@@ -29,7 +32,8 @@ class TensorRows:
 
     def __init__(self) -> None:
         self.elements: list[int] = []
-        self._host: dict[int, Floats] = {}
+        self._native: ActivationRows | None = None
+        self._by_torch: dict[int, Floats] = {}
         self._device: dict[torch.device, list[tuple[int, Tensor]]] = {}
         self._active: dict[int, npt.NDArray[np.bool_]] = {}
         self._active_on_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
@@ -41,43 +45,51 @@ class TensorRows:
     def measure(self, tensor: Tensor, bounds: Bounds) -> int:
         """Measure a plain dense tensor with at least one element; returns its number."""
         number = len(self.elements)
+        if not number and (kernel := binding.kernel()) is not None:
+            self._native = ActivationRows(kernel)
         self.elements.append(tensor.numel() * (2 if tensor.is_complex() else 1))
-        with torch_private.own_operations():
-            tensor = tensor.detach()
-            if tensor.is_cpu:
-                self._host[number] = activation_statistics([tensor], saturation=[bounds]).block[:, 0]
-            else:
-                row = device_statistics(tensor, bounds)
-                self._device.setdefault(tensor.device, []).append((number, row))
+        if not tensor.is_cpu:
+            with torch_private.own_operations():
+                row = device_statistics(tensor.detach(), bounds)
+            self._device.setdefault(tensor.device, []).append((number, row))
+        elif self._native is None or not self._native.measure(number, tensor, bounds):
+            with torch_private.own_operations():
+                measured = activation_statistics([tensor.detach()], saturation=[bounds])
+            self._by_torch[number] = measured.block[:, 0]
         return number
 
     def note_units(self, number: int, tensor: Tensor, dimension: int) -> int:
-        """Note which units of a measured tensor are not 0 everywhere; returns how many it has, or 0."""
+        """Note which units of the tensor measured last are not all 0; returns how many it has, or 0."""
         units = tensor.shape[dimension] if tensor.dim() else 1
         if units > _MAX_UNITS:
             return 0
-        with torch_private.own_operations():
-            tensor = tensor.detach()
-            if not tensor.is_cpu:
-                others = [axis for axis in range(tensor.dim()) if axis != dimension]
-                active = (tensor != 0).any(dim=others) if others else tensor != 0
-                self._active_on_device.setdefault(tensor.device, []).append((number, active))
-            elif round(self._host[number][4] * tensor.numel()) < tensor.numel() // units:
-                # A dead unit would have more zeros than there are.
-                self._active[number] = np.ones(units, dtype=np.bool_)
-            else:
-                self._active[number] = unit_activity(tensor, dimension)
+        if not tensor.is_cpu:
+            self._queue_units(number, tensor, dimension)
+        elif round(self._zero_fraction(number) * tensor.numel()) < tensor.numel() // units:
+            # A dead unit would have more zeros than there are.
+            self._active[number] = all_active(units)
+        elif self._native is not None and number not in self._by_torch:
+            self._active[number] = self._native.active_units(tensor, dimension)
+        else:
+            with torch_private.own_operations():
+                self._active[number] = unit_activity(tensor.detach(), dimension)
         return units
 
     def note_histogram(self, number: int, tensor: Tensor) -> None:
-        """Count the elements of a measured tensor by magnitude; waits for the device."""
+        """Count the elements of the tensor measured last by magnitude; waits for the device."""
+        if tensor.is_cpu and self._native is not None and number not in self._by_torch:
+            self._counts[number] = histogram_of_gathered(self._native.kernel, self._native.batch)
+            return
         with torch_private.own_operations():
             self._counts[number] = log2_histograms([tensor.detach()])[0]
 
     def fetch(self) -> Floats:
         """Return all (tensors, WIDTH) statistics; one copy for each device and kind of result."""
-        result = np.zeros((len(self), WIDTH))
-        for number, row in self._host.items():
+        if self._native is None:
+            result = np.zeros((len(self), WIDTH))
+        else:
+            result = self._native.fetch(np.array(self.elements, dtype=np.float64))
+        for number, row in self._by_torch.items():
             result[number] = row
         for entries in self._device.values():
             rows = torch.stack([row for _, row in entries]).cpu().numpy()
@@ -87,16 +99,29 @@ class TensorRows:
             ends = np.cumsum([len(active) for _, active in entries])
             parts = np.split(joined, ends[:-1])
             self._active.update(zip((number for number, _ in entries), parts, strict=True))
-        self._host, self._device, self._active_on_device = {}, {}, {}
+        self._native, self._by_torch, self._device, self._active_on_device = None, {}, {}, {}
         return result
 
     def active_units(self) -> dict[int, npt.NDArray[np.bool_]]:
-        """Return the (units,) activity of the tensors that it was noted for; after `fetch`."""
+        """Return the (units,) activity of the tensors that it was noted for, to be read; after `fetch`."""
         return self._active
 
     def histograms(self) -> dict[int, npt.NDArray[np.int64]]:
         """Return the (BINS,) counts of the tensors that they were noted for."""
         return self._counts
+
+    def _zero_fraction(self, number: int) -> float:
+        row = self._by_torch.get(number)
+        if row is not None:
+            return float(row[4])
+        return 0.0 if self._native is None else self._native.zero_fraction(number)
+
+    def _queue_units(self, number: int, tensor: Tensor, dimension: int) -> None:
+        with torch_private.own_operations():
+            tensor = tensor.detach()
+            others = [axis for axis in range(tensor.dim()) if axis != dimension]
+            active = (tensor != 0).any(dim=others) if others else tensor != 0
+            self._active_on_device.setdefault(tensor.device, []).append((number, active))
 
 
 def device_statistics(tensor: Tensor, bounds: Bounds) -> Tensor:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from probe.budget import Budget
 from probe.levels import LEVEL_FEATURES, PHASES, Features
-from probe.throttle import TRIPWIRE, Change
+from probe.throttle import TRIPWIRE, Change, tighten
 
 US = 1_000
 
@@ -159,6 +160,104 @@ def test_budget_looks_at_the_sampled_share_spread_over_its_period() -> None:
     assert budget.fraction == pytest.approx(140 / 10_140, rel=1e-3)
 
 
+# -- at once, where it is far too much
+
+
+def steps_until_change(trainer: Trainer, budget: Budget, *, at_most: int) -> int:
+    """Train until something changes; the number of steps that it took."""
+    for taken in range(1, at_most + 1):
+        if trainer.take_step(budget):
+            return taken
+    raise AssertionError(f"nothing changed in {at_most} steps")
+
+
+@pytest.mark.parametrize(
+    ("period", "limit"), [(1, 0.25), (2, 0.25), (5, 0.10), (10, 0.02)], ids=lambda value: str(value)
+)
+def test_budget_tightens_at_the_second_measurement_that_is_far_too_dear(period: int, limit: float) -> None:
+    # One measurement takes all that the limit allows for 40 steps.
+    cost = 40 * limit / (1 - limit) * 100_000 * US
+    trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": cost})
+    budget = Budget(Features(gradients=1, activations=period), limit)
+    assert steps_until_change(trainer, budget, at_most=100) == period + 1
+    assert 40 < budget.periods.activations <= 100
+
+
+def test_budget_that_tightened_at_once_says_what_it_took_and_keeps_to_the_limit() -> None:
+    trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": 500_000 * US})
+    budget = Budget(Features(gradients=1, activations=2), 0.25)
+    changes = [change for _ in range(4) for change in trainer.take_step(budget)]
+    assert [(change.feature, change.old, change.limit) for change in changes] == [("activations", 2, 0.25)]
+    assert changes[0].fraction == pytest.approx(250 / 350, rel=0.1)
+    assert changes[0].cost_ns == pytest.approx(500_000 * US, rel=0.1)
+    assert changes[0].step_ns == pytest.approx(350_000 * US, rel=0.1)
+    trainer.run(budget, 800)
+    assert trainer.fraction(800) <= 0.25
+
+
+def test_budget_tightens_soon_what_is_several_times_too_dear() -> None:
+    trainer = Trainer(costs_ns={"gradients": 20 * US, "parameter_statistics": 2_000 * US})
+    budget = Budget(Features(gradients=1, parameter_statistics=1), 0.02)
+    assert steps_until_change(trainer, budget, at_most=100) <= 8
+
+
+def test_budget_tightens_at_once_after_a_change_of_settings_too() -> None:
+    trainer = Trainer(costs_ns={"gradients": 40 * US, "activations": 80_000 * US})
+    budget = Budget(LEVEL_FEATURES["basic"], 0.02)
+    trainer.run(budget, 200)
+    budget.configure(replace(LEVEL_FEATURES["basic"], activations=4), 0.10)
+    assert steps_until_change(trainer, budget, at_most=100) <= 5
+
+
+def test_budget_is_not_fooled_by_a_first_measurement_that_fills_caches() -> None:
+    trainer = Trainer(costs_ns={"activations": 3_000_000 * US})
+    budget = Budget(Features(gradients=1, activations=20), 0.02)
+    assert not trainer.run(budget, 1)
+    trainer.costs_ns["activations"] = 1_000 * US
+    assert trainer.run(budget, 1_000) == []
+
+
+@pytest.mark.parametrize("dear", [1, 2, 7, 30])
+def test_budget_is_not_fooled_by_one_measurement_that_was_interrupted(dear: int) -> None:
+    trainer = Trainer(costs_ns={"activations": 1_000 * US})
+    budget = Budget(Features(gradients=1, activations=20), 0.02)
+    assert not trainer.run(budget, 20 * dear)
+    trainer.costs_ns["activations"] = 400_000 * US
+    assert not trainer.run(budget, 1)
+    trainer.costs_ns["activations"] = 1_000 * US
+    assert trainer.run(budget, 1_000) == []
+
+
+def test_budget_lets_a_rare_measurement_be_dear_within_its_share() -> None:
+    # A hundredth of the step, spread: half of the limit, though one takes that of 500 steps.
+    trainer = Trainer(costs_ns={"module_memory": 100_000 * US})
+    budget = Budget(Features(gradients=1, module_memory=1_000), 0.02)
+    assert trainer.run(budget, 20_000) == []
+
+
+def test_budget_is_not_fooled_by_a_slow_first_step_of_training() -> None:
+    trainer = Trainer(training_ns=5_000_000 * US, costs_ns={"activations": 800_000 * US})
+    budget = Budget(Features(gradients=1, activations=1), 0.25)
+    assert not trainer.run(budget, 1)
+    trainer.training_ns = 100_000 * US
+    assert steps_until_change(trainer, budget, at_most=100) <= 3
+
+
+def test_budget_that_can_do_no_more_seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def spy(*args: Any, **kwargs: Any) -> dict[str, int]:
+        looks.append(1)
+        return tighten(*args, **kwargs)
+
+    trainer = Trainer(training_ns=20 * US, base_ns=600 * US, costs_ns={"gradients": 200 * US})
+    budget = Budget(Features(gradients=1), 0.02)
+    trainer.run(budget, 1_000)
+    monkeypatch.setattr("probe.budget.tighten", spy)
+    assert trainer.run(budget, 3_200) == []
+    assert len(looks) <= 3_200 / 16
+
+
 # -- calm
 
 
@@ -195,11 +294,12 @@ def test_budget_under_a_load_that_comes_and_goes_waits_longer_each_time() -> Non
     assert sum(map(len, changes[25:])) <= 2
 
 
-def test_budget_ignores_the_first_steps_and_the_first_cost_of_a_feature() -> None:
+def test_budget_ignores_its_own_time_of_the_first_steps_and_the_first_cost_of_a_feature() -> None:
     budget = Budget(Features(gradients=1, activations=20), 0.02)
     trainer = Trainer(costs_ns={"gradients": 40 * US, "activations": 1_000 * US})
     for step in range(10):
-        budget.charge("gradients", 30_000 * US)
+        # Imports, caches: the feature's first measurement, and what no feature accounts for.
+        budget.charge("gradients", (40 if step else 30_000) * US)
         assert not budget.end_step(step_ns=90_000 * US, own_ns=80_000 * US), step
     budget.charge("activations", 900_000 * US)
     budget.end_step(step_ns=910_000 * US, own_ns=900_100 * US)

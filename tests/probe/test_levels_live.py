@@ -232,6 +232,21 @@ def test_overhead_limit_throttles_what_is_dear_and_says_so(spool: Path) -> None:
     assert all(math.isfinite(frame.scalars["grad_norm"]) for frame in journal.frames)
 
 
+def test_overhead_limit_throttles_many_modules_at_the_second_look_at_them(spool: Path) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), *(nn.Linear(16, 16) for _ in range(300)), nn.Linear(16, 3)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d((1, 3)), nn.Flatten())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    # Far below what any machine can do: two per mille of a step.
+    with probe.watch(model, optimizer, level="extreme", overhead_limit=0.002):
+        train(model, optimizer, 12)
+    throttled = [event for event in journal_in(spool).events if event.kind == "throttled"]
+    steps = {event.subject: event.step for event in reversed(throttled)}
+    # At this level the modules are looked at in steps 0, 2, 4, ..., the parameters in every one.
+    assert steps["activations"] == 2
+    assert steps["parameter_statistics"] <= 6
+
+
 def float64_norm(model: nn.Module) -> float:
     squares = [p.grad.double().square().sum() for p in model.parameters() if p.grad is not None]
     return math.sqrt(float(torch.stack(squares).sum()))

@@ -1,6 +1,7 @@
 """Gradient noise scale and cosine against problems whose answer is known."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,3 +182,31 @@ def test_meters_take_the_noise_from_an_accumulation() -> None:
         total, first = torch.from_numpy(micro.sum(axis=0)), float(np.linalg.norm(micro[0]))
         found = read(meters, step, total, first_norm=first, micro_steps=4, divisor=4.0)
     assert found["gradient_noise_scale"] == pytest.approx(TRUE_SCALE, rel=0.25)
+
+
+def test_first_comparison_of_many_gradients_looks_at_each_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+
+    def spy(values: Any) -> Any:
+        listed = list(values)
+        looked.append(len(listed))
+        return sum(listed)
+
+    monkeypatch.setattr("probe.observation.gradient_history.sum", spy, raising=False)
+    history = GradientHistory(limit_bytes=1_000)
+    gradients = [torch.full((30,), float(index + 1)) for index in range(100)]
+    history.compare(gradients)
+    turn = history.compare(gradients)
+    assert turn is not None and turn.cosine == pytest.approx(1.0)
+    assert looked[0] > 0 and np.sum(looked) <= 10 * len(gradients)
+
+
+def test_gradients_that_carry_a_graph_are_compared_and_kept_without_it() -> None:
+    history, weight = GradientHistory(), torch.ones(4, requires_grad=True)
+    for factor in (1.0, -2.0):
+        (gradient,) = torch.autograd.grad((factor * weight**2).sum(), weight, create_graph=True)
+        turn = history.compare([gradient])
+    assert turn is not None and turn.cosine == pytest.approx(-1.0)
+    assert [kept is not None and kept.requires_grad for kept in history._kept] == [False]
