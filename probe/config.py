@@ -44,6 +44,8 @@ class ProbeConfig:
     raises `AnomalyError` in the training loop at a critical event, before the optimizer's update."""
     name: str | None = None
     """What the run is called on the page; the script's file name by default."""
+    model_name: str | None = None
+    """What the model is called in events and layouts, where a script trains several; its class by default."""
     run: str | None = None
     """Run id, at most 64 of `[A-Za-z0-9._-]`; derived from the launcher, else random, by default."""
     spool: Path = field(default_factory=default_spool)

@@ -17,6 +17,9 @@ class ProbeError(Exception):
 class AnomalyError(ProbeError):
     """Raised into the training loop at a critical event when `mode="raise"`."""
 
+    # The one that users see: in a traceback it has the name under which they import it.
+    __module__ = "probe"
+
 
 class ReplayError(ProbeError):
     """A replay must stop: a limit, a write to training state, a state that is not the step's own."""

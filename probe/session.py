@@ -139,7 +139,7 @@ class Probe(AnalysisCalls):
     def _attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
         probe = cls()
         naming_root = unwrap(model)
-        layout = describe_model(model)
+        layout = describe_model(model, name=config.model_name or "")
         start = describe_run(
             run=config.run or derive_run_id(os.environ), name=config.name, level=config.level
         )

@@ -120,9 +120,7 @@ class Attacher:
         self._trains_by_hand = False
         if not still:
             self._stop_looking()
-        return self._starter.start(
-            holder, model_name=name or type(unwrap(holder)).__name__, has_others=has_others
-        )
+        return self._starter.start(holder, variable=name, has_others=has_others)
 
     def _look(self) -> None:
         if self._scout is None and not self._has_failed:

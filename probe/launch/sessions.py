@@ -96,21 +96,23 @@ class SessionStarter:
         """Whether there has been any."""
         return bool(self._names.used)
 
-    def start(self, model: nn.Module, *, model_name: str, has_others: bool) -> bool:
+    def start(self, model: nn.Module, *, variable: str | None, has_others: bool) -> bool:
         """Watch a model from now on; False where that cannot be, or is done already by the script itself.
 
         Args:
             model: what holds the parameters, in its wrapper, if any.
-            model_name: what the script calls it.
+            variable: what the script calls it, where that is known.
             has_others: the script trains several models: the names of their runs tell them apart.
         """
         from .. import session
 
         if any(_is_watched_by(running, model) for running in session._sessions.values()):
             return False
-        name = f"{_script_name()} ({model_name})" if has_others or self.has_started else _script_name()
+        kind = type(unwrap(model)).__name__
+        called = variable or kind
+        name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
         try:
-            probe = session.watch(model, name=name, run=self._names.next_id(model_name))
+            probe = session.watch(model, name=name, model_name=called, run=self._names.next_id(called))
         except ValueError as error:
             say(f"this script is not recorded: {error}")
             return False
@@ -120,7 +122,7 @@ class SessionStarter:
             # A child that was forked ends without `atexit`.
             Finalize(None, probe.close, exitpriority=100)
         if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
-            say(_greeting(probe.run))
+            say(_greeting(probe.run, kind if variable is None else f"{variable} ({kind})"))
         return True
 
 
@@ -141,7 +143,7 @@ def _script_name() -> str | None:
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
 
 
-def _greeting(run: str) -> str:
+def _greeting(run: str, model: str) -> str:
     serving = read_serve_state()
     where = "open with: dashboard serve" if serving is None else f"watch it at {serving.page}"
-    return f"recording run {run}; {where}"
+    return f"recording run {run} of {model}; {where}"

@@ -123,9 +123,10 @@ def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
     assert [frame.scalars["samples"] for frame in journal.frames] == [3.0] * 5
     assert [p.name for p in journal.layouts[0].parameters] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert journal.start.name == "plain_loop.py"
+    assert journal.layouts[0].model == "model"
     assert journal.end is not None
     (line,) = both.recorded.err.splitlines()
-    assert line.startswith(f"nanscope: recording run {journal.start.run}; ")
+    assert line.startswith(f"nanscope: recording run {journal.start.run} of model (Sequential); ")
 
 
 def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path) -> None:
@@ -193,6 +194,14 @@ def test_two_models_have_a_run_each(tmp_path: Path) -> None:
         assert losses_of(journals[f"gan.py ({name})"]) == pytest.approx(printed)
     first, second = both.runs
     assert second.name == f"{first.name}-judge" or second.name == f"{first.name}-painter"
+    models = {journal.layouts[0].model: journal.start.run for journal in journals.values()}
+    said = [line.split("; ")[0] for line in both.recorded.own_lines]
+    assert sorted(said) == sorted(
+        [
+            f"nanscope: recording run {models['judge']} of judge (Sequential)",
+            f"nanscope: recording run {models['painter']} of painter (Linear)",
+        ]
+    )
 
 
 def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path) -> None:
@@ -218,6 +227,13 @@ def test_end_by_exception_is_told_as_without(tmp_path: Path, way: str) -> None:
     assert kinds == ([] if way == "interrupt" else ["exception"])
 
 
+def test_uncaught_anomaly_has_its_public_name(tmp_path: Path) -> None:
+    recorded = finish(start([*DASHBOARD, "run", str(SCRIPTS / "watches_itself.py"), "raise"], tmp_path))
+    assert recorded.code == 1
+    assert any(line.startswith("probe.AnomalyError: ") for line in recorded.err.splitlines())
+    assert "_nanscope" not in recorded.err
+
+
 def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path) -> None:
     assert run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "exit").recorded.code == 3
     terminated = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "terminate")
@@ -238,7 +254,7 @@ def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(tmp_pa
 def test_ranks_that_a_script_starts_are_one_run(tmp_path: Path, method: str) -> None:
     script = str(SCRIPTS / "ranks.py")
     both = run_both(tmp_path / "work", script, method, bare=[script, "fork"])
-    assert_is_one_run_of_two_ranks(both)
+    assert frames_of_two_ranks(both) == (3, 3)
 
 
 def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path) -> None:
@@ -246,24 +262,25 @@ def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path) -> None:
     script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
     ranks = start([torchrun, *options, "--no-python", *DASHBOARD, "run", script], tmp_path)
     bare = finish(start([sys.executable, script, "fork"], tmp_path))
-    assert_is_one_run_of_two_ranks(Both(bare, finish(ranks), Path(os.environ["NANSCOPE_SPOOL"])))
+    assert frames_of_two_ranks(Both(bare, finish(ranks), Path(os.environ["NANSCOPE_SPOOL"]))) == (3, 3)
 
 
 def test_torchrun_below_the_command_records_its_ranks(tmp_path: Path) -> None:
     script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
     command = ["-m", "torch.distributed.run", *options, script]
-    assert_is_one_run_of_two_ranks(run_both(tmp_path / "work", *command, bare=[script, "fork"]))
+    assert frames_of_two_ranks(run_both(tmp_path / "work", *command, bare=[script, "fork"])) == (3, 3)
 
 
-def assert_is_one_run_of_two_ranks(both: Both) -> None:
+def frames_of_two_ranks(both: Both) -> tuple[int, int]:
+    """How many each has, once it is certain that they are one run, and its losses those that were printed."""
     (run,) = both.runs
     of_first, of_second = read_journal(run, 0), read_journal(run, 1)
     assert losses_of(of_first) == pytest.approx(both.printed_losses)
-    assert len(of_second.frames) == 3
     assert (of_first.start.world_size, of_second.start.rank) == (2, 1)
     assert of_first.layouts[0].parameters[0].name == "0.weight"
     assert None not in (of_first.end, of_second.end)
     assert len(both.recorded.own_lines) == 1
+    return len(of_first.frames), len(of_second.frames)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -1,4 +1,6 @@
-"""Uses the probe by itself, for a part of what it trains."""
+"""Uses the probe by itself; told to, trains into a NaN that the probe raises."""
+
+import sys
 
 import torch
 from torch import nn
@@ -8,8 +10,10 @@ from probe.session import Probe
 
 model = nn.Sequential(nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-run = probe.watch(model, optimizer, run="my-own")
+mode = "raise" if "raise" in sys.argv else "detect"
+run = probe.watch(model, optimizer, run="my-own", mode=mode)
 for _ in range(2):
-    model(torch.ones(3, 4)).sum().backward()
+    factor = float("nan") if mode == "raise" else 1.0
+    (factor * model(torch.ones(3, 4)).sum()).backward()
     optimizer.step()
 print(isinstance(run, Probe), run is probe.watch(model))
