@@ -138,7 +138,7 @@ class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
     bins: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     data: bytes
     """(rows, bins) little-endian uint32, row by row; a count beyond 2**32 - 1 stays there. Edges:
-    `probe.magnitudes.BIN_EDGES`. A row of zeros was not measured."""
+    `probe.magnitude_bins.BIN_EDGES`. A row of zeros was not measured."""
 
 
 class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """What every test shares: private folders, a browser, and the proof that nothing of ours is left behind."""
 
+import gc
 import os
 import shutil
 import sys
@@ -25,6 +26,18 @@ def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NANSCOPE_CONNECT", "")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections() -> None:
+    """What is there by now stays: a collection in a test need not walk torch and its trainers every time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries complain about what is never collected."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """After every test: no session, hook, thread or child process that was not there before."""
@@ -44,6 +57,10 @@ def new_threads(before: set[threading.Thread]) -> list[str]:
 
 
 def _children() -> set[int]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there are none: psutil would read every process of the machine to say so
+        return set()
     return {child.pid for child in psutil.Process().children(recursive=True) if _is_ours(child)}
 
 
@@ -71,6 +88,30 @@ def _assert_no_torch_hooks() -> None:
     assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
     assert root_calls.root_calls.is_idle
     assert sys.excepthook is sys.__excepthook__ or "probe" not in getattr(sys.excepthook, "__module__", "")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Where `private_folders` has the probe write; not there before a run is."""
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in one order, and no threads that wait for each other on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def nothing_switched_off(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What a guard of ours catches would otherwise pass unseen."""
+    yield
+    assert "switched off" not in caplog.text
 
 
 @pytest.fixture(scope="session")

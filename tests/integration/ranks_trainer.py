@@ -9,32 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler
+from trainer_models import make_data, make_net
 
 BATCH_SIZE = 4
 STEPS = 4
 RATE = 0.1
-
-
-class Root(nn.Module):
-    """Takes the root of something negative in its last call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.calls += 1
-        return torch.sqrt(inputs - 9) if self.calls == STEPS else inputs
-
-
-def make_net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), Root(), nn.Linear(16, 3))
-
-
-def make_data() -> tuple[Tensor, Tensor]:
-    return torch.randn(32, 6, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 3
 
 
 class Wrapped(nn.Module):
@@ -42,7 +22,7 @@ class Wrapped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = make_net()
+        self.net = make_net(poisoned=True)
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         logits = self.net(inputs)
@@ -57,7 +37,7 @@ def train_with_lightning() -> None:
     class Net(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = make_net()
+            self.net = make_net(poisoned=True)
 
         def training_step(self, batch: Any, index: int) -> Tensor:
             return F.cross_entropy(self.net(batch[0]), batch[1])
@@ -66,7 +46,7 @@ def train_with_lightning() -> None:
             return torch.optim.SGD(self.parameters(), lr=RATE)
 
         def train_dataloader(self) -> Any:
-            data = TensorDataset(*make_data())
+            data = make_data()
             # The trainer's own sampler would shuffle.
             return DataLoader(data, BATCH_SIZE, sampler=DistributedSampler(data, shuffle=False))
 
@@ -82,7 +62,7 @@ def train_with_huggingface() -> None:
 
     from probe.integrations.huggingface import NanscopeCallback
 
-    rows = [{"inputs": row, "labels": label} for row, label in zip(*make_data(), strict=True)]
+    rows = [{"inputs": row, "labels": label} for row, label in make_data()]
     arguments = TrainingArguments(
         output_dir="out",
         use_cpu=True,

@@ -14,30 +14,29 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.tracking import GeneralTracker
 from gradient_sums import GradientSums
-from journals import Journal, read_journal
+from run_numbers import norms_of, run_of, scalars_of, steps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import optimizer as torch_optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from trainer_models import make_loader, make_net
 
-from probe.columns import unpack_column
 from probe.integrations import accelerate as integration
 from probe.integrations.accelerate import AcceleratedRun, watch
+
+pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
 
 class Loop:
     """A loop as Accelerate's documentation has it, which notes its own losses and gradients."""
 
     def __init__(self, model: nn.Module | None = None, **options: Any) -> None:
-        torch.manual_seed(0)
-        model = model or nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        model = model or make_net()
         self.accelerator = Accelerator(cpu=True, **options)
         self.sums = GradientSums(model)
-        inputs = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         halving = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         self.model, self.optimizer, self.loader, self.schedule = self.accelerator.prepare(
-            model, optimizer, DataLoader(TensorDataset(inputs, torch.arange(32) % 3), batch_size=4), halving
+            model, optimizer, make_loader(), halving
         )
         self.losses: list[float] = []
         self.before_step: Callable[[], None] = lambda: None
@@ -66,21 +65,11 @@ class Loop:
 
 
 @pytest.fixture(autouse=True)
-def nothing_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What a guard catches of ours would otherwise pass unseen."""
-    yield
-    assert "switched off" not in caplog.text
-
-
-@pytest.fixture(autouse=True)
 def own_state() -> Iterator[None]:
-    """One thread, and none of the state that all accelerators of a process share."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """None of the state that all accelerators of a process share."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    torch.set_num_threads(before)
     gc.collect()
 
 
@@ -95,33 +84,13 @@ def optimizer_hooks() -> list[int]:
     return list(torch_optimizer._global_optimizer_post_hooks)
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
-def run_of(spool: Path) -> Journal:
-    (folder,) = spool.iterdir()
-    return read_journal(folder)
-
-
-def norms_of(run: Journal) -> np.ndarray:
-    """(steps, parameters) L2 norms of the gradients as recorded."""
-    columns = [next(c for c in frame.columns if c.name == "grad_norm") for frame in run.frames]
-    return np.array([unpack_column(column) for column in columns])
-
-
-def scalars_of(run: Journal, name: str) -> list[float | None]:
-    return [frame.scalars.get(name) for frame in run.frames]
-
-
 def test_accelerate_prepared_model_is_recorded_under_its_own_names(spool: Path) -> None:
     loop = Loop()
     with loop.watch():
         loop.train()
     run = run_of(spool)
     assert [parameter.name for parameter in run.layouts[0].parameters][:2] == ["0.weight", "0.bias"]
-    assert [frame.step for frame in run.frames] == list(range(8))
+    assert steps_of(run) == list(range(8))
     assert scalars_of(run, "samples") == [4] * 8
     np.testing.assert_allclose(scalars_of(run, "loss"), loop.losses, rtol=1e-6)
     np.testing.assert_allclose(norms_of(run), loop.sums.norms(), rtol=1e-5)
@@ -142,7 +111,7 @@ def test_accelerate_accumulation_is_one_step_with_the_divisor_undone(spool: Path
         loop.train()
     run = run_of(spool)
     sums = np.reshape(loop.losses, (2, 4)).sum(axis=1)
-    assert [frame.step for frame in run.frames] == [0, 1]
+    assert steps_of(run) == [0, 1]
     assert scalars_of(run, "samples") == [16, 16]
     np.testing.assert_allclose(scalars_of(run, "loss"), sums, rtol=1e-6)
     np.testing.assert_allclose(scalars_of(run, "loss_raw"), sums / 4, rtol=1e-6)
@@ -171,26 +140,14 @@ def test_accelerate_autocast_inside_the_forward_is_recorded(spool: Path) -> None
     np.testing.assert_allclose(norms_of(run), loop.sums.norms(), rtol=1e-5)
 
 
-class Root(nn.Module):
-    """Takes the root of something negative in its fourth training call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.calls += 1
-        return torch.sqrt(inputs - 9) if self.calls == 4 else inputs
-
-
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_accelerate_origin_of_a_nan_is_named(spool: Path, precision: str) -> None:
-    loop = Loop(nn.Sequential(nn.Linear(6, 16), Root(), nn.Linear(16, 3)), mixed_precision=precision)
+    loop = Loop(make_net(poisoned=True), mixed_precision=precision)
     with loop.watch():
         loop.train()
     (event,) = [event for event in run_of(spool).latest_events if event.kind == "nonfinite_loss"]
     assert event.origin is not None
-    assert (event.step, event.origin.op, event.origin.module) == (3, "sqrt", "1")
+    assert (event.step, event.origin.op, event.origin.module) == (3, "sqrt", "2")
 
 
 def test_accelerate_progress_is_logged_with_the_step_it_belongs_to(spool: Path) -> None:

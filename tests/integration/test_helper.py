@@ -62,8 +62,10 @@ def test_helper_does_not_keep_a_waiting_parent_waiting(site: Site) -> None:
 
 
 def test_helper_that_is_killed_is_replaced(site: Site, helper: psutil.Process) -> None:
+    work = helper.cmdline()
     os.kill(helper.pid, signal.SIGKILL)
     wait_until(lambda: site.helper_pid() not in (None, helper.pid), "no new helper came")
+    assert psutil.Process(site.helper_pid()).cmdline() == work
 
 
 def test_helper_second_one_waits_for_the_first(site: Site, helper: psutil.Process) -> None:
@@ -98,6 +100,7 @@ def test_helper_ignores_files_that_are_called_like_its_modules(site: Site, tmp_p
     site.environment["PYTHONPATH"] = str(research)
     site.start_trainer(cwd=research)
     wait_until(lambda: bool(host_samples(site)), "the helper wrote nothing")
+    assert host_samples(site)[0].state == "running"
 
 
 def host_samples(site: Site) -> list[HostSample]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gradient_sums import GradientSums
-from journals import Journal, read_journal
+from run_numbers import norms_of, run_of, runs_of, scalars_of, steps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
@@ -27,9 +27,10 @@ from transformers import (
 )
 
 import probe
-from probe.columns import unpack_column
 from probe.integrations import huggingface as integration
 from probe.integrations.huggingface import NanscopeCallback
+
+pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 TEXT = {
@@ -103,24 +104,10 @@ class NotingTrainer(Trainer):
 
 
 @pytest.fixture(autouse=True)
-def nothing_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What a guard catches of ours would otherwise pass unseen."""
+def collected() -> Iterator[None]:
+    """A trainer is a cycle, and holds its callbacks."""
     yield
-    assert "switched off" not in caplog.text
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
     gc.collect()
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
 
 
 def arguments_in(tmp_path: Path, **options: Any) -> TrainingArguments:
@@ -145,31 +132,11 @@ def train(tmp_path: Path, model: nn.Module, data: Any, **options: Any) -> Noting
     return trainer
 
 
-def runs_of(spool: Path) -> list[Journal]:
-    """In the order of their beginnings."""
-    return sorted((read_journal(folder) for folder in spool.iterdir()), key=lambda run: run.start.incarnation)
-
-
-def run_of(spool: Path) -> Journal:
-    (run,) = runs_of(spool)
-    return run
-
-
-def norms_of(run: Journal) -> np.ndarray:
-    """(steps, parameters) L2 norms of the gradients as recorded."""
-    columns = [next(c for c in frame.columns if c.name == "grad_norm") for frame in run.frames]
-    return np.array([unpack_column(column) for column in columns])
-
-
-def scalars_of(run: Journal, name: str) -> list[float | None]:
-    return [frame.scalars.get(name) for frame in run.frames]
-
-
 @pytest.mark.parametrize(("make", "data"), [(gpt2, texts), (llama, texts), (bert, reviews)])
 def test_huggingface_step_is_what_the_trainer_logs(tmp_path: Path, spool: Path, make: Any, data: Any) -> None:
     trainer = train(tmp_path, make(), data())
     run = run_of(spool)
-    assert [frame.step for frame in run.frames] == list(range(8))
+    assert steps_of(run) == list(range(8))
     assert scalars_of(run, "samples") == [2] * 8
     np.testing.assert_allclose(
         scalars_of(run, "loss"), [entry["loss"] for entry in trainer.logged], rtol=1e-6
@@ -200,7 +167,7 @@ def test_huggingface_accumulation_over_tokens_is_one_step_with_the_summed_loss(
 ) -> None:
     trainer = train(tmp_path, llama(), texts(), gradient_accumulation_steps=4)
     run = run_of(spool)
-    assert [frame.step for frame in run.frames] == [0, 1]
+    assert steps_of(run) == [0, 1]
     assert scalars_of(run, "samples") == [8, 8]
     np.testing.assert_allclose(
         scalars_of(run, "loss"), [entry["loss"] for entry in trainer.logged], rtol=1e-6
@@ -211,19 +178,24 @@ def test_huggingface_accumulation_over_tokens_is_one_step_with_the_summed_loss(
 def test_huggingface_accumulation_over_batches_has_its_divisor_undone(tmp_path: Path, spool: Path) -> None:
     trainer = train(tmp_path, Classifier(), reviews(), gradient_accumulation_steps=4)
     run = run_of(spool)
+    assert steps_of(run) == [0, 1]
     means = [entry["loss"] for entry in trainer.logged]
     np.testing.assert_allclose(scalars_of(run, "loss_raw"), means, rtol=1e-6)
     np.testing.assert_allclose(scalars_of(run, "loss"), np.array(means) * 4, rtol=1e-6)
 
 
 def test_huggingface_label_smoothing_is_in_the_loss(tmp_path: Path, spool: Path) -> None:
-    trainer = train(tmp_path, llama(), texts(), label_smoothing_factor=0.3)
-    np.testing.assert_allclose(scalars_of(run_of(spool), "loss"), trainer.losses, rtol=1e-6)
+    plain = train(tmp_path, llama(), texts()).losses
+    smoothed = train(tmp_path, llama(), texts(), label_smoothing_factor=0.3).losses
+    assert plain != pytest.approx(smoothed, rel=1e-3)
+    recorded = [scalars_of(run, "loss") for run in runs_of(spool)]
+    assert recorded == [pytest.approx(plain, rel=1e-6), pytest.approx(smoothed, rel=1e-6)]
 
 
 def test_huggingface_bf16_records_the_loss_and_the_gradients_of_autocast(tmp_path: Path, spool: Path) -> None:
     trainer = train(tmp_path, llama(), texts(), bf16=True)
     run = run_of(spool)
+    assert steps_of(run) == list(range(8))
     np.testing.assert_allclose(scalars_of(run, "loss"), trainer.losses, rtol=1e-6)
     np.testing.assert_allclose(norms_of(run), trainer.sums.norms(), rtol=1e-5)
 

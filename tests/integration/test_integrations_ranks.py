@@ -10,9 +10,9 @@ import pytest
 import ranks_trainer
 import torch
 from journals import Journal, read_journal
+from run_numbers import norms_of, scalars_of
 from torch.nn import functional as F
-
-from probe.columns import unpack_column
+from trainer_models import make_data, make_net
 
 SCRIPT = Path(ranks_trainer.__file__)
 COMMANDS = {
@@ -26,7 +26,7 @@ COMMANDS = {
 
 def train_in_float64() -> tuple[list[float], np.ndarray]:
     """Losses and (steps, parameters) gradient norms of both ranks together, without the last batch."""
-    model, (inputs, targets) = ranks_trainer.make_net().double(), ranks_trainer.make_data()
+    model, (inputs, targets) = make_net().double(), make_data().tensors
     losses, norms = [], []
     for rows in torch.arange(len(inputs)).split(2 * ranks_trainer.BATCH_SIZE)[:-1]:
         loss = F.cross_entropy(model(inputs[rows].double()), targets[rows])
@@ -37,11 +37,6 @@ def train_in_float64() -> tuple[list[float], np.ndarray]:
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter -= ranks_trainer.RATE * gradient
     return losses, np.array(norms)
-
-
-def norms_of(run: Journal) -> np.ndarray:
-    columns = [next(c for c in frame.columns if c.name == "grad_norm") for frame in run.frames]
-    return np.array([unpack_column(column) for column in columns])
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
@@ -66,7 +61,7 @@ def test_integration_on_two_ranks_records_one_run_of_reduced_gradients(trained: 
         assert {frame.stage for frame in run.frames} == {"reduced"}
         np.testing.assert_allclose(norms_of(run)[:-1], norms, rtol=1e-4)
         assert run.end is not None
-    each = np.array([[frame.scalars["loss"] for frame in run.frames[:-1]] for run in trained])
+    each = np.array([scalars_of(run, "loss")[:-1] for run in trained])
     np.testing.assert_allclose(each.mean(axis=0), losses, rtol=1e-4)
 
 
@@ -74,8 +69,7 @@ def test_integration_on_two_ranks_counts_the_samples_of_each(
     trained: list[Journal],
 ) -> None:
     for run in trained:
-        samples = [frame.scalars.get("samples") for frame in run.frames]
-        assert samples == [ranks_trainer.BATCH_SIZE] * ranks_trainer.STEPS
+        assert scalars_of(run, "samples") == [ranks_trainer.BATCH_SIZE] * ranks_trainer.STEPS
 
 
 def test_integration_on_two_ranks_names_the_origin_of_a_nan(

@@ -142,7 +142,8 @@ def test_detectors_survive_any_finite_norms_after_the_warm_up(seed: int, variety
             total = float(np.sqrt(np.square(norms).sum()))
         plain = changed(observe_norms(i, [1.0] * 6, per_layer=2), loss=norms[0], total_grad_norm=total)
         steps.append(changed(plain, grad_norm=norms, grad_max_abs=norms))
-    run_detectors(steps, default_detectors(thresholds))
+    found = [(step, finding.kind) for step, finding in run_detectors(steps, default_detectors(thresholds))]
+    assert len(found) == len(set(found))
 
 
 def test_detectors_survive_a_model_without_parameters() -> None:

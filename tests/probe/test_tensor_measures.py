@@ -9,7 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probe.tensor_measures import activation_statistics, difference_norms, dot_products, unit_activity
+from probe.kernels import binding
+from probe.kernels.binding import Kernel
+from probe.tensor_measures import (
+    ActivationRows,
+    activation_statistics,
+    difference_norms,
+    dot_products,
+    unit_activity,
+)
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -46,6 +54,7 @@ def test_activation_statistics_of_every_dtype_match_reference(dtype: torch.dtype
     for index, tensor in enumerate(tensors):
         expected = activation_reference(tensor, -1.5, 1.5)
         np.testing.assert_allclose(measured.block[:, index], expected, rtol=1e-5, atol=1e-6)
+    assert not measured.missing.any()
 
 
 def test_activation_statistics_with_bounds_of_each_and_none_count_only_where_asked() -> None:
@@ -80,12 +89,68 @@ def test_activation_statistics_of_unusual_memory_match_reference(tensor: Tensor)
     measured = activation_statistics([normal(2), tensor, normal(3)], saturation=0.5)
     expected = activation_reference(dense, -0.5, 0.5)
     np.testing.assert_allclose(measured.block[:, 1], expected, rtol=1e-4, atol=1e-6 * expected[1])
+    assert not measured.missing.any()
 
 
 def test_activation_statistics_of_empty_and_meta_are_missing() -> None:
     measured = activation_statistics([torch.empty(0, 3), torch.empty(2, device="meta"), torch.ones(1)])
     assert measured.missing.tolist() == [True, True, False]
     assert not measured.block[:, :2].any()
+
+
+@pytest.fixture
+def kernel(way: None) -> Kernel:
+    found = binding.kernel()
+    if found is None:
+        pytest.skip("there is no kernel")
+    return found
+
+
+ONE_BY_ONE = {
+    "normal": normal(2, 3, 40),
+    "with zeros": torch.relu(normal(64, 8)),
+    "nan and inf": torch.tensor([math.nan, -math.inf, 0.0, 2.0]),
+    "huge": torch.tensor([3e38, -3e38]),
+    "half": normal(9).half(),
+    "double": normal(70).double(),
+    "complex": torch.complex(normal(5), normal(5)),
+    "channels last": normal(2, 6, 5, 5).to(memory_format=torch.channels_last),
+    "scalar": torch.tensor(-3.0),
+    "part of a graph": normal(4).requires_grad_() * 2,
+}
+
+
+def test_activation_rows_are_the_statistics_of_each_whatever_came_before(kernel: Kernel) -> None:
+    rows, bounds = ActivationRows(kernel), [(-0.5, 0.5), None]
+    listed = [*ONE_BY_ONE.values()] * 60
+    for number, tensor in enumerate(listed):
+        assert rows.measure(number, tensor, bounds[number % 2])
+        assert rows.zero_fraction(number) == float((tensor == 0).double().mean())
+    parts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in listed]
+    found = rows.fetch(np.array(parts, dtype=np.float64))
+    detached = [tensor.detach() for tensor in listed]
+    expected = [
+        activation_statistics([tensor], saturation=[bounds[number % 2]]).block[:, 0]
+        for number, tensor in enumerate(detached)
+    ]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("tensor", [normal(1, 4).expand(3, 4), normal(8, 9)[:, ::2], torch.empty(0)])
+def test_activation_rows_leave_what_is_no_piece_of_memory_to_torch(kernel: Kernel, tensor: Tensor) -> None:
+    rows = ActivationRows(kernel)
+    assert not rows.measure(0, tensor, None)
+    assert rows.measure(1, torch.ones(3), None)
+    assert rows.fetch(np.array([12.0, 3.0]))[1, :3].tolist() == [1, 1, 1]
+
+
+def test_activation_rows_know_the_active_units_of_the_newest(kernel: Kernel) -> None:
+    rows = ActivationRows(kernel)
+    for dim, tensor in [(1, torch.eye(5)[:3]), (0, torch.eye(5)[:3]), (1, torch.zeros(2, 3, 2, 2))]:
+        rows.measure(0, tensor, None)
+        assert rows.active_units(tensor, dim).tolist() == unit_activity(tensor, dim).tolist()
+    rows.measure(0, torch.tensor(0.0), None)
+    assert rows.active_units(torch.tensor(0.0), -1).tolist() == [False]
 
 
 def test_activation_statistics_with_bounds_for_another_number_are_refused() -> None:

@@ -1,7 +1,8 @@
-"""One rank of a distributed training: `python ranks.py FOLDER LOOP...`, started by `test_setups_distributed`.
+"""The ranks of a distributed training: `python ranks.py FOLDER WORLD_SIZE LOOP...`.
 
-Runs each loop without and with the probe, and leaves in FOLDER what this rank saw (`LOOP-RANK.pt`) and the
-journals (`LOOP/spool`).
+`test_setups_distributed` starts it, and says where the modules of the tests are. The ranks are forked from
+one process, which imports torch for all of them. Each runs every loop without and with the probe, and leaves
+in FOLDER what it saw (`LOOP-RANK.pt`) and the journals (`LOOP/spool`).
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
 import torch
 import torch.distributed as dist
-from reference import Scene, local, small_model
+from reference import Scene, local
+from small_training import small_model
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.multiprocessing import start_processes
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -298,8 +299,9 @@ def run(name: str, folder: Path) -> None:
     torch.save(seen, folder / f"{name}-{dist.get_rank()}.pt")
 
 
-def main(folder: Path, names: list[str]) -> None:
+def be_rank(rank: int, world_size: int, folder: Path, names: list[str]) -> None:
     """Join the group, run the loops, leave."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     for name in names:
@@ -309,5 +311,5 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    assert os.environ["MASTER_ADDR"]
-    main(Path(sys.argv[1]), sys.argv[2:])
+    size = int(sys.argv[2])
+    start_processes(be_rank, (size, Path(sys.argv[1]), sys.argv[3:]), nprocs=size, start_method="fork")

@@ -1,8 +1,9 @@
 """What the probe's numbers are held against: a loop's own word on every step, in float64, without the probe.
 
-A training loop is a function of a `Scene`. It is run twice from the same seed, without and with the probe; at
-the moment that INTERFACES names it calls `scene.note`, which reads `p.grad` itself. `recorded` then proves
-that weights, losses and random state are bit-identical, and that every frame says what the plain run saw.
+A training loop is a function of a `Scene`. `recorded` runs it twice from the same seed, without and with the
+probe; when the gradients are those that a frame is about it calls `scene.note`, which reads `p.grad` itself.
+`Recording.differences` says in what weights, losses and random state are not bit-identical, and where a frame
+does not say what the run without the probe saw.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Scene:
         raw.backward()
 
     def note(self, model: nn.Module, *, stage: str = "local", number: int | None = None) -> None:
-        """Take down a step: gradients are what INTERFACES says they are at this moment."""
+        """Take down a step: its frame is about the gradients of this moment."""
         following = self.steps[-1].number + 1 if self.steps else 0
         self.steps.append(
             Step(
@@ -94,79 +95,112 @@ class Scene:
         self._losses, self._raws, self._samples = [], [], 0
 
 
-def recorded(loop: Callable[[Scene], nn.Module], folder: Path, *, check: bool = True) -> Journal:
-    """Run the loop without and with the probe, compare all that can be compared, return the journal.
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What a run with the probe left, beside what the same run without it had."""
+
+    journal: Journal
+    steps: list[Step]
+    """As the run without the probe saw them."""
+    disturbances: list[str]
+    """In what the run with the probe was another one: weights, buffers, losses, random state."""
+
+    def differences(self, *, frames: int) -> list[str]:
+        """Everything that is not as it must be: the run itself, and every number of its frames.
+
+        Args:
+            frames: how many there must be, in the test's own words.
+        """
+        found = [] if len(self.steps) == frames else [f"{len(self.steps)} steps noted, not {frames}"]
+        return found + self.disturbances + frame_differences(self.journal, self.steps)
+
+
+def recorded(loop: Callable[[Scene], nn.Module], folder: Path) -> Recording:
+    """Run the loop without and with the probe.
 
     Args:
         loop: trains and returns the model that it trained.
         folder: for the journal.
-        check: whether the frames are compared too, one by one, in order.
     """
     plain, watched = Scene(None), Scene(folder / "spool")
-    states = []
+    states, random_states = [], []
     for scene in (plain, watched):
         torch.manual_seed(7)
-        model = loop(scene)
-        states.append((model.state_dict(), torch.get_rng_state()))
-    assert_same_state(states[0][0], states[1][0])
-    assert torch.equal(states[0][1], states[1][1]), "the probe has drawn random numbers"
-    assert [step.loss for step in plain.steps] == [step.loss for step in watched.steps] or _has_nan(plain)
+        states.append(loop(scene).state_dict())
+        random_states.append(torch.get_rng_state())
+    disturbances = state_differences(*states)
+    if not torch.equal(*random_states):
+        disturbances.append("the probe has drawn random numbers")
+    if not np.array_equal(_losses_of(plain), _losses_of(watched), equal_nan=True):
+        disturbances.append("losses differ from the run without the probe")
     journal = read_journal(folder / "spool" / "run")
-    if check:
-        assert_frames(journal, plain.steps)
-    return journal
+    return Recording(journal=journal, steps=plain.steps, disturbances=disturbances)
 
 
-def assert_same_state(expected: dict[str, Any], actual: dict[str, Any]) -> None:
-    """Weights and buffers are equal to the last bit, NaN included."""
-    assert expected.keys() == actual.keys()
-    for name, value in expected.items():
-        assert value.dtype == actual[name].dtype, name
-        same = torch.equal(_bits(value), _bits(actual[name]))
-        assert same, f"{name} differs from the run without the probe"
+def state_differences(expected: dict[str, Any], actual: dict[str, Any]) -> list[str]:
+    """Weights and buffers that are not equal to the last bit, NaN included."""
+    if expected.keys() != actual.keys():
+        return [f"the state has {list(actual)}, not {list(expected)}"]
+    return [
+        f"{name} differs from the run without the probe"
+        for name, value in expected.items()
+        if value.dtype != actual[name].dtype or not torch.equal(_bits(value), _bits(actual[name]))
+    ]
 
 
-def assert_frames(journal: Journal, steps: list[Step], *, rtol: float = 1e-5) -> None:
-    """Every frame has the numbers of its step, and there are no others."""
-    assert [frame.step for frame in journal.frames] == [step.number for step in steps]
+def frame_differences(journal: Journal, steps: list[Step]) -> list[str]:
+    """Every number of every frame that is not its step's; and frames too few or too many."""
+    numbers, expected = [frame.step for frame in journal.frames], [step.number for step in steps]
+    if numbers != expected:
+        return [f"frames of the steps {numbers}, not {expected}"]
     layouts = {layout.layout: layout for layout in journal.layouts}
+    found = []
     for frame, step in zip(journal.frames, steps, strict=True):
-        assert "probe_failures" not in frame.scalars, f"a part of the probe failed at step {frame.step}"
-        assert_gradients(frame, layouts[frame.layout], step.gradients, rtol=rtol)
+        if "probe_failures" in frame.scalars:
+            found.append(f"step {frame.step}: a part of the probe failed")
+        if frame.stage != step.stage:
+            found.append(f"step {frame.step}: stage {frame.stage}, not {step.stage}")
+        found += gradient_differences(frame, layouts[frame.layout], step.gradients)
         for name, value in (("loss", step.loss), ("loss_raw", step.raw), ("samples", step.samples or None)):
-            found = frame.scalars.get(name)
-            assert (found is None) == (value is None), f"step {frame.step}: {name} {found}, not {value}"
-            if value is not None:
-                np.testing.assert_allclose(found, value, rtol=1e-6, err_msg=f"step {frame.step}: {name}")
-        assert frame.stage == step.stage, f"step {frame.step}: stage {frame.stage}, not {step.stage}"
+            found += _scalar_differences(frame, name, value, rtol=1e-6)
+    return found
 
 
-def assert_gradients(
+def gradient_differences(
     frame: Frame, layout: Layout, gradients: dict[str, Tensor | None], *, rtol: float = 1e-5
-) -> None:
-    """All statistics, the missing flags and the total norm of one frame are those of `gradients`."""
+) -> list[str]:
+    """Statistics, missing flags and the total norm of one frame that are not those of `gradients`."""
     names = [parameter.name for parameter in layout.parameters]
     expected = [statistics_of(gradients.get(name)) for name in names]
     flags = np.unpackbits(np.frombuffer(frame.missing, dtype=np.uint8))[: len(names)].tolist()
     missing = [bool(flag) for flag in flags] or [False] * len(names)
-    assert dict(zip(names, missing, strict=True)) == {
-        name: row is None for name, row in zip(names, expected, strict=True)
-    }, f"missing flags of step {frame.step}"
+    found = [
+        f"step {frame.step}: {name} is {'' if flag else 'not '}missing"
+        for name, flag, row in zip(names, missing, expected, strict=True)
+        if flag != (row is None)
+    ]
     columns = {column.name: unpack_column(column) for column in frame.columns}
     for position, statistic in enumerate(STATISTICS):
-        found = columns.get(f"grad_{statistic}", np.zeros(len(names)))
-        wanted = [0.0 if row is None else row[position] for row in expected]
-        # A mean may cancel: what it may be off by is measured by the elements that it is the mean of.
-        slack = [0.0 if row is None or not math.isfinite(row[1]) else 1e-6 * row[1] for row in expected]
-        for name, got, want, allowed in zip(names, found, wanted, slack, strict=True):
-            np.testing.assert_allclose(
-                got, want, rtol=rtol, atol=allowed, err_msg=f"step {frame.step}: {statistic} of {name}"
-            )
+        values = columns.get(f"grad_{statistic}", np.zeros(len(names)))
+        for name, value, row in zip(names, values, expected, strict=True):
+            wanted = 0.0 if row is None else row[position]
+            # A mean may cancel: what it may be off by is measured by the elements that it is the mean of.
+            slack = 0.0 if row is None or not math.isfinite(row[1]) else 1e-6 * row[1]
+            if not np.isclose(value, wanted, rtol=rtol, atol=slack, equal_nan=True):
+                found.append(f"step {frame.step}: {statistic} of {name} {value}, not {wanted}")
     norms = [row[0] for row in expected if row is not None]
-    total = frame.scalars.get("grad_norm")
-    assert (total is None) == (not norms), f"step {frame.step}: total norm {total}"
-    if norms:
-        np.testing.assert_allclose(total, math.sqrt(sum(norm * norm for norm in norms)), rtol=rtol)
+    total = math.sqrt(sum(norm * norm for norm in norms)) if norms else None
+    return found + _scalar_differences(frame, "grad_norm", total, rtol=rtol)
+
+
+def _scalar_differences(frame: Frame, name: str, wanted: float | None, *, rtol: float) -> list[str]:
+    """None is a scalar that the frame must not have."""
+    value = frame.scalars.get(name)
+    if value is None or wanted is None:
+        agree = value is wanted
+    else:
+        agree = bool(np.isclose(value, wanted, rtol=rtol, atol=0.0, equal_nan=True))
+    return [] if agree else [f"step {frame.step}: {name} {value}, not {wanted}"]
 
 
 def statistics_of(gradient: Tensor | None) -> tuple[float, ...] | None:
@@ -196,18 +230,6 @@ def clean(name: str) -> str:
     return name
 
 
-def small_model() -> nn.Sequential:
-    """A little of everything: BatchNorm buffers, dropout's random numbers, two sizes of tensors."""
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
-
-
-def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(8, 6) inputs and (8,) classes, the same ones every time."""
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        yield torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
-
-
 def layer(model: nn.Module, index: int) -> Any:
     """One child of a Sequential."""
     assert isinstance(model, nn.Sequential)
@@ -220,5 +242,6 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(widths[tensor.element_size()])
 
 
-def _has_nan(scene: Scene) -> bool:
-    return any(step.loss is not None and math.isnan(step.loss) for step in scene.steps)
+def _losses_of(scene: Scene) -> np.ndarray:
+    """NaN for a step without one too: which steps have a loss does not depend on the probe."""
+    return np.array([math.nan if step.loss is None else step.loss for step in scene.steps])

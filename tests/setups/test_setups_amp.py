@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from reference import Scene, batches, layer, recorded, small_model
+from reference import Scene, layer, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +38,7 @@ def test_autocast_to_bfloat16_changes_no_number(tmp_path: Path, cache: bool) -> 
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 @pytest.mark.parametrize("optimizer_name", list(MAKERS))
@@ -63,7 +64,7 @@ def test_scaled_step_says_which_gradient_it_has(tmp_path: Path, optimizer_name: 
                 scaler.update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=5) == []
 
 
 def note_unscaled(scene: Scene, model: nn.Module, scaler: Any) -> None:
@@ -95,7 +96,7 @@ def test_unscaled_and_clipped_step_has_the_unscaled_gradients_before_clipping(
                 scaler.update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 @pytest.mark.parametrize("divisor", [1, 2])
@@ -117,7 +118,7 @@ def test_scaled_accumulation_undoes_scale_and_divisor(tmp_path: Path, divisor: i
                     optimizer.zero_grad()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 @pytest.mark.parametrize("optimizer_name", list(MAKERS))
@@ -151,8 +152,9 @@ def test_overflow_is_a_counted_step_without_an_update(
                 assert same == (index in (1, 2))
         return model
 
-    journal = recorded(loop, tmp_path)
-    (event,) = journal.latest_events
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=5) == []
+    (event,) = recording.journal.latest_events
     assert (event.kind, event.severity, event.step, event.count) == ("amp_overflow", "info", 1, 2)
 
 
@@ -172,7 +174,7 @@ def test_disabled_scaler_is_as_if_there_were_none(tmp_path: Path) -> None:
                 scaler.update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_scaler_of_two_losses_gives_their_unscaled_sum(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_scaler_of_two_losses_gives_their_unscaled_sum(tmp_path: Path) -> None:
                 scaler.update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_forward_that_casts_by_itself_is_measured_as_it_is(tmp_path: Path) -> None:
@@ -220,4 +222,4 @@ def test_forward_that_casts_by_itself_is_measured_as_it_is(tmp_path: Path) -> No
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import Scene, batches, recorded, small_model
+from reference import Scene, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.nn import functional as F
@@ -66,7 +67,7 @@ def test_compiled_model_has_the_numbers_of_its_run_without_the_probe(tmp_path: P
         counts.append((counter.frame_count, counter.op_count))
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=5) == []
     assert counts[0] == counts[1]
     assert counts[0][0] == 1
 
@@ -102,7 +103,7 @@ def test_inductor_model_has_the_numbers_of_its_run_without_the_probe(tmp_path: P
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -130,7 +131,7 @@ def test_compiled_update_ends_a_step_at_the_next_forward_and_says_so(
         return model
 
     with caplog.at_level(logging.WARNING, "probe"):
-        recorded(loop, tmp_path)
+        assert recorded(loop, tmp_path).differences(frames=6) == []
     (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("probe")]
     assert "no optimizer hook tells of it (a compiled optimizer.step, say)" in told
 
@@ -152,7 +153,7 @@ def test_compiled_update_after_accumulation_is_one_step(tmp_path: Path) -> None:
             model(inputs)
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_compiled_training_step_ends_at_the_next_backward(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_compiled_training_step_ends_at_the_next_backward(tmp_path: Path) -> Non
                 update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=5) == []
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -206,9 +207,10 @@ def test_compiled_model_and_hooked_update_in_one_function_add_no_graph(tmp_path:
         counts.append((counter.frame_count, counter.op_count))
         return model
 
-    journal = recorded(loop, tmp_path, check=False)
+    recording = recorded(loop, tmp_path)
+    assert recording.disturbances == []
     assert counts[0] == counts[1]
-    assert not any("probe_failures" in frame.scalars for frame in journal.frames)
+    assert not any("probe_failures" in frame.scalars for frame in recording.journal.frames)
 
 
 def test_checkpoint_inside_a_compiled_model_is_one_forward(tmp_path: Path) -> None:
@@ -235,4 +237,4 @@ def test_checkpoint_inside_a_compiled_model_is_one_forward(tmp_path: Path) -> No
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from journals import read_journal
-from reference import Scene, batches, recorded, small_model
+from reference import Scene, recorded
+from small_training import batches, small_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,7 +37,7 @@ def test_loop_on_a_gpu_has_every_number_of_its_gradients(tmp_path: Path, fused: 
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_scaled_half_precision_on_a_gpu_is_measured_unscaled(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_scaled_half_precision_on_a_gpu_is_measured_unscaled(tmp_path: Path) -> 
                 scaler.update()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_step_on_a_side_stream_is_measured_after_its_backward(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_step_on_a_side_stream_is_measured_after_its_backward(tmp_path: Path) ->
         torch.cuda.current_stream().wait_stream(stream)
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_model_moved_to_the_gpu_in_mid_run_keeps_its_rows(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_model_moved_to_the_gpu_in_mid_run_keeps_its_rows(tmp_path: Path) -> Non
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_whole_step_captured_in_a_graph_is_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from journals import read_journal
-from reference import Scene, assert_gradients, batches, layer, recorded, small_model
+from reference import Scene, gradient_differences, layer, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,7 +28,7 @@ def test_plain_loop_has_every_number_of_its_gradients(tmp_path: Path, given: boo
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=6) == []
 
 
 def test_plain_loop_of_large_tensors_agrees_with_gradients_recomputed_in_float64(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_plain_loop_of_large_tensors_agrees_with_gradients_recomputed_in_float64
     journal = read_journal(tmp_path / "run")
     for frame, (gradients, loss) in zip(journal.frames, twins, strict=True):
         # float32 arithmetic of the training itself is what limits this comparison.
-        assert_gradients(frame, journal.layouts[0], gradients, rtol=1e-4)
+        assert gradient_differences(frame, journal.layouts[0], gradients, rtol=1e-4) == []
         assert frame.scalars["loss"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -80,7 +81,7 @@ def test_accumulation_is_one_step_with_summed_gradients(tmp_path: Path, form: st
                     optimizer.zero_grad()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 @pytest.mark.parametrize("divisor", [1, 3])
@@ -99,8 +100,9 @@ def test_accumulation_that_ends_early_is_a_step_of_fewer_micro_steps(tmp_path: P
                     optimizer.zero_grad()
         return model
 
-    journal = recorded(loop, tmp_path)
-    assert [frame.scalars["samples"] for frame in journal.frames] == [24.0, 16.0]
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=2) == []
+    assert [frame.scalars["samples"] for frame in recording.journal.frames] == [24.0, 16.0]
 
 
 def test_bad_micro_batch_of_an_accumulation_is_named(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_several_losses_of_one_step_are_summed(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_backward_of_a_vector_has_gradients_and_no_loss(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_backward_of_a_vector_has_gradients_and_no_loss(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_two_backwards_through_one_graph_are_one_step(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_two_backwards_through_one_graph_are_one_step(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_parameter_groups_with_rates_of_their_own_are_one_step(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_parameter_groups_with_rates_of_their_own_are_one_step(tmp_path: Path) -
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_two_optimizers_after_one_backward_are_two_frames_of_one_step(tmp_path: Path) -> None:
@@ -209,8 +211,9 @@ def test_two_optimizers_after_one_backward_are_two_frames_of_one_step(tmp_path: 
                     optimizer.step()
         return model
 
-    journal = recorded(loop, tmp_path, check=False)
-    assert sorted({frame.step for frame in journal.frames}) == [0, 1, 2]
+    recording = recorded(loop, tmp_path)
+    assert recording.disturbances == []
+    assert sorted({frame.step for frame in recording.journal.frames}) == [0, 1, 2]
 
 
 def make_pair() -> nn.ModuleDict:
@@ -253,11 +256,11 @@ def adversaries(scene: Scene, watched: str) -> nn.Module:
 
 
 def test_generator_of_adversaries_has_its_own_loss_and_gradients(tmp_path: Path) -> None:
-    recorded(lambda scene: adversaries(scene, "generator"), tmp_path)
+    assert recorded(lambda scene: adversaries(scene, "generator"), tmp_path).differences(frames=4) == []
 
 
 def test_judge_of_adversaries_has_its_own_loss_and_gradients(tmp_path: Path) -> None:
-    recorded(lambda scene: adversaries(scene, "judge"), tmp_path)
+    assert recorded(lambda scene: adversaries(scene, "judge"), tmp_path).differences(frames=4) == []
 
 
 def test_adversaries_watched_as_one_are_two_frames_of_one_step(tmp_path: Path) -> None:
@@ -282,7 +285,7 @@ def test_adversaries_watched_as_one_are_two_frames_of_one_step(tmp_path: Path) -
                     optimizer.step()
         return game
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=6) == []
 
 
 def test_evaluation_between_steps_changes_no_number(tmp_path: Path) -> None:
@@ -303,7 +306,7 @@ def test_evaluation_between_steps_changes_no_number(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_gradient_penalty_with_create_graph_is_one_step(tmp_path: Path) -> None:
@@ -321,7 +324,7 @@ def test_gradient_penalty_with_create_graph_is_one_step(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_frames_of_another_loop_would_not_pass(tmp_path: Path) -> None:
@@ -339,5 +342,8 @@ def test_frames_of_another_loop_would_not_pass(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    with pytest.raises(AssertionError, match=r"step 0: norm of 4\.weight"):
-        recorded(loop, tmp_path)
+    differences = recorded(loop, tmp_path).differences(frames=2)
+    statistics = ("norm of 4.weight", "max_abs of 4.weight", "std of 4.weight", "grad_norm")
+    assert [difference.rpartition(", not ")[0].rpartition(" ")[0] for difference in differences] == [
+        f"step {step}: {statistic}" for step in (0, 1) for statistic in statistics
+    ]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from journals import read_journal
-from reference import Scene, batches, recorded, small_model
+from reference import Scene, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -47,8 +48,10 @@ def test_parameters_of_every_type_and_size_have_their_numbers(tmp_path: Path, dt
                 optimizer.step()
         return model
 
-    journal = recorded(loop, tmp_path)
-    assert [p.dtype for p in journal.layouts[0].parameters] == [str(dtype).removeprefix("torch.")] * 5
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=3) == []
+    parameters = recording.journal.layouts[0].parameters
+    assert [p.dtype for p in parameters] == [str(dtype).removeprefix("torch.")] * 5
 
 
 def test_mixed_dtypes_in_one_model_keep_their_places(tmp_path: Path) -> None:
@@ -72,7 +75,7 @@ def test_mixed_dtypes_in_one_model_keep_their_places(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -90,7 +93,7 @@ def test_half_gradients_whose_squares_overflow_have_a_finite_norm(tmp_path: Path
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path, check=True)
+    assert recorded(loop, tmp_path).differences(frames=2) == []
 
 
 def test_model_moved_to_another_dtype_in_mid_run_is_measured_in_it(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_model_moved_to_another_dtype_in_mid_run_is_measured_in_it(tmp_path: Pat
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=6) == []
 
 
 def test_model_made_anew_and_watched_again_is_another_session(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_model_made_anew_and_watched_again_is_another_session(tmp_path: Path) ->
                     optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
     assert len(list((tmp_path / "spool" / "run").glob("0-*"))) == 2
 
 
@@ -152,7 +155,7 @@ def test_average_of_the_weights_by_deepcopy_is_no_step(tmp_path: Path) -> None:
                 twin(inputs).square().sum().backward()
         return nn.ModuleList([model, average, swa])
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=5) == []
 
 
 def test_model_saved_with_the_probe_attached_loads_where_there_is_no_probe(tmp_path: Path) -> None:

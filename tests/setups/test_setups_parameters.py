@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from reference import Scene, batches, layer, recorded, small_model
+from reference import Scene, layer, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -56,7 +57,7 @@ def test_sparse_gradient_with_repeated_entries_is_measured_as_the_dense_one(tmp_
         assert not model.table.weight.grad.is_coalesced()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
 def test_sparse_adam_beside_adam_is_one_step(tmp_path: Path) -> None:
@@ -66,8 +67,9 @@ def test_sparse_adam_beside_adam_is_one_step(tmp_path: Path) -> None:
         optimizers = [torch.optim.SparseAdam(model.table.parameters()), torch.optim.Adam(dense)]
         return word_loop(scene, model, optimizers)
 
-    journal = recorded(loop, tmp_path, check=False)
-    assert [frame.step for frame in journal.frames] == [0, 0, 1, 1, 2, 2, 3, 3]
+    recording = recorded(loop, tmp_path)
+    assert recording.disturbances == []
+    assert [frame.step for frame in recording.journal.frames] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_tied_weights_are_one_row_with_the_summed_gradient(tmp_path: Path) -> None:
@@ -75,8 +77,10 @@ def test_tied_weights_are_one_row_with_the_summed_gradient(tmp_path: Path) -> No
         model = Words(tied=True)
         return word_loop(scene, model, [torch.optim.Adam(model.parameters())])
 
-    journal = recorded(loop, tmp_path)
-    assert [p.name for p in journal.layouts[0].parameters] == ["table.weight", "mix.weight", "mix.bias"]
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=4) == []
+    parameters = recording.journal.layouts[0].parameters
+    assert [p.name for p in parameters] == ["table.weight", "mix.weight", "mix.bias"]
 
 
 class Adapter(nn.Module):
@@ -105,8 +109,9 @@ def test_adapters_on_frozen_layers_are_the_rows(tmp_path: Path) -> None:
                 optimizer.step()
         return model
 
-    journal = recorded(loop, tmp_path)
-    assert [p.name for p in journal.layouts[0].parameters] == ["0.down", "0.up", "2.down", "2.up"]
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=4) == []
+    assert [p.name for p in recording.journal.layouts[0].parameters] == ["0.down", "0.up", "2.down", "2.up"]
 
 
 def test_layer_unfrozen_with_its_optimizer_group_is_recorded_from_its_first_step(tmp_path: Path) -> None:
@@ -125,8 +130,9 @@ def test_layer_unfrozen_with_its_optimizer_group_is_recorded_from_its_first_step
                 optimizer.step()
         return model
 
-    journal = recorded(loop, tmp_path)
-    assert [frame.layout for frame in journal.frames] == [0, 0, 1, 1, 1]
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=5) == []
+    assert [frame.layout for frame in recording.journal.frames] == [0, 0, 1, 1, 1]
 
 
 def test_layer_frozen_in_mid_run_keeps_its_rows_and_is_missing(tmp_path: Path) -> None:
@@ -143,8 +149,9 @@ def test_layer_frozen_in_mid_run_keeps_its_rows_and_is_missing(tmp_path: Path) -
                 optimizer.step()
         return model
 
-    journal = recorded(loop, tmp_path)
-    assert journal.frames[-1].missing != b""
+    recording = recorded(loop, tmp_path)
+    assert recording.differences(frames=5) == []
+    assert recording.journal.frames[-1].missing != b""
 
 
 class Experts(nn.Module):
@@ -174,7 +181,7 @@ def test_expert_that_was_not_chosen_is_missing_or_zero_as_torch_has_it(
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=7) == []
 
 
 class Packed(nn.Module):
@@ -208,7 +215,7 @@ def test_recurrent_model_on_packed_sequences_has_every_gradient(
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 class Checkpointed(nn.Module):
@@ -242,7 +249,7 @@ def test_activation_checkpointing_is_one_forward_and_one_backward(tmp_path: Path
                     optimizer.zero_grad()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
 def test_watched_root_that_is_itself_checkpointed_is_one_forward(tmp_path: Path) -> None:
@@ -259,4 +266,4 @@ def test_watched_root_that_is_itself_checkpointed_is_one_forward(tmp_path: Path)
                 optimizer.step()
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=3) == []

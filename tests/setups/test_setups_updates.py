@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference import Scene, batches, recorded, small_model
+from reference import Scene, recorded
+from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,7 +37,7 @@ def test_update_by_hand_ends_a_step_at_the_next_forward(tmp_path: Path, update: 
             model(inputs)
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=5) == []
 
 
 def test_update_by_hand_with_accumulation_is_followed_by_its_backwards(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_update_by_hand_with_accumulation_is_followed_by_its_backwards(tmp_path:
             model(inputs)
         return model
 
-    recorded(loop, tmp_path)
+    assert recorded(loop, tmp_path).differences(frames=6) == []
 
 
 def test_optimizer_in_backward_leaves_a_frame_of_every_backward(tmp_path: Path) -> None:
@@ -75,8 +76,9 @@ def test_optimizer_in_backward_leaves_a_frame_of_every_backward(tmp_path: Path) 
                 F.cross_entropy(model(inputs), targets).backward()
         return model
 
-    journal = recorded(loop, tmp_path, check=False)
-    assert sorted({frame.step for frame in journal.frames}) == [0, 1, 2, 3]
+    recording = recorded(loop, tmp_path)
+    assert recording.disturbances == []
+    assert sorted({frame.step for frame in recording.journal.frames}) == [0, 1, 2, 3]
 
 
 def test_optimizer_in_backward_gives_every_parameter_its_own_gradient(tmp_path: Path) -> None:
@@ -102,10 +104,11 @@ def test_optimizer_in_backward_gives_every_parameter_its_own_gradient(tmp_path: 
                 F.cross_entropy(model(inputs), targets).backward()
         return model
 
-    journal = recorded(loop, tmp_path, check=False)
-    names = [parameter.name for parameter in journal.layouts[0].parameters]
+    recording = recorded(loop, tmp_path)
+    assert recording.disturbances == []
+    names = [parameter.name for parameter in recording.journal.layouts[0].parameters]
     found: list[dict[str, float]] = [{} for _ in seen]
-    for frame in journal.frames:
+    for frame in recording.journal.frames:
         missing = np.unpackbits(np.frombuffer(frame.missing, dtype=np.uint8))[: len(names)]
         norms = unpack_column(next(c for c in frame.columns if c.name == "grad_norm"))
         for index, name in enumerate(names):
