@@ -140,7 +140,7 @@ _ADVANCED: Final = replace(
 )
 _EXTREME: Final = replace(
     _ADVANCED,
-    update_ratios=1,
+    update_ratios=5,
     parameter_statistics=1,
     optimizer_state=10,
     activations=2,

@@ -83,6 +83,11 @@ class LossMeter:
             else:
                 self._scalars.append(_Scalar(raw, raw, _divisor(tensor)))
 
+    def are_finite(self, *, since: int) -> bool:
+        """Whether all but the first `since` scalars are known to be finite, without waiting for a device."""
+        newest = self._scalars[since:]
+        return all(scalar.raw.is_cpu and math.isfinite(scalar.read()) for scalar in newest)
+
     @property
     def newest_on_cpu(self) -> float | None:
         """The newest scalar if reading it waits for no device."""

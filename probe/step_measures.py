@@ -102,7 +102,7 @@ class StepMeasures:
     def end_forward(self, output: Any, *, raised: bool = False) -> None:
         """It has returned, or raised."""
         self._observer.end_forward(output, raised=raised)
-        self._charge_observation()
+        self._charge_observation(self.observed)
 
     def begin_backward(self) -> None:
         """A backward begins at a step that is `observed`."""
@@ -112,7 +112,9 @@ class StepMeasures:
         """It has ended."""
         if self._observer.is_observing:
             self._observer.end_backward()
-            self._charge_observation()
+            self._charge_observation(
+                "activation_gradients" if self.due.activation_gradients else self.observed
+            )
 
     @property
     def wants_first_norm(self) -> bool:
@@ -250,10 +252,10 @@ class StepMeasures:
         self._has_charged = True
         self._budget.charge(feature, ns)
 
-    def _charge_observation(self) -> None:
-        """What ran in modules' calls and in hooks of the graph counts for the feature that asked for it."""
-        if self.observed is not None:
-            self._charge(self.observed, self._guard.spent_so_far_ns() - self._observed_from_ns)
+    def _charge_observation(self, feature: str | None) -> None:
+        """What ran in modules' calls or in hooks of the graph counts for the feature that asked for it."""
+        if feature is not None:
+            self._charge(feature, self._guard.spent_so_far_ns() - self._observed_from_ns)
 
     def _alive(self) -> list[Optimizer]:
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]

@@ -31,7 +31,7 @@ from .watched_model import WatchedModel
 from .wire import Frame
 
 _WAITING_STEPS: Final = 32
-_WAITING_NS: Final = 250_000_000
+_WAITING_NS: Final = 500_000_000
 """Quiet steps are judged once there are this many of them, or the oldest is this old."""
 _STACK_FRAMES: Final = 64
 _LATE_FRAME_NS: Final = 500_000_000

@@ -156,7 +156,8 @@ class TrainingLoop:
         losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
         opened.loss = losses[0].detach() if losses else None
         if opened.captures:
-            next(reversed(opened.captures)).note_backward(losses)
+            are_finite = self.losses.are_finite(since=self.backward.losses)
+            next(reversed(opened.captures)).note_backward(losses, are_finite=are_finite)
 
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""

@@ -5,16 +5,14 @@ Used by the step tracker alone, on the training thread. Holds the parameters; th
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
 import logging
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
-import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -22,12 +20,10 @@ from . import torch_private
 from .layout import ModelLayout, describe_model
 from .open_step import is_surely_zero
 from .statistics import Floats, TensorStatistics, plan_measurement, tensor_norms, tensor_statistics
+from .unseen_updates import UnseenUpdates
 from .wire import Layout, ModuleInfo
 
 _logger = logging.getLogger(__name__)
-_READABLE_BYTES: Final = 4096
-_MARKED: Final = 1
-"""How many small parameters are compared byte by byte after every backward."""
 _LOOK_EVERY: Final = 20
 """Steps between two looks for new trainable parameters: 1.7 ms for 2,000 of them."""
 
@@ -58,10 +54,7 @@ class WatchedModel:
         self._modules: Sequence[ModuleInfo] = ()
         self._held: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._frozen: list[nn.Parameter] = []
-        self._marked: list[nn.Parameter] = []
-        self._marked_in: Sequence[nn.Parameter] = ()
-        self._readable: list[nn.Parameter] = []
-        self._marks: list[_Mark] = []
+        self._updates = UnseenUpdates()
         self._unseen_updates = 0
         self._has_told = False
         self.is_reduced = False
@@ -91,7 +84,8 @@ class WatchedModel:
     def note_step_of(self, optimizer: Optimizer) -> int:
         """An owned optimizer steps; return the number that it shares with those of the same parameters."""
         self._has_optimizer = self._has_told = True
-        self._marks, self._unseen_updates = [], 0
+        self._unseen_updates = 0
+        self._updates.forget()
         self._notice_thawing(optimizer)
         key = self._keys.get(optimizer)
         if key is None:
@@ -130,27 +124,11 @@ class WatchedModel:
 
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
-        at = self.layout.parameters
-        if self._marked_in is not at:
-            self._marked_in, self._readable = at, [p for p in at if _is_readable(p)][:_MARKED]
-        # Where hooks tell, this is but for a first of two passes, which changes every parameter.
-        chosen = (self._readable or at[:1]) if self.tells_of_updates else self._spread()
-        few = [parameter for parameter in chosen if parameter.grad is not None]
-        self._marked = few or [parameter for parameter in at if parameter.grad is not None][:1]
-        self._marks = [_mark(parameter) for parameter in self._marked]
+        self._updates.note(self.layout.parameters, is_told=self.tells_of_updates)
 
     def was_updated_unseen(self) -> bool:
-        """Whether parameters were changed since `note_backward`, and no hook has told of it.
-
-        Of what is changed through `.data`, which leaves the version counters alone, only small parameters on
-        the CPU can be seen.
-        """
-        return self._marks != [_mark(parameter) for parameter in self._marked[: len(self._marks)]]
-
-    def _spread(self) -> list[nn.Parameter]:
-        """Small parameters, and a few from all over the model: a script may update only some by hand."""
-        at = self.layout.parameters
-        return [*self._readable, at[0], at[len(at) // 2], at[-1]]
+        """Whether parameters were changed since `note_backward`, and no hook has told of it."""
+        return self._updates.were_made()
 
     def takes_unseen_update_for_a_step(self) -> bool:
         """An unseen update was found: say whether it ends a step.
@@ -158,7 +136,7 @@ class WatchedModel:
         Once may be the first of two passes (sharpness-aware minimisation), whose second one is made by an
         optimizer that tells; twice in a row is an optimizer that never will.
         """
-        self._marks = []
+        self._updates.forget()
         self._unseen_updates += 1
         if self._unseen_updates == 2 and self._has_optimizer is not False:
             _logger.warning(
@@ -263,31 +241,6 @@ class WatchedModel:
         """Whether the graph of some loss, still alive, ends at a watched parameter."""
         ours = set(map(id, self.layout.parameters))
         return any(id(leaf) in ours for leaf in torch_private.leaves_of(list(losses)))
-
-
-_Mark: TypeAlias = tuple[int | None, int, bytes]
-
-
-def _mark(parameter: Tensor) -> _Mark:
-    """Return what changes when a parameter is changed in place, or given other data."""
-    if type(parameter) is nn.Parameter and parameter.layout is torch.strided and not parameter.is_inference():
-        address, content = parameter.data_ptr(), b""
-        if _is_readable(parameter):
-            # Not through numpy: a storage that numpy has seen cannot be resized any more.
-            content = ctypes.string_at(address, parameter.nbytes)
-        return parameter._version, address, content
-    return torch_private.version_of(parameter), torch_private.storage_key(parameter), b""
-
-
-def _is_readable(parameter: Tensor) -> bool:
-    """Whether a parameter's memory can be compared at every step: small, in one piece, on the CPU."""
-    if type(parameter) is not nn.Parameter or not parameter.is_cpu or parameter.layout is not torch.strided:
-        return False
-    if not 0 < parameter.nbytes <= _READABLE_BYTES or not parameter.is_contiguous():
-        return False
-    # A script may free the storage of a parameter that it keeps.
-    used = parameter.storage_offset() * parameter.element_size() + parameter.nbytes
-    return torch_private.storage_bytes(parameter) >= used
 
 
 def _updated_by(optimizer: Optimizer) -> frozenset[int]:

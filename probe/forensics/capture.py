@@ -146,16 +146,21 @@ class RootCapture:
                 torch_private.register_hook(tensor, hook)
                 self._hooks.append(weakref.ref(hook))
 
-    def note_backward(self, losses: Iterable[Tensor]) -> None:
+    def note_backward(self, losses: Iterable[Tensor], *, are_finite: bool = False) -> None:
         """Note the ops that make up the loss; to be called on a step's newest capture, before backward.
 
         Costs some 5 microseconds for a loss of a few ops, and does not synchronise. Without it a fault in
         the loss is located but its op is not named.
+
+        Args:
+            losses: what backward is called on.
+            are_finite: whether they are known to be; else those on the CPU are read.
         """
         losses, boundary = tuple(losses), self._loss_boundary
         numbers = [number for _, _, number in self.outputs if number is not None]
         self.loss_nodes, self.loss_is_closed = read_loss_graph(losses, boundary=boundary, outputs=numbers)
-        self.loss_finding = examine_loss(losses, boundary=boundary, outputs=self.outputs)
+        if not are_finite:
+            self.loss_finding = examine_loss(losses, boundary=boundary, outputs=self.outputs)
         self._backward_site = _backward_sites.take()
 
     def argument_name(self, held: str) -> str:

@@ -70,3 +70,21 @@ def test_scaler_that_returns_the_loss_itself_scales_nothing() -> None:
     meter.note_scaling(loss, loss)
     assert value_of(meter, loss) == 3.0
     assert not meter.was_scaled
+
+
+def test_scalars_are_known_to_be_finite_since_a_backward() -> None:
+    meter = LossMeter()
+    meter.add(torch.tensor(math.nan), None)
+    assert not meter.are_finite(since=0)
+    meter.add([torch.tensor(1.0), torch.tensor(2.0)], None)
+    assert meter.are_finite(since=1)
+    assert not meter.are_finite(since=0)
+    meter.add([torch.tensor(math.inf), torch.tensor(2.0)], None)
+    assert not meter.are_finite(since=3)
+    assert meter.are_finite(since=5)
+
+
+def test_scalars_on_a_device_are_not_known_to_be_finite() -> None:
+    meter = LossMeter()
+    meter.add(torch.zeros((), device="meta"), None)
+    assert not meter.are_finite(since=0)
