@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from . import torch_private
+from . import torch_dynamo
 
 _OWN_FOLDER: Final = str(Path(__file__).parent) + os.sep
 Dispatch = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
@@ -114,7 +114,7 @@ class CallWrappers:
         wrapper = _build(_MODULE_SOURCE, scope)
         self._everywhere = wrapper, original, scope
         _put(nn.Module, wrapper)
-        torch_private.tell_dynamo_of_call(original, wrapper)
+        torch_dynamo.tell_dynamo_of_call(original, wrapper)
 
     def unwrap_every_module(self) -> None:
         """Put `nn.Module.__call__` back; idempotent."""
@@ -127,7 +127,7 @@ class CallWrappers:
         else:
             # Someone else has wrapped ours in the meantime: theirs stays, and ours passes everything on.
             scope["dispatch"] = _pass_on
-        torch_private.tell_dynamo_of_call(wrapper, original)
+        torch_dynamo.tell_dynamo_of_call(wrapper, original)
 
     def wrap_class(self, owner: type[nn.Module]) -> None:
         """Give a class a `__call__`; nothing to do if it has ours."""

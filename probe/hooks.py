@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import torch_private
+from . import torch_dynamo, torch_private
 from .errors import AnomalyError
 from .root_calls import root_calls
 
@@ -143,7 +143,7 @@ class _Functions:
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
-        wrapper = torch_private.unseen_by_dynamo(wrap(original))
+        wrapper = torch_dynamo.unseen_by_dynamo(wrap(original))
         setattr(owner, name, wrapper)
 
         def undo() -> None:

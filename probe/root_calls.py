@@ -15,11 +15,12 @@ from typing import Any, Final, Protocol
 
 from torch import is_grad_enabled, nn
 
-from . import torch_private
+from . import torch_dynamo
 from .call_wrappers import CallWrappers
 from .guard import Guard
 from .layout import unwrap
-from .torch_private import dynamo_callback, graph_task_id, is_jit_tracing, set_dynamo_callback
+from .torch_dynamo import dynamo_callback, set_dynamo_callback
+from .torch_private import graph_task_id, is_jit_tracing
 
 _SETTLED_AFTER: Final = 2
 """Steps without a new root after which `nn.Module.__call__` is put back."""
@@ -194,7 +195,7 @@ class RootCalls:
         if callback is not None:
             # Called from a function that dynamo runs: it must compile what the user calls, nothing of ours.
             set_dynamo_callback(None)
-            call = torch_private.with_dynamo(callback, call)
+            call = torch_dynamo.with_dynamo(callback, call)
         try:
             watches = self._related.get(id(module))
             if watches is None:
@@ -314,6 +315,6 @@ def _tell(watches: Watches, call: Call, module: nn.Module, args: Any, kwargs: An
     return watches[0].listener.call_root(tell_others, module, args, kwargs)
 
 
-torch_private.never_compile(RootCalls.dispatch)
+torch_dynamo.never_compile(RootCalls.dispatch)
 root_calls = RootCalls()
 """Of this process: every session shares it."""

@@ -1,13 +1,12 @@
 """Every private torch symbol that the probe uses, each with what happens where it is absent.
 
-The one file to look at when a torch version breaks something. Imported by the hooks and by the forensics;
-all functions are cheap enough for the training thread and none of them synchronises with a device.
+The first file to look at when a torch version breaks something, before `torch_dynamo.py` (torch.compile) and
+`kernels/tensor_reader.py` (memory of tensors). All functions are cheap enough for the training thread, and
+none of them synchronises with a device.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import sys
 import types
 from collections import OrderedDict
@@ -58,7 +57,7 @@ NEEDED_FOR_REPLAY: Final = frozenset(
 """Of the names of `available`: without one of these no step is replayed."""
 
 
-def _symbol(*path: str) -> Any:
+def symbol(*path: str) -> Any:
     """Walk attributes from `torch._C`; None where one is missing."""
     value: Any = torch._C
     for name in path:
@@ -66,34 +65,24 @@ def _symbol(*path: str) -> Any:
     return value
 
 
-_sequence_nr: Callable[[], int] | None = _symbol("_autograd", "_get_sequence_nr")
-_current_node: Callable[[], Any] | None = _symbol("_current_autograd_node")
-_graph_task_id: Callable[[], int] | None = _symbol("_current_graph_task_id")
-_is_functorch_wrapped: Callable[[Tensor], bool] | None = _symbol("_functorch", "is_functorch_wrapped_tensor")
+_sequence_nr: Callable[[], int] | None = symbol("_autograd", "_get_sequence_nr")
+_current_node: Callable[[], Any] | None = symbol("_current_autograd_node")
+_graph_task_id: Callable[[], int] | None = symbol("_current_graph_task_id")
+_is_functorch_wrapped: Callable[[Tensor], bool] | None = symbol("_functorch", "is_functorch_wrapped_tensor")
 
 DispatchMode: type[Any] = getattr(
     sys.modules.get("torch.utils._python_dispatch"), "TorchDispatchMode", object
 )
 """Sees every op below autograd; where torch has none, every replay declines (`available` says so)."""
-_flatten: Callable[[list[Tensor]], Tensor] | None = _symbol("_nn", "flatten_dense_tensors")
+_flatten: Callable[[list[Tensor]], Tensor] | None = symbol("_nn", "flatten_dense_tensors")
 
 
 graph_task_id: Callable[[], int] = _graph_task_id or (lambda: -1)
 """Id of the backward pass that this thread is inside, -1 outside of one (and where torch cannot say)."""
 
 
-def _nothing(*_: Any) -> None:
-    return None
-
-
-is_jit_tracing: Callable[[], bool] = _symbol("_is_tracing") or (lambda: False)
+is_jit_tracing: Callable[[], bool] = symbol("_is_tracing") or (lambda: False)
 """Whether `torch.jit.trace` is recording what this thread does."""
-
-# Functions of C: dynamo would compile a Python function called while it looks at this thread's frames.
-dynamo_callback: Callable[[], Any] = _symbol("_dynamo", "eval_frame", "get_eval_frame_callback") or _nothing
-"""What dynamo does with the frames that this thread runs; None where it leaves them alone."""
-set_dynamo_callback: Callable[[Any], Any] = _symbol("_dynamo", "eval_frame", "set_eval_frame") or _nothing
-"""Have dynamo treat the frames that this thread runs in another way: None leaves them alone."""
 
 
 def in_backward() -> bool:
@@ -287,7 +276,7 @@ def own_operations() -> Iterator[None]:
 
 
 def _modes_are_active() -> bool:
-    depths = (_symbol("_len_torch_dispatch_stack"), _symbol("_len_torch_function_stack"))
+    depths = (symbol("_len_torch_dispatch_stack"), symbol("_len_torch_function_stack"))
     return any(depth is not None and depth() > 0 for depth in depths)
 
 
@@ -346,56 +335,6 @@ def is_sharded(tensor: Tensor) -> bool:
     return not all(placement.is_replicate() for placement in tensor.placements)
 
 
-class TensorReader(ctypes.Structure):
-    """How C code reads a list of tensors: functions of Python and torch, by address; mirrored by kernel.c."""
-
-    _fields_ = [
-        ("list_item", ctypes.c_void_p),
-        ("type_of", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("clear_error", ctypes.c_void_p),
-        ("describe", ctypes.c_void_p),
-        ("unlock", ctypes.c_void_p),
-        ("lock", ctypes.c_void_p),
-        ("none", ctypes.c_void_p),
-        ("tensor_type", ctypes.c_void_p),
-        ("parameter_type", ctypes.c_void_p),
-    ]
-
-
-class _ExchangeApi(ctypes.Structure):
-    """`DLPackExchangeAPI` of DLPack 1.3 (torch 2.10 and later)."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p),
-        ("managed_from_object", ctypes.c_void_p),
-        ("managed_to_object", ctypes.c_void_p),
-        ("describe", ctypes.c_void_p),
-    ]
-
-
-def tensor_reader() -> TensorReader | None:
-    """Return what C code needs to look up the memory of tensors; None where torch does not tell."""
-    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return None
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    open_capsule = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))
-    api = _ExchangeApi.from_address(open_capsule(capsule, b"dlpack_exchange_api"))
-    if api.major != 1 or not api.describe:
-        return None
-    names = ("PyList_GetItem", "PyObject_Type", "Py_DecRef", "PyErr_Clear")
-    threads = ("PyEval_SaveThread", "PyEval_RestoreThread")
-    look, lock = (
-        [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in group]
-        for group in (names, threads)
-    )
-    return TensorReader(*look, api.describe, *lock, id(None), id(Tensor), id(nn.Parameter))
-
-
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     """Copy dense tensors into one new 1-D tensor; torch's own way halves the time of 2,000 small ones."""
     if _flatten is not None:
@@ -421,63 +360,6 @@ def clip_functions() -> Sequence[tuple[Any, str]]:
     return [(owner, name) for owner in owners for name in names if hasattr(owner, name)]
 
 
-def tell_dynamo_of_call(before: Any, now: Any) -> None:
-    """Have torch.compile take `now` for the `nn.Module.__call__` that nobody replaced, if it took `before`.
-
-    It then goes straight to `forward`, and compiles what it would without the replacement.
-    """
-    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
-        module = sys.modules.get(name)
-        if getattr(module, "unpatched_nn_module_call", None) is before:
-            setattr(module, "unpatched_nn_module_call", now)  # noqa: B010 - mypy refuses the plain form
-
-
-def never_compile(function: Callable[..., Any]) -> None:
-    """Have dynamo run `function` as it is, and still look at what it calls."""
-    frames = _symbol("_dynamo", "eval_frame")
-    try:
-        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
-    except AttributeError:
-        # Then it is compiled where it is called from a compiled function with a graph break.
-        return
-
-
-def with_dynamo(callback: Any, call: Callable[P, R]) -> Callable[P, R]:
-    """Return `call` as it is to be run after `set_dynamo_callback(None)`: with the `callback` from before."""
-
-    def resumed(*args: P.args, **kwargs: P.kwargs) -> R:
-        # While it is set, dynamo would compile any Python function of ours.
-        set_dynamo_callback(callback)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            set_dynamo_callback(None)
-
-    return resumed
-
-
-def unseen_by_dynamo(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep dynamo from looking at `function` and what it calls, also where a compiled function calls it.
-
-    Cheaper than `torch.compiler.disable`, and right for a dynamo that is loaded later.
-    """
-
-    @functools.wraps(function)
-    def unseen(*args: P.args, **kwargs: P.kwargs) -> R:
-        callback = dynamo_callback()
-        if callback is None:
-            return function(*args, **kwargs)
-        set_dynamo_callback(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            set_dynamo_callback(callback)
-
-    never_compile(unseen)
-    return unseen
-
-
 @contextmanager
 def module_calls_wrapped(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Replace what every `module(...)` runs, on the class and not on any instance, until the block ends.
@@ -493,13 +375,3 @@ def module_calls_wrapped(wrap: Callable[[Callable[..., Any]], Callable[..., Any]
         yield
     finally:
         setattr(nn.Module, name, original)
-
-
-@contextmanager
-def compilation_off() -> Iterator[None]:
-    """Run compiled functions eagerly inside the block; nothing to do where dynamo was never loaded."""
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from .. import torch_dynamo, torch_private
 from ..layout import clean_name
 from .tensor import occupied_bytes
 
@@ -137,7 +137,7 @@ def calls_recorded(
         for module in names:
             handles.append(module.register_forward_pre_hook(recorder.before, with_kwargs=True))
             handles.append(module.register_forward_hook(recorder.after, with_kwargs=True, prepend=False))
-        with torch_private.compilation_off():
+        with torch_dynamo.compilation_off():
             yield recorder
     finally:
         for handle in handles:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from .. import torch_dynamo, torch_private
 from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import CallState, OutputGradients, RootCapture
@@ -183,7 +183,7 @@ def _ambient(state: CallState) -> Iterator[None]:
             for kind, dtype in state.autocast:
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=state.autocast_cache))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(torch_private.compilation_off())
+            stack.enter_context(torch_dynamo.compilation_off())
             yield
     finally:
         torch.clear_autocast_cache()

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .. import torch_private
 from ..torch_statistics import ROWS, Floats
+from . import tensor_reader
 from .compile import FOLDER, LIBRARY_NAME, source_id
 
 MISSING: Final = 0
@@ -97,7 +97,7 @@ class Kernel:
         self._histograms = _function(library, "nanscope_histograms", None, *histograms)
         units = (ctypes.c_uint64, ctypes.c_int, *[ctypes.c_int64] * 3, ctypes.c_void_p)
         self._units = _function(library, "nanscope_units", None, *units)
-        self._python = torch_private.tensor_reader()
+        self._python = tensor_reader.find()
         self._python_address = 0 if self._python is None else ctypes.addressof(self._python)
 
     @property

@@ -13,7 +13,7 @@ typedef struct {
     uint64_t byte_offset;
 } DLTensor;
 
-/* Mirrored by binding.py. */
+/* Mirrored by tensor_reader.py. */
 typedef struct {
     void *(*list_item)(void *list, ptrdiff_t at); /* PyList_GetItem: a borrowed reference */
     void *(*type_of)(void *object);               /* PyObject_Type: a new one */

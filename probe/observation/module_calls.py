@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from .. import torch_private
+from .. import torch_dynamo, torch_private
 from ..call_wrappers import hide_own_frames
 
 _WRAPPER_SOURCE: Final = """
@@ -123,9 +123,9 @@ class ModuleCalls:
             return tell(module, args, kwargs)
 
         self._thread = mine
-        self._callbacks.enter = torch_private.unseen_by_dynamo(enter)
-        self._callbacks.leave = torch_private.unseen_by_dynamo(observer.leave)
-        self._callbacks.abandon = torch_private.unseen_by_dynamo(observer.abandon)
+        self._callbacks.enter = torch_dynamo.unseen_by_dynamo(enter)
+        self._callbacks.leave = torch_dynamo.unseen_by_dynamo(observer.leave)
+        self._callbacks.abandon = torch_dynamo.unseen_by_dynamo(observer.abandon)
 
     def _install(self) -> None:
         if self._wrapper is None or nn.Module.__call__ is not self._original:
@@ -134,7 +134,7 @@ class ModuleCalls:
             self._original = nn.Module.__call__
             self._wrapper = self._build(self._original)
         nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
-        torch_private.tell_dynamo_of_call(self._original, self._wrapper)
+        torch_dynamo.tell_dynamo_of_call(self._original, self._wrapper)
 
     def _build(self, original: Any) -> Any:
         scope = {
@@ -149,7 +149,7 @@ class ModuleCalls:
 
     def _uninstall(self) -> None:
         self._callbacks.silence()
-        torch_private.tell_dynamo_of_call(self._wrapper, self._original)
+        torch_dynamo.tell_dynamo_of_call(self._wrapper, self._original)
         # Someone else has wrapped ours in the meantime: then theirs stays, and ours passes everything on.
         if nn.Module.__call__ is self._wrapper:
             nn.Module.__call__ = self._original  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from .. import torch_dynamo, torch_private
 from ..guard import Guard
 from .call_clock import CallClock, NoClock
 from .module_memory import cuda_allocated, saved_bytes
@@ -98,8 +98,8 @@ class ObservedStep:
         self._first_call = 0
         # Of the hooks: dynamo may be running what surrounds a backward.
         self._guard = guard
-        self._take = torch_private.unseen_by_dynamo(self._take_guarded)
-        self._switch = torch_private.unseen_by_dynamo(self._switch_guarded)
+        self._take = torch_dynamo.unseen_by_dynamo(self._take_guarded)
+        self._switch = torch_dynamo.unseen_by_dynamo(self._switch_guarded)
 
     # -- forward
 

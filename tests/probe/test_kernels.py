@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probe import torch_private
-from probe.kernels import binding, compile
+from probe.kernels import binding, compile, tensor_reader
 from probe.native_statistics import gathered
 from probe.statistics import tensor_statistics
 from probe.tensor_measures import activation_statistics, difference_norms, dot_products
@@ -279,7 +278,7 @@ def test_load_of_a_library_from_other_sources_falls_back(tmp_path: Path) -> None
 def test_load_on_a_torch_without_the_c_interface_falls_back(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_private, "tensor_reader", lambda: None)
+    monkeypatch.setattr(tensor_reader, "find", lambda: None)
     status = binding.load(Path(shutil.copy(library, tmp_path)))
     assert status.kernel is None
     assert "torch" in status.reason
