@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from .forensics.capture import RootCapture
 from .statistics import TensorStatistics
@@ -131,7 +132,8 @@ def why_not_replayable(opened: OpenStep) -> str | None:
 def batch_size(args: Any, kwargs: Any) -> int:
     """First dimension of the first tensor that the root was called with; 0 when there is none.
 
-    Looks into lists, tuples and mappings, and into those inside of them.
+    Looks into lists, tuples and mappings, and into those inside of them; of a packed sequence the number of
+    sequences counts.
     """
     first = _first_tensor((*args, *kwargs.values()), _MAX_DEPTH)
     return 0 if first is None or not first.dim() else first.size(0)
@@ -141,6 +143,9 @@ def _first_tensor(values: Iterable[Any], depth: int) -> Tensor | None:
     for value in values:
         if isinstance(value, Tensor):
             return value
+        if isinstance(value, PackedSequence):
+            # Its tensor holds time steps, one of each sequence to begin with.
+            return value.data[: int(value.batch_sizes[0])]
         if depth and isinstance(value, (list, tuple, Mapping)):
             inside = value.values() if isinstance(value, Mapping) else value
             if (found := _first_tensor(itertools.islice(inside, _MAX_ITEMS), depth - 1)) is not None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from probe.open_step import batch_size
 
@@ -14,6 +15,7 @@ class Batch(NamedTuple):
     labels: torch.Tensor
 
 
+PACKED = pack_sequence([torch.zeros(2, 4), torch.zeros(5, 4), torch.zeros(1, 4)], enforce_sorted=False)
 IMAGES, LABELS = torch.zeros(7, 3), torch.zeros(5)
 
 
@@ -29,6 +31,8 @@ IMAGES, LABELS = torch.zeros(7, 3), torch.zeros(5)
         ((Batch(IMAGES, LABELS),), {}, 7),
         (([{"images": IMAGES}],), {}, 7),
         (([[[IMAGES]]],), {}, 0),
+        ((PACKED,), {}, 3),
+        (([PACKED],), {}, 3),
         ((torch.tensor(3.0),), {}, 0),
         ((list(range(100_000)), "text"), {}, 0),
         ((), {}, 0),
