@@ -7,12 +7,10 @@ decides what an event says.
 from __future__ import annotations
 
 import logging
-import math
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,15 +23,14 @@ from .detectors.bank import DetectorBank
 from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .forensics.capture import RootCapture
-from .forensics.origin import EITHER_KIND
 from .forensics.replay import Replay, locate_origin
 from .forensics.stacks import RawFrame, capture_stack, format_loop_stack, stack_from_traceback
 from .guard import Guard
+from .incident_texts import REPLAYED_KINDS, at_line, describe
 from .recorder import Recorder
-from .wire import Event, Evidence, Origin, RunStart, Severity, StackFrame, Stacks, event_id
+from .wire import Event, Evidence, Origin, RunStart, Severity, Stacks, event_id
 
 _logger = logging.getLogger(__name__)
-_REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 _LOG_LEVELS: Final[Mapping[Severity, int]] = {
     "critical": logging.ERROR,
     "warning": logging.WARNING,
@@ -141,7 +138,7 @@ class IncidentReporter:
             step=step,
             time=time,
             severity="critical",
-            message=f"{text.splitlines()[0]} at step {step}{_at_line(frames)}\n{text}"[:_TEXT_LIMIT],
+            message=f"{text.splitlines()[0]} at step {step}{at_line(frames)}\n{text}"[:_TEXT_LIMIT],
             stacks=Stacks(training_loop=frames),
             advice=advice_for(kind),
             ended=True,
@@ -241,7 +238,7 @@ class IncidentReporter:
             severity=finding.severity,
             message="\n".join(
                 [
-                    _message(finding, step, replay, self._why_no_replay(finding, evidence)),
+                    describe(finding, step, replay, self._why_no_replay(finding, evidence)),
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:_TEXT_LIMIT],
@@ -282,7 +279,7 @@ class IncidentReporter:
         )
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
-        if finding.kind not in _REPLAYED_KINDS:
+        if finding.kind not in REPLAYED_KINDS:
             return "this kind of event has no single origin"
         if not self._config.replay:
             return "replay is switched off (replay=False)"
@@ -352,40 +349,6 @@ def _handled_by_scaler(finding: Finding, observation: Observation) -> Finding:
 def _replaced(finding: Finding, **changes: object) -> Finding:
     values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
     return Finding(**{**values, **changes})
-
-
-def _message(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:
-    """First line answers everything; the finding's own sentence and the replay's details follow."""
-    if replay is not None and replay.origin is not None:
-        lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
-        return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
-    if finding.kind not in _REPLAYED_KINDS:
-        return finding.message
-    reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason
-    return f"{finding.message}\nOrigin not determined: {reason}."
-
-
-def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
-    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)"."""
-    assert replay.origin is not None
-    origin = replay.origin
-    seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
-    what = f"{seen} first at step {step}"
-    if replay.value_kind not in (seen, EITHER_KIND):
-        what = f"{seen} at step {step} began as {replay.value_kind}"
-    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
-    return f"{what} {where}{_at_line(replay.forward)}, {origin.phase} ({origin.op})"
-
-
-def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """Return the innermost frame that is not inside an installed package; None without frames."""
-    own = [frame for frame in frames if "site-packages" not in frame.file and "/torch/" not in frame.file]
-    return own[-1] if own else (frames[-1] if frames else None)
-
-
-def _at_line(frames: Sequence[StackFrame]) -> str:
-    line = user_line(frames)
-    return "" if line is None else f", {Path(line.file).name}:{line.line}"
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:

@@ -84,9 +84,9 @@ class LossMeter:
                 self._scalars.append(_Scalar(raw, raw, _divisor(tensor)))
 
     def are_finite(self, *, since: int) -> bool:
-        """Whether all but the first `since` scalars are known to be finite, without waiting for a device."""
+        """Whether there are more than `since` scalars, and the others known to be finite, without waiting."""
         newest = self._scalars[since:]
-        return all(scalar.raw.is_cpu and math.isfinite(scalar.read()) for scalar in newest)
+        return bool(newest) and all(scalar.raw.is_cpu and math.isfinite(scalar.read()) for scalar in newest)
 
     @property
     def newest_on_cpu(self) -> float | None:

@@ -256,11 +256,6 @@ def is_compiled(module: nn.Module) -> bool:
     return isinstance(module.__dict__.get("_modules", {}).get("_orig_mod"), nn.Module)
 
 
-def is_tracing() -> bool:
-    """Whether `torch.jit.trace` is recording what this thread does."""
-    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
-
-
 @contextmanager
 def own_operations() -> Iterator[None]:
     """Run tensor operations of ours: no graph, no autocast, and unseen by modes that the script has active.

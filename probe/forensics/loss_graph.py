@@ -1,7 +1,7 @@
 """The autograd nodes between the root's outputs and the loss: what can be said of a loss made in the script.
 
 Reads names and small saved numbers from the graph, never a large tensor, and keeps no node. Called by the
-session before a backward, or by the replay afterwards when the loss is still alive; training thread.
+capture before a backward, on the training thread; `loss_origin.py` draws conclusions.
 """
 
 from __future__ import annotations

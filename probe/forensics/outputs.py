@@ -21,7 +21,8 @@ _ALIAS_BYTES: Final = 1 << 18
 """An output whose storage is larger is not kept alive."""
 _RELATIVE_TOLERANCE: Final = 1e-2
 """Of the largest element: a compiled forward in bf16 differs from an eager one by so much."""
-_CAUSE: Final = "it depends on something that a replay cannot restore, such as a counter or NumPy's generator"
+NOT_RESTORED: Final = "something that a replay cannot restore, such as a counter or a NumPy generator"
+_CAUSE: Final = f"it depends on {NOT_RESTORED}"
 
 
 HeldOutput: TypeAlias = tuple[Tensor | weakref.ref[Tensor], int, int | None]

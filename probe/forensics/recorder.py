@@ -19,6 +19,7 @@ from ..errors import ReplayError
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .modules import ModuleTracker
 from .origin import Cause, Kinds, Record, Source
+from .outputs import NOT_RESTORED
 from .stacks import RawFrame, outer_torch_removed, raw_stack
 from .values import classify, has_nonfinite_constant, summarise
 
@@ -27,8 +28,7 @@ _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_"
 _MAX_FRAMES: Final = 200
 _MAX_SUMMARIES: Final = 256
 _WENT_ANOTHER_WAY: Final = (
-    "a second replay of the same step went another way than the first: its forward depends on something that "
-    "a replay cannot restore, such as a counter or NumPy's generator"
+    f"a second replay of the same step went another way than the first: its forward depends on {NOT_RESTORED}"
 )
 
 

@@ -107,13 +107,9 @@ def locate_origin(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             step = StepReplay(root, captures, parameters=parameters, deadline_s=started + limit_s)
-            fidelity = compare_gradients(gradients, step.scan())
-            if step.difference:
-                # Where all gradients are NaN, those of another forward are no different.
-                fidelity = "could not reproduce"
-                raise ReplayError(step.difference)
-            if fidelity == "could not reproduce":
-                raise ReplayError("the replay did not give the gradients of the step")
+            fidelity, difference = _compare(step, gradients)
+            if difference:
+                raise ReplayError(difference)
             found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
             bad = [name for name, value in gradients.items() if value is not None and classify(value)]
     except ReplayError as error:
@@ -135,6 +131,17 @@ def locate_origin(
         propagated_to=list(dict.fromkeys([*found.modules, *bad]))[:_MAX_NAMES],
         duration_s=time.monotonic() - started,
     )
+
+
+def _compare(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> tuple[Fidelity, str]:
+    """Make the step again; return how close it came, and in words what differs from the real one."""
+    fidelity = compare_gradients(gradients, step.scan())
+    if step.difference:
+        # Where all gradients are NaN, those of another forward are no different.
+        return "could not reproduce", step.difference
+    if fidelity == "could not reproduce":
+        return fidelity, "the replay did not give the gradients of the step"
+    return fidelity, ""
 
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:

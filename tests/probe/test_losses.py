@@ -81,7 +81,13 @@ def test_scalars_are_known_to_be_finite_since_a_backward() -> None:
     assert not meter.are_finite(since=0)
     meter.add([torch.tensor(math.inf), torch.tensor(2.0)], None)
     assert not meter.are_finite(since=3)
-    assert meter.are_finite(since=5)
+    assert meter.are_finite(since=4)
+
+
+def test_a_loss_with_a_gradient_of_its_own_is_not_known_to_be_finite() -> None:
+    meter = LossMeter()
+    meter.add(torch.tensor(math.nan), torch.tensor(1.0))
+    assert not meter.are_finite(since=0)
 
 
 def test_scalars_on_a_device_are_not_known_to_be_finite() -> None:
