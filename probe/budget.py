@@ -32,6 +32,9 @@ _PATIENCE: Final = 256
 """Steps after a change before the probe tries to measure more again; doubled when that was a mistake."""
 _MAX_PATIENCE: Final = 65_536
 _COSTS_KEPT: Final = 32
+_EARLY_STEPS: Final = frozenset({0, 1, 2, 4, 8, 16})
+"""Steps on which `_EARLY` is measured besides, unless it is throttled: what is wrong from the start shows."""
+_EARLY: Final = "activations"
 _LATE: Final = "update_ratios"
 """The feature whose work is done after the step's own time has been read."""
 
@@ -75,6 +78,8 @@ class Budget:
         for period, phase, bit in self._groups:
             if step % period == phase:
                 bits |= bit
+        if step in _EARLY_STEPS:
+            bits |= self._early
         due = self._due.get(bits)
         return self._features_of(bits) if due is None else due
 
@@ -85,6 +90,8 @@ class Budget:
         update falls into it.
         """
         if any(period > 1 and step % period == phase for period, phase, _ in self._groups):
+            return True
+        if self._early and step in _EARLY_STEPS:
             return True
         period = self._periods[_LATE]
         return period > 1 and (step - 1) % period == PHASES.get(_LATE, 0)
@@ -143,6 +150,11 @@ class Budget:
     def periods(self) -> Features:
         """How often each feature is measured now."""
         return self._current
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether something is measured more rarely than is wanted."""
+        return self._periods != self._wanted
 
     @property
     def fraction(self) -> float | None:
@@ -277,6 +289,8 @@ class Budget:
             if period := self._periods[name]:
                 key = (period, PHASES.get(name, 0) % period)
                 groups[key] = groups.get(key, 0) | 1 << position
+        is_early = 1 < self._periods[_EARLY] == self._wanted[_EARLY]
+        self._early = 1 << FEATURES.index(_EARLY) if is_early else 0
         self._groups = tuple((period, phase, bits) for (period, phase), bits in groups.items())
         self._due: dict[int, Features] = {}
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .columns import pack_block, pack_column
 from .detectors.base import Observation, ObservationBatch
+from .detectors.sample import InputSample, ModuleSample, Sample
 from .layout import ModelLayout
 from .losses import StepLoss
 from .masked import MaskedValues
@@ -57,6 +58,8 @@ class MeasuredStep:
     """(parameters, BINS) counts of elements by magnitude, under the names of `module_frames.HISTOGRAMS`."""
     modules: ModuleStatistics | None = None
     """What the modules returned and took, where it was observed."""
+    inputs: InputSample | None = None
+    """What the model was called with, where it was looked at."""
     logged: dict[str, Callable[[], float]] = field(default_factory=dict)
     """What the user logged; read when the frame is built, for it may still be on its way from a device."""
 
@@ -171,4 +174,46 @@ def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
         parameter_names=layout.names,
         layer_names=layout.layer_names,
         layer_of=layout.layer_of,
+    )
+
+
+def build_sample(measured: MeasuredStep) -> Sample:
+    """Arrange one finished step for the detectors of sampled numbers; reads what was logged."""
+    gradients, layout = measured.gradients, measured.layout
+    ratio = measured.sampled.get("update_ratio")
+    has_gradients = measured.has_statistics and gradients.is_finite
+    loss = measured.loss.value
+    return Sample(
+        step=measured.step,
+        time=measured.time,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        total_grad_norm=measured.total_norm if has_gradients else None,
+        grad_norm=gradients.norm if has_gradients else None,
+        missing=gradients.missing if has_gradients else None,
+        parameter_norm=measured.parameter_norm,
+        update_ratio=None if ratio is None else np.where(ratio.missing, np.nan, ratio.values),
+        scalars={**measured.scalars, **{name: read() for name, read in measured.logged.items()}},
+        modules=None if measured.modules is None else _module_sample(measured.modules),
+        inputs=measured.inputs,
+        parameter_names=layout.names,
+        layer_names=layout.layer_names,
+        layer_of=layout.layer_of,
+    )
+
+
+def _module_sample(modules: ModuleStatistics) -> ModuleSample:
+    """One value per module; where a column has several calls of one, their maximum."""
+    count = len(modules.modules)
+    columns: dict[str, Floats] = {}
+    for name, values in modules.columns.items():
+        present = np.where(modules.missing[name], np.nan, values)
+        if modules.rows is None:
+            columns[name] = present
+        else:
+            columns[name] = np.full(count, np.nan)
+            np.fmax.at(columns[name], modules.rows, present)
+    return ModuleSample(
+        names=tuple(info.name for info in modules.modules),
+        types=tuple(info.type for info in modules.modules),
+        columns=columns,
     )

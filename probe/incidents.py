@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -17,11 +17,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from .closer_look import SUSPICIOUS
 from .config import ProbeConfig
 from .detectors.advice import advice_for
 from .detectors.bank import DetectorBank
 from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
+from .detectors.verdicts import handled_by_scaler, merge_nonfinite
+from .detectors.why import RecentSteps, chain
 from .forensics.capture import RootCapture
 from .forensics.replay import Replay, locate_origin
 from .forensics.stacks import RawFrame, capture_stack, format_loop_stack, stack_from_traceback
@@ -37,6 +40,8 @@ _LOG_LEVELS: Final[Mapping[Severity, int]] = {
     "info": logging.INFO,
 }
 _TEXT_LIMIT: Final = 4000
+_SAMPLED_PATIENCE: Final = 3
+"""Samples without a finding after which an episode of a sampled kind is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +82,21 @@ class IncidentReporter:
         self._config, self._recorder = config, recorder
         self._logger = config.logger or _logger
         self._detectors = DetectorBank(config.thresholds)
+        self._recent = RecentSteps()
         self._episodes = EpisodeTracker()
+        self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
+        self.suspicion: Event | None = None
+        """The newest event that asks for a closer look at the modules; whoever takes the look clears it."""
         self.critical: str | None = None
         """What is critical at the step judged last, new or not; None when nothing is."""
 
     def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> None:
         """Detect, write and log what is wrong at a step whose update has not been made."""
-        findings = _merge_nonfinite(self._detectors.observe(observation))
+        self._recent.note(observation)
+        findings = merge_nonfinite(self._detectors.observe(observation))
         if evidence.was_scaled:
-            findings = [_handled_by_scaler(finding, observation) for finding in findings]
+            findings = [handled_by_scaler(finding, observation) for finding in findings]
         self._write(findings, observation.step, time, evidence)
 
     def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
@@ -97,14 +107,57 @@ class IncidentReporter:
             times: UNIX seconds of each.
             stack: of the training loop when the first of them was measured.
         """
+        self._recent.note(batch)
         found = dict(self._detectors.observe_batch(batch))
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             self._write(found.get(index, []), step, time, LateEvidence(stack))
+
+    def report_sampled(
+        self,
+        findings: Sequence[Finding],
+        step: int,
+        time: float,
+        *,
+        stack: Sequence[RawFrame],
+        judged: Collection[str],
+    ) -> None:
+        """Write and log what the detectors of sampled numbers have found at a finished step.
+
+        Args:
+            findings: at most one of a kind.
+            step: number of the step.
+            time: UNIX seconds.
+            stack: of the training loop, where something was found.
+            judged: kinds that could be judged by what was measured at this step.
+        """
+        begun = self._track(
+            self._sampled_episodes, findings, step, time, LateEvidence(stack), judged=frozenset(judged)
+        )
+        for event in begun:
+            self._announce(event)
 
     def _write(
         self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
     ) -> None:
         """Write the events that begin, go on or end at a step, and announce those that begin."""
+        begun = self._track(self._episodes, findings, step, time, evidence)
+        for event in begun:
+            self._announce(event)
+        messages = [event.message for event in begun if event.severity == "critical"]
+        messages += [finding.message for finding in findings if finding.severity == "critical"]
+        self.critical = messages[0] if messages else None
+
+    def _track(
+        self,
+        episodes: EpisodeTracker,
+        findings: Sequence[Finding],
+        step: int,
+        time: float,
+        evidence: StepEvidence | LateEvidence,
+        *,
+        judged: Collection[str] | None = None,
+    ) -> list[Event]:
+        """Write the events that begin, go on or end at a step; return those that begin."""
         begun: list[Event] = []
 
         def make_event(finding: Finding) -> Event:
@@ -114,15 +167,16 @@ class IncidentReporter:
                 begun.append(self._replay_event(event, replay))
             return event
 
-        states = self._episodes.update(step, time, findings, model=self._model, make_event=make_event)
+        states = episodes.update(
+            step, time, findings, model=self._model, make_event=make_event, judged=judged
+        )
         states += [event for event in begun if event.kind == "replayed"]
         for event in states:
             self._recorder.event(event)
         for event in begun:
-            self._announce(event)
-        messages = [event.message for event in begun if event.severity == "critical"]
-        messages += [finding.message for finding in findings if finding.severity == "critical"]
-        self.critical = messages[0] if messages else None
+            if event.kind in SUSPICIOUS and event.severity != "info":
+                self.suspicion = event
+        return begun
 
     def exception(
         self, error: BaseException, trace: TracebackType | None, *, step: int, time: float
@@ -196,7 +250,7 @@ class IncidentReporter:
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
-        for event in self._episodes.close(step, time):
+        for event in self._episodes.close(step, time) + self._sampled_episodes.close(step, time):
             self._recorder.event(event)
 
     def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
@@ -239,6 +293,7 @@ class IncidentReporter:
             message="\n".join(
                 [
                     describe(finding, step, replay, self._why_no_replay(finding, evidence)),
+                    *self._why(finding, step),
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:_TEXT_LIMIT],
@@ -262,6 +317,13 @@ class IncidentReporter:
             advice=_advice(finding.kind, origin),
         )
         return event, replay
+
+    def _why(self, finding: Finding, step: int) -> list[str]:
+        """One line on what moved before the event, where more than the event's own series did."""
+        if finding.severity == "info":
+            return []
+        line = self._guard.run("why", lambda: chain(self._recent.explain(step)))
+        return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
         if isinstance(evidence, LateEvidence) or self._why_no_replay(finding, evidence) is not None:
@@ -315,40 +377,6 @@ class IncidentReporter:
         self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":
             warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
-
-
-def _merge_nonfinite(findings: list[Finding]) -> list[Finding]:
-    """A non-finite loss makes its gradients non-finite: one fault, one event."""
-    if not any(finding.kind == "nonfinite_loss" for finding in findings):
-        return findings
-    gradient = next((finding for finding in findings if finding.kind == "nonfinite_gradient"), None)
-    merged = [finding for finding in findings if finding.kind != "nonfinite_gradient"]
-    if gradient is None:
-        return merged
-    return [
-        _replaced(finding, affected=gradient.affected, message=f"{finding.message}. {gradient.message}")
-        if finding.kind == "nonfinite_loss"
-        else finding
-        for finding in merged
-    ]
-
-
-def _handled_by_scaler(finding: Finding, observation: Observation) -> Finding:
-    """Under a GradScaler, non-finite gradients of a finite loss are an overflow that it handles."""
-    if finding.kind != "nonfinite_gradient":
-        return finding
-    return _replaced(
-        finding,
-        kind="amp_overflow",
-        severity="info",
-        message=f"Gradients overflowed under the loss scale at step {observation.step}; GradScaler skips "
-        "the update and lowers the scale",
-    )
-
-
-def _replaced(finding: Finding, **changes: object) -> Finding:
-    values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
-    return Finding(**{**values, **changes})
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:

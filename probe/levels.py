@@ -125,6 +125,7 @@ _BASIC: Final = Features(
     clipping=1,
     loss_scale=1,
     memory=1,
+    activations=100,
 )
 _ADVANCED: Final = replace(
     _BASIC,

@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from .budget import Budget
 from .calibration import Calibration
+from .closer_look import STEPS, CloserLook
 from .control import Command, Mailbox, describe_change
 from .frames import Floats, MeasuredStep
 from .guard import Guard
@@ -63,6 +64,7 @@ class StepMeasures:
         self._settings = settings
         self._budget = Budget(settings.features, settings.limit)
         self._calibration = Calibration(settings.limit)
+        self._closer = CloserLook()
         self._rates, self._scale, self._updates = LearningRates(), LossScale(), UpdateMeter()
         self._observer = ModuleObserver(model.root, guard=guard)
         self._observer.start()
@@ -188,6 +190,35 @@ class StepMeasures:
             self._added = self._describe_added()
         if self._added is not None:
             measured.scalars |= self._added
+        if self._incidents.suspicion is not None or self._closer.until is not None:
+            self._look_closer(measured.step, measured.time)
+
+    def _look_closer(self, step: int, now: float) -> None:
+        """Measure more for a few steps when a detector is suspicious, and say so."""
+        suspicion, self._incidents.suspicion = self._incidents.suspicion, None
+        if self._closer.is_over(step):
+            self._configure(self._settings)
+            message = f"Level {self._settings.level} again: the closer look is over"
+            self._incidents.note("level_changed", self._settings.level, message, step=step, time=now)
+        elif suspicion is None or self._budget.is_throttled:
+            return
+        elif (closer := self._closer.begin(step, self._settings)) is not None:
+            self._configure(closer)
+            message = (
+                f"Level {closer.level} for {STEPS} steps, for a closer look: {suspicion.kind} at step "
+                f"{suspicion.step}"
+            )
+            self._incidents.note("level_changed", closer.level, message, step=step, time=now)
+
+    def _configure(self, settings: Settings) -> None:
+        """Measure by these settings from the next step on."""
+        self._account(time.time())
+        self._budget.configure(settings.features, settings.limit)
+        self._calibration.restart(settings.limit)
+        if not settings.features.update_ratios:
+            self._updates.release()
+        if not settings.features.gradient_cosine:
+            self._turns.release()
 
     def _describe_added(self) -> dict[str, float] | None:
         """What steps take longer than plain ones, where that is known closely enough."""
@@ -215,7 +246,7 @@ class StepMeasures:
             self._calibration.note(step, taken.step_ns, is_ordinary=not (had_replay or is_sampled))
 
     def _note_change(self, change: Change, step: int, now: float) -> None:
-        self._calibration.restart(self._settings.limit)
+        self._calibration.restart(change.limit)
         self._incidents.note(
             "throttled",
             change.feature,
@@ -302,12 +333,7 @@ class StepMeasures:
         message = describe_change(old, new, commands[-1].source)
         if message is None:
             return
-        self._account(time.time())
+        self._closer.until = None
+        self._configure(new)
         self._settings = new
-        self._budget.configure(new.features, new.limit)
-        self._calibration.restart(new.limit)
-        if not new.features.update_ratios:
-            self._updates.release()
-        if not new.features.gradient_cosine:
-            self._turns.release()
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())

@@ -54,6 +54,10 @@ class Trainer:
         return round(ns * self.random.lognormvariate(0.0, self.noise))
 
 
+EARLY_STEPS = (0, 1, 2, 4, 8, 16)
+"""On which activations are measured besides."""
+
+
 def periods_of_activations(budget: Budget) -> int:
     return budget.periods.activations
 
@@ -69,6 +73,7 @@ def test_due_gives_each_feature_at_its_steps(level: str) -> None:
         due = budget.due(step).periods()
         for name, period in features.periods().items():
             expected = bool(period) and (step - PHASES.get(name, 0)) % period == 0
+            expected |= name == "activations" and step in EARLY_STEPS
             assert due[name] == (period if expected else 0), (name, step)
 
 
@@ -78,7 +83,14 @@ def test_due_at_level_off_is_nothing() -> None:
 
 def test_is_sampled_tells_steps_with_more_than_the_usual() -> None:
     budget = Budget(Features(gradients=1, activations=10), 0.02)
-    assert [step for step in range(25) if budget.is_sampled(step)] == [0, 10, 20]
+    assert [step for step in range(25) if budget.is_sampled(step)] == [0, 1, 2, 4, 8, 10, 16, 20]
+
+
+def test_throttled_activations_are_not_measured_early_either() -> None:
+    trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": 500_000 * US})
+    budget = Budget(Features(gradients=1, activations=10), 0.02)
+    assert trainer.run(budget, 2)
+    assert [step for step in range(2, 20) if budget.due(step).activations] == []
 
 
 def test_is_sampled_counts_the_step_after_an_update_that_was_looked_at() -> None:
@@ -179,7 +191,7 @@ def test_budget_tightens_at_the_second_measurement_that_is_far_too_dear(period: 
     cost = 40 * limit / (1 - limit) * 100_000 * US
     trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": cost})
     budget = Budget(Features(gradients=1, activations=period), limit)
-    assert steps_until_change(trainer, budget, at_most=100) == period + 1
+    assert steps_until_change(trainer, budget, at_most=100) == 2
     assert 40 < budget.periods.activations <= 100
 
 
@@ -370,7 +382,7 @@ def test_configure_takes_other_wishes_from_the_next_step_on() -> None:
     trainer = Trainer(costs_ns={"gradients": 40 * US, "activations": 9_000 * US})
     trainer.run(budget, 200)
     budget.configure(replace(LEVEL_FEATURES["basic"], activations=4), 0.10)
-    assert budget.due(4).activations == 4
+    assert budget.due(404).activations == 4
     assert trainer.run(budget, 500)[0].limit == 0.10
     budget.configure(LEVEL_FEATURES["basic"], 0.02)
-    assert not budget.due(0).activations
+    assert not budget.due(404).activations

@@ -1,0 +1,39 @@
+"""What the findings of one step mean together. Pure."""
+
+from __future__ import annotations
+
+from .base import Finding, Observation
+
+
+def merge_nonfinite(findings: list[Finding]) -> list[Finding]:
+    """A non-finite loss makes its gradients non-finite: one fault, one event."""
+    if not any(finding.kind == "nonfinite_loss" for finding in findings):
+        return findings
+    gradient = next((finding for finding in findings if finding.kind == "nonfinite_gradient"), None)
+    merged = [finding for finding in findings if finding.kind != "nonfinite_gradient"]
+    if gradient is None:
+        return merged
+    return [
+        _replaced(finding, affected=gradient.affected, message=f"{finding.message}. {gradient.message}")
+        if finding.kind == "nonfinite_loss"
+        else finding
+        for finding in merged
+    ]
+
+
+def handled_by_scaler(finding: Finding, observation: Observation) -> Finding:
+    """Under a GradScaler, non-finite gradients of a finite loss are an overflow that it handles."""
+    if finding.kind != "nonfinite_gradient":
+        return finding
+    return _replaced(
+        finding,
+        kind="amp_overflow",
+        severity="info",
+        message=f"Gradients overflowed under the loss scale at step {observation.step}; GradScaler skips "
+        "the update and lowers the scale",
+    )
+
+
+def _replaced(finding: Finding, **changes: object) -> Finding:
+    values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+    return Finding(**{**values, **changes})

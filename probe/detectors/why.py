@@ -1,0 +1,144 @@
+"""What went out of its usual range shortly before an event, and what of it moved first.
+
+Given every step that the detectors judge; asked only when an event begins. It tells an order in time, not a
+cause: "loss 40x its median at step 812 <- gradient of 3 layers, blocks.4 first (55x), at step 811".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Floats, Observation, ObservationBatch
+from .layers import LayerIndex
+
+_HISTORY_STEPS: Final = 96
+_RECENT_STEPS: Final = 12
+"""How many steps before the event are searched; those before them are what is usual."""
+_LEAST_HISTORY: Final = 16
+_MADS: Final = 8.0
+_FACTOR: Final = 3.0
+"""A value is out of its range above median + so many MADs of its logarithm, and so many times its median."""
+_NAMED: Final = 3
+_GAUSSIAN: Final = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The first step at which a series was out of its usual range."""
+
+    series: str
+    step: int
+    times: float
+    """Value over the median."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Successive steps."""
+
+    numbers: list[int]
+    losses: Floats
+    norms: npt.NDArray[np.float32]
+    """(steps, layers)"""
+
+
+class RecentSteps:
+    """Loss and layers' gradient norms of the newest steps of one model."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Steps] = deque()
+        self._count = 0
+        self._layers = LayerIndex()
+        self._names: tuple[str, ...] = ()
+
+    def note(self, observed: Observation | ObservationBatch) -> None:
+        """Take the newest step or steps; those of another layout are forgotten."""
+        if isinstance(observed, ObservationBatch):
+            one, steps, losses = observed.at(0), list(observed.steps), observed.losses
+        else:
+            one, steps, losses = observed, [observed.step], [observed.loss]
+        if self._layers.update(one) or (self._held and steps[0] <= self._held[-1].numbers[-1]):
+            self._held.clear()
+            self._count = 0
+        if isinstance(observed, ObservationBatch):
+            norms = self._layers.batch_norms(observed.grad_norm, observed.missing)
+        else:
+            norms = self._layers.norms(observed)[None]
+        self._names = one.layer_names
+        loss = np.array([np.nan if value is None else value for value in losses])
+        self._held.append(_Steps(steps, loss, norms.astype(np.float32)))
+        self._count += len(steps)
+        while self._count - len(self._held[0].numbers) >= _HISTORY_STEPS:
+            self._count -= len(self._held.popleft().numbers)
+
+    def explain(self, step: int) -> list[Move]:
+        """Return what left its usual range in the steps up to `step`: the earliest first, then the largest.
+
+        Within a step the loss comes first: its gradients are computed from it.
+        """
+        numbers = [number for held in self._held for number in held.numbers if number <= step]
+        count = len(numbers)
+        if count < _LEAST_HISTORY + 1:
+            return []
+        losses = np.concatenate([held.losses for held in self._held])[:count]
+        norms = np.concatenate([held.norms for held in self._held])[:count].astype(np.float64)
+        first = max(_LEAST_HISTORY, count - _RECENT_STEPS)
+        names = tuple(self._names[index] for index in self._layers.layers)
+        moves = _moves(("loss",), numbers, losses[:, None], first) + _moves(names, numbers, norms, first)
+        return sorted(moves, key=lambda move: (move.step, move.series != "loss", -move.times))
+
+
+def _moves(names: tuple[str, ...], steps: list[int], values: Floats, first: int) -> list[Move]:
+    """The first step from `first` on at which each series, a column, is above its range of before."""
+    with np.errstate(all="ignore"):
+        positive = np.where(values > 0.0, values, np.nan)
+        usual = np.where(np.isfinite(positive[:first]), np.log(positive[:first]), np.nan)
+        known = np.isfinite(usual).sum(axis=0) >= _LEAST_HISTORY // 2
+        usual = np.where(known, usual, 0.0)
+        median = np.nanmedian(usual, axis=0)
+        mad = _GAUSSIAN * np.nanmedian(np.abs(usual - median), axis=0)
+        limit = median + np.maximum(_MADS * mad, np.log(_FACTOR))
+        # NaN and Inf are above every range; what was never known is not.
+        recent = values[first:]
+        is_out = known & ((np.log(positive[first:]) > limit) | ~np.isfinite(recent))
+        moved = np.flatnonzero(is_out.any(axis=0))
+    at = is_out.argmax(axis=0)
+    found = []
+    for column in moved.tolist():
+        value, row = recent[at[column], column], int(at[column])
+        found.append(Move(names[column], steps[first + row], float(value / np.exp(median[column]))))
+    return found
+
+
+def chain(moves: list[Move]) -> str | None:
+    """Write the moves as one line, the latest first; None where they tell no order.
+
+    A NaN reaches everything within its step, so steps on which all is lost say nothing of the order.
+    """
+    is_told = len({move.step for move in moves}) > 1 or any(np.isfinite(move.times) for move in moves)
+    if len(moves) < 2 or not is_told:
+        return None
+    parts = []
+    for step in sorted({move.step for move in moves}, reverse=True):
+        here = [move for move in moves if move.step == step]
+        layers = [move for move in here if move.series != "loss"]
+        loss = [move for move in here if move.series == "loss"]
+        if layers:
+            parts.append(f"gradients {_layers_in_words(layers)} at step {step}")
+        parts += [f"loss {_times(move)} at step {step}" for move in loss]
+    return "What moved, the first last: " + " <- ".join(parts)
+
+
+def _layers_in_words(moves: list[Move]) -> str:
+    named = ", ".join(f"{move.series or 'the root'} {_times(move)}" for move in moves[:_NAMED])
+    more = len(moves) - _NAMED
+    return f"of {named}" + (f" and {more} other layers" if more > 0 else "")
+
+
+def _times(move: Move) -> str:
+    return f"{move.times:.3g}x its median" if np.isfinite(move.times) else "not finite"
