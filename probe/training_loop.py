@@ -157,7 +157,9 @@ class TrainingLoop:
         opened.loss = losses[0].detach() if losses else None
         if opened.captures:
             are_finite = self.losses.are_finite(since=self.backward.losses)
-            next(reversed(opened.captures)).note_backward(losses, are_finite=are_finite)
+            next(reversed(opened.captures)).note_backward(
+                losses, are_finite=are_finite, is_from_one=grad_tensors is None
+            )
 
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""

@@ -22,11 +22,12 @@ from .. import torch_private
 from ..errors import ReplayError
 from .arguments import HeldArguments, find_outputs
 from .call_sites import CallSites, rejoined
-from .loss_graph import LossNode, read_loss_graph
+from .loss_graph import LossGraph, read_loss_graph
 from .loss_origin import LossFinding, examine_loss
 from .module_state import StateCopy, StateWatch, numpy_state
-from .outputs import HeldOutput, hold_outputs
+from .outputs import HeldOutput, held_values, hold_outputs
 from .stacks import RawFrame, raw_stack
+from .values import classify
 
 _CALL_SITE_FRAMES: Final = 16
 _STACK_FRAMES: Final = 256
@@ -70,9 +71,9 @@ class RootCapture:
         declined: why this call cannot be replayed, in words; "" when it can.
         passes: the backward passes that reached the outputs, in their order.
         outputs: what the forward returned, as far as it can be held.
-        loss_nodes: the autograd nodes between the root's outputs and the loss.
+        loss_graph: the autograd nodes between the root's outputs and the loss.
         loss_finding: what is certain about a non-finite loss.
-        loss_is_closed: whether the loss was made of nothing of the forward but its outputs.
+        starts_from_one: whether the newest backward did, and not from gradients that the script gave.
     """
 
     # On the class: one is made at every step, and of what is not set nothing need be touched.
@@ -82,9 +83,10 @@ class RootCapture:
     state_copies: Sequence[StateCopy] = ()
     output_count = -1
     outputs: Sequence[HeldOutput] = ()
-    loss_nodes: tuple[LossNode, ...] = ()
+    loss_graph = LossGraph()
     loss_finding: LossFinding | None = None
-    loss_is_closed = False
+    starts_from_one = True
+    _losses: Sequence[HeldOutput] | None = None
     _call_site: Sequence[RawFrame] = ()
     _backward_site: Sequence[RawFrame] = ()
     _loss_boundary: int | None = None
@@ -146,7 +148,17 @@ class RootCapture:
                 torch_private.register_hook(tensor, hook)
                 self._hooks.append(weakref.ref(hook))
 
-    def note_backward(self, losses: Iterable[Tensor], *, are_finite: bool = False) -> None:
+    @property
+    def loss_is_finite(self) -> bool:
+        """Whether what the newest backward was called on is known to have been finite. Synchronises."""
+        if self._losses is None:
+            return False
+        losses = [held_values(held) for held in self._losses]
+        return all(loss is not None and not classify(loss) for loss in losses)
+
+    def note_backward(
+        self, losses: Iterable[Tensor], *, are_finite: bool = False, is_from_one: bool = True
+    ) -> None:
         """Note the ops that make up the loss; to be called on a step's newest capture, before backward.
 
         Costs some 5 microseconds for a loss of a few ops, and does not synchronise. Without it a fault in
@@ -155,10 +167,16 @@ class RootCapture:
         Args:
             losses: what backward is called on.
             are_finite: whether they are known to be; else those on the CPU are read.
+            is_from_one: whether backward starts from 1, and not from gradients that the script gives.
         """
         losses, boundary = tuple(losses), self._loss_boundary
+        if self.loss_graph.gradients is not None:
+            self.loss_graph.gradients.release()
         numbers = [number for _, _, number in self.outputs if number is not None]
-        self.loss_nodes, self.loss_is_closed = read_loss_graph(losses, boundary=boundary, outputs=numbers)
+        self.loss_graph = read_loss_graph(losses, boundary=boundary, outputs=numbers)
+        if is_from_one is not self.starts_from_one:
+            self.starts_from_one = is_from_one
+        self._losses = () if are_finite else hold_outputs(losses)
         if not are_finite:
             self.loss_finding = examine_loss(losses, boundary=boundary, outputs=self.outputs)
         self._backward_site = _backward_sites.take()

@@ -11,7 +11,10 @@ from typing import Final
 import torch
 
 from ..wire import Origin, StackFrame
+from .capture import RootCapture
+from .loss_gradients import BadGradient
 from .loss_origin import LossFinding, only_suspect
+from .loss_replay import LossFault
 from .origin import EITHER_KIND, Cause, Verdict, descendants, find_origin
 from .passes import Detail, StepReplay
 from .recorder import OpNote
@@ -59,11 +62,11 @@ def explain(step: StepReplay, *, stage: str, loss_is_bad: bool | None) -> Explan
             return found
     if loss_is_bad:
         # Whatever a backward made is no cause of it.
-        return _in_loss(step, step.reached()[-1], stage=stage, loss_is_bad=True)
+        return _in_loss(step, step.reached()[-1], stage=stage)
     for position in reversed(bad):
         verdict = find_origin(step.detail(position).records, step.detail(position).gradient_causes)
         if verdict is not None and verdict.entry is not None and verdict.entry.source == "gradient":
-            return _in_loss(step, position, stage=stage, loss_is_bad=loss_is_bad)
+            return _in_loss(step, position, stage=stage)
         found = _explained(step, position, verdict, stage=stage, masks=masks)
         if found is not None:
             return found
@@ -170,11 +173,14 @@ def _backward_site(step: StepReplay, position: int) -> list[RawFrame]:
     return inner_torch_removed(next(sites, []))
 
 
-def _in_loss(step: StepReplay, position: int, *, stage: str, loss_is_bad: bool | None) -> Explanation:
+def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     """What came back into a call from the loss was bad, or the loss is bad and the forwards are not."""
-    backward = format_frames(_backward_site(step, position))
+    site = _backward_site(step, position)
     together = step.with_the_same_backward(position)
-    finding = _finding(step, position, is_alone=len(together) == 1, loss_is_bad=loss_is_bad)
+    backward = format_frames(site)
+    if (fault := step.loss_fault(position)) is not None:
+        return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
+    finding = _finding(step, position, is_alone=len(together) == 1)
     if not finding.is_proven and not all(step.outputs_of(call).is_complete for call in together):
         return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward)
     if finding.op is None or not all(step.outputs_of(call).is_finite for call in together):
@@ -192,7 +198,23 @@ def _in_loss(step: StepReplay, position: int, *, stage: str, loss_is_bad: bool |
     )
 
 
-def _finding(step: StepReplay, position: int, *, is_alone: bool, loss_is_bad: bool | None) -> LossFinding:
+def _from_loss_fault(fault: LossFault, site: list[RawFrame], *, stage: str, reason: str) -> Explanation:
+    """The lines of the loss were run again, and one op of them went wrong."""
+    note = fault.note
+    # The innermost frame of the site is the function whose lines were run.
+    forward = format_frames([*site[:-1], *note.place.frames])
+    inside = outer_torch_removed(list(note.frames)) if note.backward else []
+    return Explanation(
+        origin=Origin(phase="loss", op=_op_name(note), module=None, stage=stage),
+        reason=reason,
+        operands=note.operands,
+        value_kind=fault.value_kind,
+        forward=forward,
+        backward=format_frames([*site, *inside]),
+    )
+
+
+def _finding(step: StepReplay, position: int, *, is_alone: bool) -> LossFinding:
     """What is certain about the loss that a call's backward came from."""
     capture = step.captures[step.with_the_same_backward(position)[-1]]
     if any(bool(classify(tensor)) for back in capture.passes[:-1] for tensor in back.by_output.values()):
@@ -200,14 +222,32 @@ def _finding(step: StepReplay, position: int, *, is_alone: bool, loss_is_bad: bo
         return LossFinding()
     if capture.loss_finding is not None:
         return capture.loss_finding
-    is_newest = capture is step.captures[step.reached()[-1]]
-    is_half = any(
-        tensor.dtype == torch.float16 for back in capture.passes for tensor in back.by_output.values()
+    graph = capture.loss_graph
+    is_finite = capture.loss_is_finite
+    noted = _noted(capture) if is_finite else None
+    if noted is not None:
+        op = noted.makers[0] if len(set(noted.makers)) == 1 else None
+        candidates, value_kind = tuple(dict.fromkeys(noted.makers)), noted.value_kind
+    else:
+        is_half = any(
+            tensor.dtype == torch.float16 for back in capture.passes for tensor in back.by_output.values()
+        )
+        op, candidates = only_suspect(graph.nodes, is_loss_finite=is_finite and not is_half)
+        op, value_kind = op if capture.starts_from_one else None, EITHER_KIND
+    return LossFinding(
+        op=op if graph.is_closed and is_alone else None,
+        candidates=candidates,
+        value_kind=value_kind,
+        is_closed=graph.is_closed,
     )
-    is_finite = is_newest and loss_is_bad is False and not is_half
-    op, candidates = only_suspect(capture.loss_nodes, is_loss_finite=is_finite)
-    is_closed = capture.loss_is_closed
-    return LossFinding(op=op if is_closed and is_alone else None, candidates=candidates, is_closed=is_closed)
+
+
+def _noted(capture: RootCapture) -> BadGradient | None:
+    """What the nodes of the loss sent back in the backward that went through a call."""
+    gradients = capture.loss_graph.gradients
+    if gradients is None or not capture.passes or gradients.task != capture.passes[-1].task:
+        return None
+    return gradients.bad_gradient(capture.passes[-1].by_output.values())
 
 
 def _modules_after(detail: Detail, origin: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Which op between the model's outputs and the loss went wrong: named only where nothing else can have.
 
-`examine_loss` looks at the values in a bad loss's graph before backward frees them; where the loss is finite,
-or on a device, only the names of its ops are known (`only_suspect`). Training thread.
+`examine_loss` looks at the values in a bad loss's graph before backward frees them. Where the loss is finite,
+what its nodes sent back tells (`loss_gradients.py`), or else their names (`only_suspect`). Training thread.
 """
 
 from __future__ import annotations
@@ -9,34 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import torch_private
-from .loss_graph import LossNode
-from .loss_values import (
-    MAX_NODES,
-    NO_LARGER,
-    LossValues,
-    leaf_of,
-    operand_name,
-    operand_of,
-    operation,
-    operation_of,
-)
+from .loss_graph import MAX_NODES, LossNode
+from .loss_ops import NO_LARGER, PASSING, operation
+from .loss_values import LossValues, leaf_of, operand_name, operand_of, operation_of
 from .origin import EITHER_KIND, Kinds
 from .outputs import HeldOutput
 from .values import classify, summarise
-
-_NO_WORSE: Final = NO_LARGER | frozenset(
-    (
-        "Mean Sum LogSoftmax Add Sub Rsub Cat Stack Where Maximum Minimum Mul Div Pow L1Loss MseLoss "
-        "SmoothL1Loss HuberLoss BinaryCrossEntropyWithLogits NllLoss NllLoss2D"
-    ).split()
-)
-"""Ops whose derivatives are finite where their values are, but for what `Suspicion` tells, and overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +68,24 @@ def examine_loss(
 def only_suspect(nodes: Sequence[LossNode], *, is_loss_finite: bool) -> tuple[str | None, tuple[str, ...]]:
     """Return the one node that can have made bad gradients, if only one can, and all that can have.
 
+    For what the nodes sent back was not noted: `LossGradients` knows.
+
     Args:
-        nodes: all nodes between one forward and the loss.
+        nodes: all nodes between one forward and the loss, oldest first.
         is_loss_finite: then what else entered the loss, such as targets, was finite too, and nothing there
             overflowed; to be taken for false in float16, whose derivatives overflow by ordinary factors.
     """
-    harmless = _NO_WORSE if is_loss_finite else NO_LARGER
-    suspects = [node.name for node in nodes if node.suspicion or operation(node.name) not in harmless]
-    is_certain = len(suspects) == 1 and len(nodes) < MAX_NODES
-    return suspects[0] if is_certain else None, tuple(dict.fromkeys(suspects))
+    suspects = [
+        position
+        for position, node in enumerate(nodes)
+        if not (node.is_calm if is_loss_finite else operation(node.name) in NO_LARGER)
+    ]
+    names = tuple(dict.fromkeys(nodes[position].name for position in suspects))
+    if len(suspects) != 1 or len(nodes) >= MAX_NODES:
+        return None, names
+    # What it made may be so large that a sum of it overflows.
+    is_certain = all(operation(node.name) in PASSING for node in nodes[: suspects[0]])
+    return names[0] if is_certain else None, names
 
 
 def _is_known_bad(loss: Tensor) -> bool:

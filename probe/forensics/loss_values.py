@@ -15,19 +15,12 @@ import torch
 from torch import Tensor
 
 from .. import torch_private
+from .loss_graph import MAX_NODES
+from .loss_ops import NO_LARGER, operation
 from .origin import Kinds
 from .outputs import HeldOutput, held_values
 from .values import classify
 
-MAX_NODES: Final = 256
-NO_LARGER: Final = frozenset(
-    (
-        "Neg Abs View UnsafeView ReshapeAlias Squeeze Unsqueeze T Transpose Permute Expand Slice Select "
-        "Index Gather Clone Alias Relu Sigmoid Tanh Softmax Softplus LogSigmoid Gelu Silu Clamp ClampMin "
-        "ClampMax Unbind Split SplitWithSizes Diagonal Max Min Amax Amin AsStrided"
-    ).split()
-)
-"""Ops of one operand whose values and derivatives are finite for finite ones, without overflow."""
 _SPREADS: Final = frozenset(
     (
         "Add Sub Mul Sum Mean Neg Abs View UnsafeView ReshapeAlias Squeeze Unsqueeze T Transpose Permute "
@@ -60,14 +53,8 @@ _SMALL: Final = 6e4
 """What no floating type that training uses overflows at."""
 
 
-def operation(name: str) -> str:
-    """ "Log" of "LogBackward0"; a user's own function keeps its name."""
-    shortened = name.rstrip("0123456789")
-    return shortened.removesuffix("Backward") if shortened != name else name
-
-
 def operation_of(node: Any) -> str:
-    """The same of a node."""
+    """ "Log" of a LogBackward0."""
     return operation(torch_private.node_name(node))
 
 

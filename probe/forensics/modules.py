@@ -7,7 +7,7 @@ the time of one forward or backward.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class ModuleTracker:
                 self._names.setdefault(id(module), clean_name(name))
         self._stack: list[str | None] = []
         self._thread = threading.get_ident()
+        self._watched: tuple[frozenset[int], list[Any]] | None = None
 
     def name_of(self, module: nn.Module) -> str | None:
         """Qualified name of a module; None for one that no root contains."""
@@ -58,6 +59,16 @@ class ModuleTracker:
         finally:
             self._stack = before
 
+    @contextmanager
+    def watching(self, modules: Iterable[nn.Module]) -> Iterator[list[Any]]:
+        """Collect what outermost calls of some modules return, in their order; inside `running`."""
+        returned: list[Any] = []
+        self._watched = frozenset(map(id, modules)), returned
+        try:
+            yield returned
+        finally:
+            self._watched = None
+
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # A data loader's thread may call modules of its own meanwhile.
@@ -66,8 +77,11 @@ class ModuleTracker:
             stack = self._stack
             stack.append(self._names.get(id(module), self.current))
             try:
-                return original(module, *args, **kwargs)
+                result = original(module, *args, **kwargs)
             finally:
                 stack.pop()
+            if self._watched is not None and not stack and id(module) in self._watched[0]:
+                self._watched[1].append(result)
+            return result
 
         return call

@@ -5,6 +5,7 @@ Owns the captured calls of one replay; `replay.py` makes it, `explain.py` asks i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from .. import torch_private
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
+from .loss_replay import LossFault, LossReplay
 from .module_state import preserved, state_as_before
 from .modules import ModuleTracker
 from .origin import Cause, Record
@@ -49,10 +51,12 @@ class StepReplay:
         captures: Sequence[RootCapture],
         *,
         parameters: Mapping[str, nn.Parameter],
+        loss: Tensor | None = None,
         deadline_s: float,
     ) -> None:
         """Take the step's captures in the order of the calls; `deadline_s` is on `time.monotonic`."""
         self.captures = tuple(captures)
+        self._loss = loss
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
         self._deadline_s = deadline_s
@@ -118,6 +122,30 @@ class StepReplay:
         """Whether the first pass found anything non-finite in this call, or coming into it."""
         gradients = (tensor for back in self.captures[position].passes for tensor in back.by_output.values())
         return bool(self._bad.get(position)) or any(bool(classify(tensor)) for tensor in gradients)
+
+    def loss_fault(self, position: int) -> LossFault | None:
+        """The op that went wrong in the loss made of a call; None where running it again does not tell.
+
+        Of a micro-step before the newest nothing is known.
+        """
+        together = self.with_the_same_backward(position)
+        if self._loss is None or together[-1] != len(self.captures) - 1:
+            return None
+        if torch_private.is_distributed():
+            # A loss may talk to the other ranks, which do not replay.
+            return None
+        try:
+            return LossReplay(
+                self._roots,
+                [self.captures[call] for call in together],
+                loss=self._loss,
+                frame=sys._getframe(1),
+                parameters=self._parameters,
+                deadline_s=self._deadline_s,
+            ).find()
+        # The script's own lines run in there, and may raise anything at all.
+        except Exception:  # noqa: BLE001
+            return None
 
     def detail(self, position: int) -> Detail:
         """Second pass over one call; made once."""

@@ -106,7 +106,7 @@ def locate_origin(
         _check_captures(captures, parameter_stamp)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            step = StepReplay(root, captures, parameters=parameters, deadline_s=started + limit_s)
+            step = StepReplay(root, captures, parameters=parameters, loss=loss, deadline_s=started + limit_s)
             fidelity, difference = _compare(step, gradients)
             if difference:
                 raise ReplayError(difference)

@@ -54,7 +54,7 @@ def run_forward(
     if inputs_known is not None:
         inputs_known(tensors)
     with ExitStack() as stack:
-        stack.enter_context(_ambient(capture.state))
+        stack.enter_context(ambient(capture.state))
         stack.enter_context(tracker.running(capture.root))
         stack.enter_context(mode)
         output = capture.root(*args, **kwargs)
@@ -82,7 +82,7 @@ def run_backward(
     """
     inputs = {name: tensor for name, tensor in run.inputs.items() if tensor.requires_grad}
     targets = [*parameters, *inputs.values()]
-    with _autocast_off(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+    with autocast_off(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
         sent = _outer_gradients(run.outputs, gradients.by_output)
         if not sent or not targets:
             return [None] * len(parameters), {}
@@ -167,7 +167,7 @@ def _accumulate(
 
 
 @contextmanager
-def _ambient(state: CallState) -> Iterator[None]:
+def ambient(state: CallState) -> Iterator[None]:
     """The generators, autocast and grad mode of the captured call."""
     torch.set_rng_state(state.rng_cpu)
     if state.rng_cuda is not None:
@@ -179,7 +179,7 @@ def _ambient(state: CallState) -> Iterator[None]:
     torch.clear_autocast_cache()
     try:
         with ExitStack() as stack:
-            stack.enter_context(_autocast_off())
+            stack.enter_context(autocast_off())
             for kind, dtype in state.autocast:
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=state.autocast_cache))
             stack.enter_context(torch.enable_grad())
@@ -190,7 +190,8 @@ def _ambient(state: CallState) -> Iterator[None]:
 
 
 @contextmanager
-def _autocast_off() -> Iterator[None]:
+def autocast_off() -> Iterator[None]:
+    """No autocast on any device, as `loss.backward()` usually runs."""
     with ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):

@@ -6,7 +6,6 @@ instruction offset; it keeps no frame and therefore no local variable alive.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,15 +15,13 @@ from typing import Final, TypeAlias
 
 import torch
 
+from ..source_lines import CONTEXT_LINES as CONTEXT_LINES
+from ..source_lines import stack_frame
 from ..wire import StackFrame
 
 RawFrame: TypeAlias = tuple[CodeType, int]
 
-CONTEXT_LINES: Final = 7
-"""Source lines shown on either side of a frame's own line."""
 _MAX_FRAMES: Final = 256
-_MAX_TEXT: Final = 4096
-_MAX_CODE: Final = 65536
 
 
 def _folder_of(module_file: str, *, up: int) -> tuple[str, ...]:
@@ -111,18 +108,10 @@ def _is_noise(code: CodeType) -> bool:
 
 
 def _format(code: CodeType, offset: int) -> StackFrame:
-    line = _line_of(code, offset)
-    source, first = _source_around(code.co_filename, line)
-    return StackFrame(
-        file=_clean(code.co_filename, _MAX_TEXT),
-        line=line,
-        function=_clean(code.co_qualname, _MAX_TEXT),
-        code=source,
-        code_first_line=first,
-    )
+    return stack_frame(code.co_filename, line_of(code, offset), code.co_qualname)
 
 
-def _line_of(code: CodeType, offset: int) -> int:
+def line_of(code: CodeType, offset: int) -> int:
     """Line of an instruction; that of the function's head for instructions without one."""
     line = None
     for start, end, number in code.co_lines():
@@ -130,21 +119,3 @@ def _line_of(code: CodeType, offset: int) -> int:
             line = number
             break
     return code.co_firstlineno if line is None else line
-
-
-def _source_around(file: str, line: int) -> tuple[str, int]:
-    """Return the lines round `line` and the number of the first; ("", 0) where there is no source."""
-    lines = linecache.getlines(file)
-    if not 0 < line <= len(lines):
-        return "", 0
-    first = max(1, line - CONTEXT_LINES)
-    source = "".join(lines[first - 1 : line + CONTEXT_LINES]).removesuffix("\n")
-    if len(source) > _MAX_CODE:
-        # A line of minified code: the line itself, cut, is all that can be shown.
-        first, source = line, lines[line - 1].rstrip("\n")
-    return _clean(source, _MAX_CODE), first
-
-
-def _clean(text: str, limit: int) -> str:
-    """Cut to the wire's limit; lone surrogates (odd file names) become question marks."""
-    return text[:limit].encode("utf-8", "replace").decode("utf-8")

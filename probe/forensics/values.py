@@ -93,5 +93,6 @@ def _dense(tensor: Tensor) -> Tensor | None:
         tensor = tensor._values()
     if not is_checkable(tensor):
         return None
-    values = tensor.detach()
+    # A Python number that an op has kept is a scalar that compares in float32, whatever its type.
+    values = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
     return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values

@@ -75,14 +75,14 @@ def test_op_of_a_bad_loss_is_the_first_with_a_bad_value_or_not_named(names, valu
 
 @settings(deadline=None)
 @given(
-    st.lists(st.sampled_from(sorted(OPS.keys() - {"large"})), max_size=5),
+    st.lists(st.sampled_from(sorted(OPS)), max_size=5),
     st.lists(st.sampled_from(VALUES), min_size=2, max_size=3),
 )
 def test_only_suspect_of_a_finite_loss_made_the_first_bad_gradient(names, values):
     steps, boundary = _chain(names, values)
     for tensor in steps:
         tensor.retain_grad()
-    nodes, _ = read_loss_graph(steps[-1:], boundary=boundary)
+    nodes = read_loss_graph(steps[-1:], boundary=boundary).nodes
     steps[-1].backward()
     if not all(map(_is_finite, steps)) or _is_finite(steps[0].grad):
         return
@@ -106,7 +106,31 @@ def test_loss_is_made_of_outputs_alone_or_not(make, is_closed):
     output = hidden.exp()
     boundary = torch_private.next_sequence_number()
     outputs = [torch_private.node_sequence_number(output.grad_fn)]
-    assert read_loss_graph([make(output, hidden)], boundary=boundary, outputs=outputs)[1] == is_closed
+    loss = make(output, hidden)
+    assert read_loss_graph([loss], boundary=boundary, outputs=outputs).is_closed == is_closed
+
+
+def test_loss_graph_holds_the_nodes_after_the_boundary_only():
+    output = torch.ones(2, requires_grad=True) * 2
+    boundary = torch_private.next_sequence_number()
+    nodes = read_loss_graph([torch.log(output).mean()], boundary=boundary).nodes
+    assert [node.name for node in nodes] == ["LogBackward0", "MeanBackward0"]
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (lambda y: torch.sqrt(y).mean(), "SqrtBackward0"),
+        (lambda y: torch.sqrt(y).exp().mean(), None),
+        (lambda y: torch.sqrt(y).mean() * 1e30, None),
+        (lambda y: torch.sqrt(y.expand(9, 2)).mean(), None),
+    ],
+)
+def test_suspect_is_certain_where_no_other_op_can_make_a_bad_gradient(make, op):
+    output = torch.ones(2, requires_grad=True) * 2
+    boundary = torch_private.next_sequence_number()
+    graph = read_loss_graph([make(output)], boundary=boundary)
+    assert only_suspect(graph.nodes, is_loss_finite=True)[0] == op
 
 
 def _examine(make, *values):
@@ -132,6 +156,14 @@ CERTAIN = {
 def test_op_that_is_certain_is_named(case):
     make, op = CERTAIN[case]
     assert _examine(make, 1.0, 2.0).op == op
+
+
+def test_double_factor_beyond_float32_is_no_bad_operand():
+    leaf = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    output = leaf * 1.0
+    boundary = torch_private.next_sequence_number()
+    loss = torch.expm1(output * 1e150).mean()
+    assert examine_loss([loss], boundary=boundary, outputs=hold_outputs([output])).op != "MulBackward0"
 
 
 def test_loss_made_of_bad_outputs_is_not_blamed_on_any_op():

@@ -1,6 +1,5 @@
-"""Names of running modules, the loss graph, and the private symbols of torch."""
+"""Names of running modules, and the private symbols of torch."""
 
-import math
 import threading
 
 import pytest
@@ -9,7 +8,6 @@ from replayed_step import Lambda, batch
 from torch import nn
 
 from probe import torch_private
-from probe.forensics.loss_graph import read_loss_graph
 from probe.forensics.modules import ModuleTracker, clean_name
 
 
@@ -64,35 +62,6 @@ def test_tracker_ignores_modules_of_other_threads():
         thread.start()
         thread.join(10)
     assert seen == [""]
-
-
-def _read(make):
-    x = batch().requires_grad_()
-    y = x * 2
-    boundary = torch_private.next_sequence_number()
-    return read_loss_graph([make(y)], boundary=boundary)[0]
-
-
-def test_loss_graph_holds_the_nodes_after_the_boundary_only():
-    assert [node.name for node in _read(lambda y: torch.log(y).mean())] == ["LogBackward0", "MeanBackward0"]
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda y: torch.log(y).mean() / 4, "LogBackward0"),
-        (lambda y: y.pow(2).mean() / 0, "DivBackward0"),
-        (lambda y: y.pow(0.5).mean(), "PowBackward0"),
-        (lambda y: torch.exp(y).mean() * math.inf, "MulBackward0"),
-        (lambda y: (y / y).mean(), "DivBackward0"),
-    ],
-)
-def test_most_suspicious_node_is_the_one_that_can_go_wrong(make, name):
-    assert max(_read(make), key=lambda node: node.suspicion).name == name
-
-
-def test_no_node_of_a_plain_loss_is_suspicious():
-    assert not any(node.suspicion for node in _read(lambda y: y.pow(2).mean() / 4))
 
 
 def test_private_symbols_are_all_there_in_the_supported_torch():

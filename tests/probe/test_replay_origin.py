@@ -8,6 +8,8 @@ from replayed_step import CapturedStep, around, batch, run_step, source_line
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from probe.forensics.loss_graph import LossGraph
+
 torch.set_num_threads(1)
 
 
@@ -144,7 +146,7 @@ def test_infinite_loss_with_finite_gradients_is_a_fault_of_the_loss():
 
 def test_loss_that_was_not_noted_gives_a_reason_instead_of_an_origin():
     step = run_step(around(torch.relu), batch(), loss=lambda y: torch.log(y - y).mean())
-    step.captures[0].loss_nodes = ()
+    step.captures[0].loss_graph = LossGraph(is_closed=True)
     step.captures[0].loss_finding = None
     replay = step.replay(loss=step.loss.detach())
     assert replay.origin is None
