@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from .masked import MaskedValues
-from .statistics import tensor_statistics
+from .statistics import Floats, tensor_statistics
+from .tensor_pairs import moment_norms
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _FIRST: Final = ("exp_avg", "momentum_buffer")
 _SECOND: Final = ("exp_avg_sq", "square_avg")
@@ -41,10 +45,13 @@ def moment_statistics(
         decay left out.
     """
     owned = _states(optimizers, parameters)
+    updates = _updates_made(owned)
+    norms, done = _norms_at_once(owned, updates)
+    left = [None if at_once else state for state, at_once in zip(owned, done.tolist(), strict=True)]
     found = {
-        "first_moment_norm": _norms(owned, _FIRST),
-        "second_moment_norm": _norms(owned, _SECOND),
-        "effective_step": _effective_steps(owned),
+        "first_moment_norm": _norms(left, _FIRST, norms[0], done),
+        "second_moment_norm": _norms(left, _SECOND, norms[1], done),
+        "effective_step": _effective_steps(owned, left, updates, norms[2], done),
     }
     return {name: values for name, values in found.items() if not values.is_empty}
 
@@ -70,9 +77,12 @@ def _states(optimizers: Iterable[Optimizer], parameters: Sequence[Tensor]) -> li
     return [found.get(id(parameter)) for parameter in parameters]
 
 
-def _norms(owned: Sequence[_State | None], names: tuple[str, ...]) -> MaskedValues:
-    statistics = tensor_statistics([None if state is None else _tensor(state, names) for state in owned])
-    return MaskedValues(statistics.norm, statistics.missing)
+def _norms(left: Sequence[_State | None], names: tuple[str, ...], known: Floats, done: Mask) -> MaskedValues:
+    """Norms of those states that are left, beside those that are known."""
+    if done.all():
+        return MaskedValues(known, ~done)
+    statistics = tensor_statistics([None if state is None else _tensor(state, names) for state in left])
+    return MaskedValues(np.where(done, known, statistics.norm), statistics.missing & ~done)
 
 
 def _tensor(state: _State, names: tuple[str, ...]) -> Tensor | None:
@@ -97,25 +107,62 @@ class _AdamPart:
     second: Tensor
 
 
-def _effective_steps(owned: Sequence[_State | None]) -> MaskedValues:
-    values, missing = np.zeros(len(owned)), np.ones(len(owned), dtype=np.bool_)
+def _updates_made(owned: Sequence[_State | None]) -> dict[int, float]:
+    """How many updates Adam has made of each parameter that it updates."""
     adam = {index: state for index, state in enumerate(owned) if state is not None and _is_adam(state)}
     counts = _step_counts([state.values["step"] for state in adam.values()])
-    updates = dict(zip(adam, counts, strict=True))
-    squares, sizes = np.zeros(len(owned)), np.zeros(len(owned))
+    return dict(zip(adam, counts, strict=True))
+
+
+def _norms_at_once(owned: Sequence[_State | None], updates: Mapping[int, float]) -> tuple[Floats, Mask]:
+    """Norms of both of Adam's moments and of m / (sqrt(v) / c + eps), and for which states, in one pass."""
+    first: list[Tensor | None] = [None] * len(owned)
+    second: list[Tensor | None] = [None] * len(owned)
+    eps, corrections = np.zeros(len(owned)), np.ones(len(owned))
+    if not updates:
+        return np.zeros((3, len(owned))), np.zeros(len(owned), dtype=np.bool_)
+    for index, count in updates.items():
+        state = owned[index]
+        if state is not None and "max_exp_avg_sq" not in state.values:
+            first[index], second[index] = _tensor(state, ("exp_avg",)), _tensor(state, ("exp_avg_sq",))
+            corrections[index] = _second_correction(state, count)
+            eps[index] = corrections[index] * float(state.group["eps"])
+    # In the form c m / (sqrt(v) + c eps).
+    norms, done = moment_norms(first, second, eps)
+    norms[2] *= corrections
+    return norms, done
+
+
+def _effective_steps(
+    owned: Sequence[_State | None],
+    left: Sequence[_State | None],
+    updates: Mapping[int, float],
+    known: Floats,
+    done: Mask,
+) -> MaskedValues:
+    values, missing = np.zeros(len(owned)), np.ones(len(owned), dtype=np.bool_)
+    adam = {index: state for index in updates if (state := left[index]) is not None}
+    squares = np.where(done, np.square(known), 0.0)
     with torch.no_grad(), np.errstate(all="ignore"):
         for batch in _batches(adam):
             for part, norm in zip(batch, _norms_of_quotients(batch, adam, updates), strict=True):
                 squares[part.index] += norm**2
-                sizes[part.index] += part.first.numel()
     # A rate may be kept on a device: one read for each group.
-    rates = {id(state.group): state.group["lr"] for state in adam.values()}
-    rates = {key: float(rate) for key, rate in rates.items()}
-    for index, state in adam.items():
+    states = {index: state for index in updates if (state := owned[index]) is not None}
+    groups = {id(state.group): state.group for state in states.values()}
+    rates = {key: float(group["lr"]) for key, group in groups.items()}
+    for index, state in states.items():
         correction = 1 - float(state.group["betas"][0]) ** updates[index]
         rate = rates[id(state.group)] / correction
-        values[index], missing[index] = rate * np.sqrt(squares[index] / sizes[index]), False
+        moment = _tensor(state, ("exp_avg",))
+        assert moment is not None
+        values[index], missing[index] = rate * np.sqrt(squares[index] / moment.numel()), False
     return MaskedValues(values, missing)
+
+
+def _second_correction(state: _State, updates: float) -> float:
+    """Root of the bias correction of the second moment."""
+    return float(np.sqrt(1 - float(state.group["betas"][1]) ** updates))
 
 
 def _is_adam(state: _State) -> bool:
@@ -173,10 +220,7 @@ def _norms_of_quotients(
 ) -> list[float]:
     """L2 norms of m / (sqrt(v / (1 - beta2^t)) + eps)."""
     groups = [adam[part.index].group for part in parts]
-    corrections = [
-        float(np.sqrt(1 - float(group["betas"][1]) ** updates[part.index]))
-        for part, group in zip(parts, groups, strict=True)
-    ]
+    corrections = [_second_correction(adam[part.index], updates[part.index]) for part in parts]
     # Half precision would lose what a small eps adds.
     roots = list(torch._foreach_sqrt([part.second.float() for part in parts]))
     torch._foreach_div_(roots, corrections)

@@ -279,7 +279,7 @@ def _measure_pairs(
         rest = (one.kinds != other.kinds) | (one.kinds >= KNOWN_SPECIAL)
         if second is not first:
             for index in np.flatnonzero(~rest & (one.kinds != MISSING)).tolist():
-                rest[index] = not _lie_alike(first[index], second[index])
+                rest[index] = not lie_alike(first[index], second[index])
         one.sizes[rest | (one.kinds == MISSING)] = 0
         results = kernel.pair_sums(one, other, product=product)
         # Squares of extreme float64 overflow or vanish.
@@ -292,7 +292,7 @@ def _measure_pairs(
     return results
 
 
-def _lie_alike(a: Tensor | None, b: Tensor | None) -> bool:
+def lie_alike(a: Tensor | None, b: Tensor | None) -> bool:
     """Whether two dense tensors of one shape have their elements in the same order."""
     if a is None or b is None:
         return False

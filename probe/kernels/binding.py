@@ -1,6 +1,7 @@
 """Finds, loads and calls the compiled kernel through ctypes; nothing happens before the first call.
 
-Used by `statistics`, `tensor_measures` and `magnitudes`, which know what to do where there is none.
+Used by `statistics`, `tensor_measures`, `tensor_pairs` and `magnitudes`, which know what to do where there is
+none.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ F64: Final = 2
 COMPLEX: Final = 8
 KNOWN_SPECIAL: Final = 254
 """Kinds of tensors, as the C side has them; see `kernel.c`. From KNOWN_SPECIAL on, left to torch."""
+MARKED: Final = 512
+"""Elements of a kept tensor for each of its marks."""
 NOT_BUILT: Final = "not built: no C compiler was at hand when nanscope was installed"
 _WIDEST_BITS: Final = 512
 LIBRARY: Final = FOLDER / LIBRARY_NAME
@@ -93,6 +96,9 @@ class Kernel:
         self._measure = _function(library, "nanscope_statistics", None, ctypes.c_void_p)
         pairs = (ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int, ctypes.c_void_p)
         self._pairs = _function(library, "nanscope_pairs", None, *pairs)
+        two_lists = (ctypes.c_int64, *[ctypes.c_void_p] * 6)
+        self._renew = _function(library, "nanscope_turn", None, *two_lists)
+        self._moments = _function(library, "nanscope_moments", None, *two_lists)
         histograms = (ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_void_p] * 2)
         self._histograms = _function(library, "nanscope_histograms", None, *histograms)
         units = (ctypes.c_uint64, ctypes.c_int, *[ctypes.c_int64] * 3, ctypes.c_void_p)
@@ -135,6 +141,29 @@ class Kernel:
         self._pairs(
             job.count, job.pointers, other.pointers, job.sizes, job.kinds, product, results.ctypes.data
         )
+        return results
+
+    def renew(self, new: Batch, old: Batch, marks: npt.NDArray[np.uint64]) -> Floats:
+        """Return the (2, tensors) sums of new * new and of new * old, and copy the new tensors to the old.
+
+        Sizes, of which 0 leaves a tensor out, and kinds are the new batch's; the old one's must be equal.
+        `marks` has for each the address of a byte for every MARKED elements of the old one, 0 where these
+        are known to be +0, and is kept up to date; or no address.
+        """
+        results, job = np.zeros((2, new.job.count)), new.job
+        addresses = (job.sizes, job.kinds, marks.ctypes.data, results.ctypes.data)
+        self._renew(job.count, job.pointers, old.job.pointers, *addresses)
+        return results
+
+    def moments(self, first: Batch, second: Batch, eps: Floats) -> Floats:
+        """Return the (3, tensors) L2 norms of first, second and first / (sqrt(second) + eps).
+
+        Of real 16- and 32-bit elements; sizes as for `renew`.
+        """
+        results, job = np.zeros((3, first.job.count)), first.job
+        added = np.ascontiguousarray(eps, dtype=np.float64)
+        addresses = (job.sizes, job.kinds, added.ctypes.data, results.ctypes.data)
+        self._moments(job.count, job.pointers, second.job.pointers, *addresses)
         return results
 
     def histograms(self, batch: Batch, edges: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64]) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
-_SOURCES: Final = ("kernel.c", "passes.h", "gather.h")
+_SOURCES: Final = ("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h")
 # Without errno a square root is one instruction; -ffast-math would take NaN and Inf for impossible.
 _FLAGS: Final = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-w")
 _TIMEOUT_S: Final = 120

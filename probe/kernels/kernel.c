@@ -1,8 +1,8 @@
 /* One pass over each tensor of a list: norm, largest, mean, spread, NaN and Inf. Called by binding.py.
  *
  * Plain C without Python or torch: what it is given are addresses, sizes and function pointers. Must be
- * compiled without -ffast-math. `passes.h` and `gather.h` are parts of this file; the first is included once
- * for each vector width.
+ * compiled without -ffast-math. The headers are parts of this file; `passes.h`, which takes in `sampled.h`, is
+ * included once for each vector width.
  *
  * Accuracy: 16- and 32-bit elements are summed in float within a block of 16 vectors, and the blocks in double
  * (norm within 1e-7 of the exact one, 1e-9 in practice). Where float squares may overflow, vanish or cancel,
@@ -28,6 +28,8 @@
 enum { MISSING = 0, F32 = 1, F64 = 2, F16 = 3, BF16 = 4, COMPLEX = 8, KNOWN_SPECIAL = 254, SPECIAL = 255 };
 enum { NORM, MAX_ABS, MEAN, STD, NAN_COUNT, INF_COUNT, ROWS };
 enum { BLOCK = 16, WIDEST = 64, LINE = 64, PAGE = 4096 };
+/* Elements of a kept tensor for each of its marks; mirrored by binding.py. */
+enum { MARKED = 512 };
 
 /* Mirrored by binding.py. */
 typedef struct {
@@ -159,10 +161,15 @@ enum { IEEE, FLUSH };
 INLINE unsigned set_arithmetic(unsigned mode) { return mode; }
 #endif
 
+#include "histograms.h"
+
 typedef struct {
     const char *name;
     void (*statistics)(Job *);
     void (*pairs)(int64_t, const uint64_t *, const uint64_t *, const int64_t *, const uint8_t *, int, double *);
+    void (*histogram)(const char *, int, int64_t, const Bins *, int64_t *);
+    void (*turn)(const char *, char *, int, int64_t, uint8_t *, double *);
+    void (*moments)(const char *, const char *, int, int64_t, float, double *);
 } Ways;
 
 #define JOIN_(a, b) a##b
@@ -182,10 +189,10 @@ typedef struct {
 #include "passes.h"
 #endif
 
-static const Ways generic_ways = {"generic", statistics_generic, pairs_generic};
+static const Ways generic_ways = {"generic", statistics_generic, pairs_generic, histogram_generic, turn_generic, moments_generic};
 #if defined(__x86_64__)
-static const Ways avx2_ways = {"avx2", statistics_avx2, pairs_avx2};
-static const Ways avx512_ways = {"avx512", statistics_avx512, pairs_avx512};
+static const Ways avx2_ways = {"avx2", statistics_avx2, pairs_avx2, histogram_avx2, turn_avx2, moments_avx2};
+static const Ways avx512_ways = {"avx512", statistics_avx512, pairs_avx512, histogram_avx512, turn_avx512, moments_avx512};
 #endif
 static const Ways *ways = &generic_ways;
 
@@ -241,44 +248,46 @@ EXPORT void nanscope_pairs(int64_t count, const uint64_t *a, const uint64_t *b, 
     set_arithmetic(before);
 }
 
-/* ---- Histograms and units ---- */
-
-enum { MAX_BINS = 128, TABLES = 4 };
-
-/* Bits of |x| as a float, rounded towards 0; what a float cannot hold becomes its smallest or largest. */
-INLINE uint32_t magnitude_bits(const char *data, int kind, int64_t at) {
-    uint32_t bits = 0;
-    if (kind == F32) {
-        memcpy(&bits, data + 4 * at, 4);
-        return bits & 0x7fffffff;
+/* (2, count) sums of new * new and of new * old; afterwards the old ones hold what the new ones do. `marks` has
+ * for each the address of a byte for every MARKED elements of the old one, or 0. */
+EXPORT void nanscope_turn(int64_t count, const uint64_t *new, const uint64_t *old, const int64_t *sizes,
+                          const uint8_t *kinds, const uint64_t *marks, double *results) {
+    unsigned before = set_arithmetic(IEEE);
+    for (int64_t i = 0; i < count; i++) {
+        double sums[2] = {0};
+        if (sizes[i])
+            ways->turn((const char *)(uintptr_t)new[i], (char *)(uintptr_t)old[i], kinds[i] & ~COMPLEX, sizes[i],
+                       (uint8_t *)(uintptr_t)marks[i], sums);
+        for (int s = 0; s < 2; s++) results[s * count + i] = sums[s];
     }
-    if (kind != F64) {
-        float value = (float)value_at(data, kind, at);
-        memcpy(&bits, &value, 4);
-        return bits & 0x7fffffff;
-    }
-    uint64_t wide;
-    memcpy(&wide, data + 8 * at, 8);
-    wide &= INT64_MAX;
-    int exponent = (int)(wide >> 52) - 1023 + 127;
-    uint32_t mantissa = (uint32_t)(wide >> 29) & 0x7fffff;
-    if (wide > 0x7ff0000000000000) return 0x7fc00000;
-    if (wide == 0x7ff0000000000000) return 0x7f800000;
-    if (wide == 0 || exponent > 254) return wide ? 0x7f7fffff : 0;
-    if (exponent >= 1) return (uint32_t)exponent << 23 | mantissa;
-    bits = exponent > -23 ? (mantissa | 0x800000) >> (1 - exponent) : 0;
-    return bits ? bits : 1;
+    set_arithmetic(before);
 }
 
-INLINE void count_bins(const char *data, int kind, int64_t size, const uint8_t *first, const uint32_t *edges,
-                       int64_t counts[TABLES][MAX_BINS]) {
-    for (int64_t i = 0; i < size; i++) {
-        uint32_t bits = magnitude_bits(data, kind, i);
-        int bin = first[bits >> 23];
-        /* No octave has more than two edges inside. */
-        bin += bits >= edges[bin];
-        bin += bits >= edges[bin];
-        counts[i % TABLES][bin]++;
+/* (3, count) L2 norms: of both moments, of 16 or 32 bits, and of first / (sqrt(second) + eps). */
+EXPORT void nanscope_moments(int64_t count, const uint64_t *first, const uint64_t *second, const int64_t *sizes,
+                             const uint8_t *kinds, const double *eps, double *results) {
+    unsigned before = set_arithmetic(IEEE);
+    for (int64_t i = 0; i < count; i++) {
+        double sums[3] = {0};
+        if (sizes[i])
+            ways->moments((const char *)(uintptr_t)first[i], (const char *)(uintptr_t)second[i], kinds[i],
+                          sizes[i], (float)eps[i], sums);
+        for (int s = 0; s < 3; s++) results[s * count + i] = sqrt(sums[s]);
+    }
+    set_arithmetic(before);
+}
+
+static void count_magnitudes(const char *data, int kind, int64_t size, const Bins *bins, int64_t *row) {
+    if (size < COUNTED_ONE_BY_ONE) {
+        if (kind == F32) count_one_by_one(data, F32, size, bins, row);
+        else if (kind == F64) count_one_by_one(data, F64, size, bins, row);
+        else if (kind == BF16) count_one_by_one(data, BF16, size, bins, row);
+        else count_one_by_one(data, F16, size, bins, row);
+        return;
+    }
+    for (int64_t n; size > 0; size -= n, data += n * element_bytes(kind)) {
+        n = size < PIECE ? size : PIECE;
+        ways->histogram(data, kind, n, bins, row);
     }
 }
 
@@ -286,23 +295,13 @@ INLINE void count_bins(const char *data, int kind, int64_t size, const uint8_t *
 EXPORT void nanscope_histograms(int64_t count, const uint64_t *pointers, const int64_t *sizes,
                                 const uint8_t *kinds, int64_t bins, const uint32_t *edges,
                                 int64_t *results) {
-    uint8_t first[256];
+    Bins prepared;
     unsigned before = set_arithmetic(IEEE);
-    for (uint32_t octave = 0; octave < 256; octave++) {
-        first[octave] = 0;
-        for (int64_t k = 0; k < bins - 1; k++) first[octave] += edges[k] <= octave << 23;
-    }
-    for (int64_t t = 0; t < count; t++) {
-        int64_t counts[TABLES][MAX_BINS] = {{0}};
-        const char *data = (const char *)(uintptr_t)pointers[t];
-        const int kind = kinds[t] & ~COMPLEX;
-        if (kind == F32) count_bins(data, F32, sizes[t], first, edges, counts);
-        else if (kind == F64) count_bins(data, F64, sizes[t], first, edges, counts);
-        else if (kind == BF16) count_bins(data, BF16, sizes[t], first, edges, counts);
-        else count_bins(data, F16, sizes[t], first, edges, counts);
-        for (int64_t k = 0; k < bins; k++)
-            results[t * bins + k] = counts[0][k] + counts[1][k] + counts[2][k] + counts[3][k];
-    }
+    prepare_bins(&prepared, bins, edges);
+    memset(results, 0, (size_t)(count * bins) * sizeof *results);
+    for (int64_t t = 0; t < count; t++)
+        count_magnitudes((const char *)(uintptr_t)pointers[t], kinds[t] & ~COMPLEX, sizes[t], &prepared,
+                         results + t * bins);
     set_arithmetic(before);
 }
 

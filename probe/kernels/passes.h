@@ -261,6 +261,8 @@ static TARGET void NAMED(pairs)(int64_t count, const uint64_t *a, const uint64_t
     }
 }
 
+#include "sampled.h"
+
 #undef VF
 #undef VI
 #undef VD

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import torch_private
 from ..masked import MaskedValues
-from ..tensor_measures import dot_products
+from ..tensor_pairs import KeptTensors, Mask
 from .measured_rows import Floats
 from .outputs import measurable
 
@@ -52,21 +52,19 @@ class GradientHistory:
 
     def __init__(self, limit_bytes: int = COPY_LIMIT_BYTES) -> None:
         self._limit = limit_bytes
-        self._kept: list[Tensor | None] = []
+        self._kept = KeptTensors(0)
         self._norms: Floats = np.zeros(0)
         self._samples: dict[int, Tensor] = {}
         self._shapes: list[tuple[object, ...]] = []
-        self._is_new = True
 
     @property
     def memory_bytes(self) -> int:
         """Size of what is kept."""
-        kept = [tensor for tensor in self._kept if tensor is not None]
-        return sum(tensor.nbytes for tensor in (*kept, *self._samples.values()))
+        return self._kept.memory_bytes + sum(indices.nbytes for indices in self._samples.values())
 
     def release(self) -> None:
         """Let go of everything."""
-        self._kept, self._samples, self._shapes = [], {}, []
+        self._kept, self._samples, self._shapes = KeptTensors(0), {}, []
 
     def compare(self, gradients: Sequence[Tensor | None]) -> GradientTurn | None:
         """Compare with the gradients of the last call, and keep these; None at the first.
@@ -76,15 +74,20 @@ class GradientHistory:
                 count as None, a DTensor by its local shard.
         """
         dense = [None if gradient is None else measurable(gradient) for gradient in gradients]
+        has_earlier = 0 < len(dense) == len(self._kept)
         with torch_private.own_operations():
             self._plan(dense)
             chosen = [self._elements(index, gradient) for index, gradient in enumerate(dense)]
             weights = self._weights(dense)
-            norms = np.sqrt(weights * dot_products(chosen, chosen))
+            has_both = np.array(
+                [new is not None and self._kept.has(index) for index, new in enumerate(chosen)],
+                dtype=np.bool_,
+            )
+            squares, products = self._kept.renew(chosen)
+            norms = np.sqrt(weights * squares)
             result = None
-            if self._kept:
-                result = self._turn(dense, chosen, norms, weights)
-            self._keep(chosen)
+            if has_earlier:
+                result = self._turn(dense, chosen, has_both, norms, weights * products)
         self._norms = norms
         return result
 
@@ -92,14 +95,10 @@ class GradientHistory:
         self,
         dense: Sequence[Tensor | None],
         chosen: Sequence[Tensor | None],
+        has_both: Mask,
         norms: Floats,
-        weights: Floats,
+        dots: Floats,
     ) -> GradientTurn:
-        has_both = np.array(
-            [new is not None and old is not None for new, old in zip(chosen, self._kept, strict=True)]
-        )
-        pairs = [old if both else None for old, both in zip(self._kept, has_both, strict=True)]
-        dots = weights * dot_products(chosen, pairs)
         lengths = norms * self._norms
         missing = ~has_both | (lengths == 0)
         with np.errstate(all="ignore"):
@@ -121,7 +120,7 @@ class GradientHistory:
         """Forget what does not fit any more, and draw a sample where there is no room for all."""
         if len(self._kept) != len(gradients):
             self.release()
-            self._kept = []
+            self._kept = KeptTensors(len(gradients))
             self._shapes = [()] * len(gradients)
         total = None
         for index, gradient in enumerate(gradients):
@@ -130,8 +129,7 @@ class GradientHistory:
             shape = (gradient.shape, gradient.dtype, gradient.device)
             if shape != self._shapes[index]:
                 self._shapes[index] = shape
-                if self._kept:
-                    self._kept[index] = None
+                self._kept.drop(index)
                 self._samples.pop(index, None)
                 if total is None:
                     total = sum(tensor.nbytes for tensor in gradients if tensor is not None)
@@ -159,20 +157,3 @@ class GradientHistory:
             return None
         sample = self._samples.get(index)
         return gradient if sample is None else gradient.reshape(-1).index_select(0, sample)
-
-    def _keep(self, chosen: Sequence[Tensor | None]) -> None:
-        if not self._kept:
-            self._kept = [None] * len(chosen)
-        olds: list[Tensor] = []
-        news: list[Tensor] = []
-        for index, tensor in enumerate(chosen):
-            old = self._kept[index]
-            if tensor is None:
-                self._kept[index] = None
-            elif old is not None and old.shape == tensor.shape:
-                olds.append(old)
-                news.append(tensor)
-            else:
-                self._kept[index] = tensor.clone() if index not in self._samples else tensor
-        if olds:
-            torch._foreach_copy_(olds, news)

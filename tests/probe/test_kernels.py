@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probe.kernels import binding, compile, tensor_reader
+from probe.magnitudes import log2_histograms
 from probe.native_statistics import gathered
 from probe.statistics import tensor_statistics
 from probe.tensor_measures import activation_statistics, difference_norms, dot_products
+from probe.tensor_pairs import KeptTensors, moment_norms
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -26,35 +27,6 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 def needs_compiler() -> None:
     if compile.find_compiler() is None:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernel, compiled from the sources as they are now."""
-    needs_compiler()
-    target = tmp_path_factory.mktemp("kernel") / compile.LIBRARY_NAME
-    assert compile.compile_kernel(target) is None
-    return target
-
-
-@pytest.fixture
-def kernel(library: Path, monkeypatch: pytest.MonkeyPatch) -> binding.Kernel:
-    status = binding.load(library)
-    assert status.kernel is not None, status.reason
-    monkeypatch.setattr(binding, "status", lambda: status)
-    return status.kernel
-
-
-@pytest.fixture(params=[128, 256, 512])
-def width(request: pytest.FixtureRequest, kernel: binding.Kernel) -> Iterator[str]:
-    """Each way that this processor has."""
-    names = {128: "generic", 256: "avx2", 512: "avx512"}
-    chosen = kernel.choose(request.param)
-    if chosen != names[request.param]:
-        kernel.choose()
-        pytest.skip(f"this processor has no {names[request.param]}")
-    yield chosen
-    kernel.choose()
 
 
 def exact(tensor: Tensor) -> list[float]:
@@ -163,6 +135,9 @@ def test_kernel_keeps_the_callers_arithmetic_mode(kernel: binding.Kernel) -> Non
     try:
         tensor_statistics([torch.full((50,), 1e-41)])
         difference_norms([torch.ones(3)], [torch.zeros(3)])
+        KeptTensors(1).renew([torch.ones(3)])
+        moment_norms([torch.ones(3)], [torch.ones(3)], np.ones(1))
+        log2_histograms([torch.ones(3000)])
         assert not bool((torch.tensor(1e-38) * torch.tensor(1e-3)).item())
     finally:
         torch.set_flush_denormal(False)

@@ -56,6 +56,22 @@ def test_histogram_of_any_float64_matches_reference(values: list[float]) -> None
     assert log2_histograms([torch.tensor(values, dtype=torch.float64)])[0].tolist() == reference(values)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_histogram_of_zeros_with_a_few_others_matches_reference(dtype: torch.dtype) -> None:
+    rare = spread(dtype, seed=1)
+    tensor = torch.zeros(40, len(rare), dtype=dtype)
+    tensor[7], tensor[20, 5], tensor[21, 6] = rare, 300.0, -0.0
+    assert log2_histograms([tensor])[0].tolist() == reference(tensor.double().reshape(-1).tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_histogram_beside_every_edge_matches_reference(dtype: torch.dtype) -> None:
+    edges = torch.tensor([*BIN_EDGES, 0.0], dtype=torch.float64).to(dtype)
+    around = [edges, *(torch.nextafter(edges, torch.tensor(to, dtype=dtype)) for to in (0.0, math.inf))]
+    tensor = torch.cat([part for one in around for part in (one, -one)]).repeat(9)
+    assert log2_histograms([tensor])[0].tolist() == reference(tensor.double().tolist())
+
+
 def test_histograms_of_many_tensors_keep_their_places() -> None:
     tensors = [torch.ones(3), None, torch.empty(0), torch.zeros(2, 2), torch.ones(1, 5).expand(4, 5)]
     counts = log2_histograms(tensors)

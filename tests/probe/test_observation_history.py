@@ -209,4 +209,4 @@ def test_gradients_that_carry_a_graph_are_compared_and_kept_without_it() -> None
         (gradient,) = torch.autograd.grad((factor * weight**2).sum(), weight, create_graph=True)
         turn = history.compare([gradient])
     assert turn is not None and turn.cosine == pytest.approx(-1.0)
-    assert [kept is not None and kept.requires_grad for kept in history._kept] == [False]
+    assert [kept is not None and kept.requires_grad for kept in history._kept.tensors] == [False]

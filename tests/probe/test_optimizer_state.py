@@ -1,6 +1,7 @@
 """`moment_statistics` against the optimizers' own state in float64, and against what updates really did."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,47 @@ def test_effective_step_of_large_parameters_is_computed_in_slices(monkeypatch: p
     monkeypatch.setattr(optimizer_state, "_BATCH_ELEMENTS", 5)
     sliced = moment_statistics([optimizer], list(network.parameters()))["effective_step"]
     assert sliced.values == pytest.approx(whole.values, rel=1e-6)
+
+
+def exact_effective_step(optimizer: Optimizer, parameter: Tensor) -> float:
+    """Kingma and Ba's step in float64, of the state as it is."""
+    group, state = optimizer.param_groups[0], optimizer.state[parameter]
+    beta1, beta2 = group["betas"]
+    updates = float(state["step"])
+    first = state["exp_avg"].double() / (1 - beta1**updates)
+    second = state.get("max_exp_avg_sq", state["exp_avg_sq"]).double() / (1 - beta2**updates)
+    return float((group["lr"] * first / (second.sqrt() + group["eps"])).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("way", ["native", "torch"])
+@pytest.mark.parametrize("options", [{}, {"amsgrad": True}, {"eps": 1e-3}, {"betas": (0.5, 0.7)}])
+def test_moments_of_every_kind_of_tensor_are_those_of_the_state(
+    way: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "torch":
+        monkeypatch.setenv("NANSCOPE_KERNEL", "off")
+    generator = torch.Generator().manual_seed(5)
+    shapes = {"table": (700, 40), "one": (1,), "scalar": (), "image": (3, 4, 5, 6)}
+    values = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+    values += [torch.randn(9, 7, generator=generator).t(), values[0].bfloat16(), values[0].half()]
+    values += [values[0].double(), values[3].to(memory_format=torch.channels_last)]
+    parameters = [nn.Parameter(value) for value in values]
+    optimizers = [torch.optim.AdamW([parameter], lr=0.01, **options) for parameter in parameters]
+    for _ in range(3):
+        for parameter, optimizer in zip(parameters, optimizers, strict=True):
+            noise = torch.randn(parameter.shape, generator=generator)
+            # An embedding, most of whose rows were never used.
+            if parameter.shape == shapes["table"]:
+                noise[torch.arange(700) % 40 != 3] = 0.0
+            parameter.grad = torch.empty_like(parameter).copy_(noise)
+            optimizer.step()
+    found = moment_statistics(optimizers, parameters)
+    states = [(optimizer, p, optimizer.state[p]) for optimizer, p in zip(optimizers, parameters, strict=True)]
+    for column, key in (("first_moment_norm", "exp_avg"), ("second_moment_norm", "exp_avg_sq")):
+        expected = [float(state[key].double().norm()) for _, _, state in states]
+        assert found[column].values == pytest.approx(expected, rel=1e-6)
+    steps = [exact_effective_step(optimizer, parameter) for optimizer, parameter, _ in states]
+    assert found["effective_step"].values == pytest.approx(steps, rel=1e-6)
 
 
 def test_effective_step_is_not_claimed_for_other_optimizers() -> None:
