@@ -1,5 +1,6 @@
 # make demo   train a small model with a NaN in it, and watch it live
 # make test   everything the repository checks: lint, types, tests, the browser included
+# make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
@@ -7,9 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
-KERNEL := $(addprefix probe/kernels/,kernel.c passes.h gather.h compile.py)
+KERNEL := $(addprefix probe/kernels/,kernel.c passes.h sampled.h histograms.h gather.h compile.py)
 
-.PHONY: demo test lint browser compiler clean
+.PHONY: demo test lint detection browser compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -22,6 +23,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+detection: $(VENV)/.dev
+	$(BIN)/python tests/benchmarks/detection.py
 
 # torch comes first and exactly: anything looser pulls several gigabytes of CUDA libraries.
 $(VENV)/.torch:
