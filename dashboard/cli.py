@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_events(commands)
     _add_export(commands)
     _add_open(commands)
+    _add_replay(commands)
     _add_doctor(commands)
     return parser
 
@@ -156,10 +157,25 @@ def _add_export(commands: Commands) -> None:
 
 
 def _add_open(commands: Commands) -> None:
-    command = commands.add_parser("open", help="show a finished spool that never had a dashboard")
-    command.add_argument("spool", metavar="SPOOL")
+    command = commands.add_parser(
+        "open", help="show a bundle, or a finished spool that never had a dashboard"
+    )
+    command.add_argument("spool", metavar="SPOOL|BUNDLE")
     _add_page_options(command, ingest="tcp://127.0.0.1:*")
     command.set_defaults(handler=_open)
+
+
+def _add_replay(commands: Commands) -> None:
+    replay = commands.add_parser("replay", help="run the step of a bundle again, and say where it went wrong")
+    replay.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle's folder")
+    replay.add_argument(
+        "--entry",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="builds the model, for instance train:build_model; the current folder is looked in first",
+    )
+    replay.add_argument("--json", action="store_true", help="one JSON object")
+    replay.set_defaults(handler=_replay)
 
 
 def _add_doctor(commands: Commands) -> None:
@@ -291,6 +307,13 @@ def _open(arguments: argparse.Namespace) -> int:
         announce=_announce,
         notice=_notice,
     )
+    return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from .commands.replay import replay_bundle
+
+    replay_bundle(arguments.bundle, entry=arguments.entry, as_json=arguments.json)
     return 0
 
 

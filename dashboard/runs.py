@@ -20,6 +20,7 @@ from .errors import NotASpoolError, UnknownRunError
 from .views.event_facts import event_order
 
 _SHOWN_RUNS = 8
+_BUNDLE, _SPOOL_OF_BUNDLE = "bundle.json", "spool"
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
 
 
@@ -47,7 +48,7 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
     """Return the runs that RUN|SPOOL means, oldest first; an empty folder is an empty spool.
 
     Args:
-        argument: A spool, a run's folder in one, a run's id, a unique prefix of one, or a name.
+        argument: A spool, a bundle, a run's folder in a spool, a run's id, a unique prefix of one, or a name.
         spool: Where ids and names are looked up; None takes the default place.
 
     Raises:
@@ -55,6 +56,8 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
         UnknownRunError: no run, or more than one, answers to it.
     """
     path = Path(argument).expanduser()
+    if (path / _BUNDLE).is_file():
+        path /= _SPOOL_OF_BUNDLE
     if path.is_dir():
         return _runs_in(path)
     if path.is_absolute() or os.sep in argument:

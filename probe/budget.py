@@ -54,6 +54,7 @@ class Budget:
         self._load: Load | None = None
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._until_look = self._skip = 0
+        self._is_besides = False
         self.configure(features, limit)
 
     def configure(self, features: Features, limit: float) -> None:
@@ -78,7 +79,8 @@ class Budget:
         for period, phase, bit in self._groups:
             if step % period == phase:
                 bits |= bit
-        if step in _EARLY_STEPS:
+        self._is_besides = step in _EARLY_STEPS and not bits & self._early
+        if self._is_besides:
             bits |= self._early
         due = self._due.get(bits)
         return self._features_of(bits) if due is None else due
@@ -109,6 +111,7 @@ class Budget:
             is_ordinary: False for a step that says nothing about others: a replay was made in it.
         """
         charged, self._charged = self._charged, {}
+        besides_ns = charged.get(_EARLY, 0) if self._is_besides and self._early else 0
         self._steps += 1
         if not is_ordinary or step_ns <= 0:
             return ()
@@ -120,7 +123,8 @@ class Budget:
             spent_ns += base_ns
             self._window.append((training_ns, base_ns))
             self._until_look -= 1
-        is_urgent = self._alarm.note(training_ns, spent_ns)
+        # These few are meant to take more than their share.
+        is_urgent = self._alarm.note(training_ns, max(spent_ns - besides_ns, 0))
         if self._window and not self._until_look:
             self._until_look = _LOOK_EVERY
             return self._look()

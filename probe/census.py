@@ -1,6 +1,7 @@
 """Watches a run's trainers from outside: which are alive, how much memory they take, which were killed.
 
-Called by the helper about once a second; writes `HostSample` records into the helper's own `host` stream.
+Called by the helper about once a second; writes `HostSample` records, and `hang` events of what only an
+outsider sees, into the helper's own `host` stream.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from .errors import JournalError, WireError
 from .helper import host_folder
 from .journal import JournalWriter
 from .journal_reader import Chunk, StreamFollower, list_writers, read_stream
-from .wire import HostSample, RunEnd, RunStart, decode_record, encode
+from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
+from .wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode
 
 _CLOCK_TOLERANCE_S = 2.0
 """A process that began this much after its `RunStart` is another one that got the same process id."""
@@ -28,28 +30,40 @@ _BEGINNING_S = 5.0
 class Trainer:
     """One rank's incarnation, as its journal and the process table show it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, known_hang: Event | None = None) -> None:
         self.folder = folder
+        self._known_hang = known_hang
+        """What an earlier helper has written last of it."""
         self.start: RunStart | None = None
         self.over_at: float | None = None
         """UNIX seconds at which it ended or was found dead; None while it lives."""
+        self.watch: TrainerWatch | None = None
+        """From the `RunStart` on."""
+        self.news: list[Event] = []
+        """Events of the last look."""
         self._events = StreamFollower(folder, "events")
         self._process: psutil.Process | None = None
+        self._open_hangs: dict[str, Event] = {}
+        self._exit_code: int | None = None
+        self._last: HostSample | None = None
+        self._oom_kills = oom_kills()
 
     def observe(self) -> HostSample | None:
         """Look once; None while its journal does not yet say who it is."""
-        alive = self._is_alive()
+        status = self._status()
         # The journal is read after the process table: an orderly end is written before the process goes.
         end = self._read_events()
         if self.start is None:
             return None
         if self._process is None:
-            alive = self._is_alive()
+            status = self._status()
+        alive = status is not None
+        self.news = self._watch_over(status, has_ended=end is not None)
         now = time.time()
         if end is not None or not alive:
             self.over_at = min(end.time, now) if end is not None else now
         memory = psutil.virtual_memory()
-        return HostSample(
+        self._last = HostSample(
             time=now,
             rank=self.start.rank,
             incarnation=self.start.incarnation,
@@ -58,6 +72,27 @@ class Trainer:
             system_used_bytes=memory.total - memory.available,
             system_total_bytes=memory.total,
         )
+        return self._last
+
+    def _watch_over(self, status: str | None, *, has_ended: bool) -> list[Event]:
+        if self.watch is None:
+            return []
+        if has_ended:
+            return self.watch.finish()
+        if status is not None and self._process is not None:
+            return self.watch.look(self._process, status)
+        return self.watch.die(self._exit_code, self._last_memory(), self._open_hangs.values())
+
+    def _last_memory(self) -> str:
+        sample = self._last
+        sentence = (
+            ""
+            if sample is None
+            else memory_sentence(sample.rss_bytes, sample.system_used_bytes, sample.system_total_bytes)
+        )
+        if oom_kills() > self._oom_kills:
+            sentence = f"The kernel's out-of-memory killer has struck on this machine meanwhile. {sentence}"
+        return sentence.strip()
 
     def _read_events(self) -> RunEnd | None:
         end = None
@@ -65,24 +100,44 @@ class Trainer:
             for data in found.records if isinstance(found, Chunk) else ():
                 with contextlib.suppress(WireError):
                     record = decode_record(data)
-                    if isinstance(record, RunStart):
-                        self.start = record
-                    elif isinstance(record, RunEnd):
+                    self._note(record)
+                    if isinstance(record, RunEnd):
                         end = record
         return end
 
-    def _is_alive(self) -> bool:
+    def _note(self, record: Record) -> None:
+        """Take in what the journal says of who it is, and of hangs that it sees itself."""
+        if isinstance(record, RunStart):
+            self.start = record
+            self.watch = TrainerWatch(self.folder, record)
+            if self._known_hang is not None and not self._known_hang.ended:
+                self.watch.adopt(self._known_hang)
+        elif isinstance(record, Layout) and self.watch is not None and not self.watch.model:
+            self.watch.model = record.model
+        elif isinstance(record, Event) and record.kind == "hang":
+            self._open_hangs.pop(record.id, None)
+            if not record.ended:
+                self._open_hangs[record.id] = record
+
+    def _status(self) -> str | None:
+        """What the process table says of it; None when it is gone."""
         try:
             if self._process is None:
                 if self.start is None or self.start.pid == 0:
-                    return False
+                    return None
                 process = psutil.Process(self.start.pid)
                 if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
-                    return False
+                    return None
                 self._process = process
-            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+            if not self._process.is_running():
+                return None
+            status = self._process.status()
+            if status == psutil.STATUS_ZOMBIE:
+                self._exit_code = read_exit_code(self._process.pid)
+                return None
+            return str(status)
         except psutil.Error:
-            return False
+            return None
 
     def _rss_bytes(self) -> int | None:
         try:
@@ -109,6 +164,9 @@ class Census:
         self._own_folder = host_folder(run_folder)
         self._journal = JournalWriter(self._own_folder, run=run_folder.name, writer=self._own_folder.name)
         self._trainers: dict[str, Trainer] = {}
+        self._unwritten: list[Event] = []
+        self._known_hangs: dict[str, Event] = {}
+        """By the trainer's folder: the newest event of an earlier helper."""
         self._known_over = self._read_over()
         self._began = time.time()
 
@@ -133,19 +191,21 @@ class Census:
         """Look at every trainer that is not over and write what was seen."""
         for folder in list_writers(self._run_folder):
             if folder.name not in self._trainers and not folder.name.startswith("host-"):
-                self._trainers[folder.name] = Trainer(folder)
+                self._trainers[folder.name] = Trainer(folder, self._known_hangs.get(folder.name))
         samples = []
         for trainer in self._trainers.values():
             if trainer.over_at is None and (sample := trainer.observe()) and self._is_local(trainer):
                 known = self._known_over.get((sample.rank, sample.incarnation))
                 if known is None:
                     samples.append(encode(sample))
+                    self._unwritten += trainer.news
                 elif trainer.over_at is not None:
                     trainer.over_at = known
         if samples:
-            # A full disk: the next second's sample says the same.
+            # On a full disk: the next second's sample says the same, and events are tried again with it.
             with contextlib.suppress(JournalError):
-                self._journal.append_many("host", samples)
+                self._journal.append_many("host", [*map(encode, self._unwritten), *samples])
+                self._unwritten.clear()
 
     def close(self) -> None:
         """Close the helper's own journal."""
@@ -163,4 +223,6 @@ class Census:
                 record = decode_record(data)
                 if isinstance(record, HostSample) and record.state != "running":
                     over[(record.rank, record.incarnation)] = record.time
+                elif isinstance(record, Event):
+                    self._known_hangs[f"{record.rank}-{record.incarnation}"] = record
         return over

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from .detectors.base import DetectorThresholds
+from .detectors.sampled_thresholds import SampledThresholds
 from .levels import Level as Level
 from .levels import Settings
 from .places import default_spool
 from .segments import is_folder_name
+from .watchdog import DEFAULT_HANG_S
 
 Mode: TypeAlias = Literal["detect", "warn", "raise"]
 
@@ -58,12 +60,25 @@ class ProbeConfig:
     """Replay a failing step to find the op that made the first NaN or Inf."""
     max_replays: int = 5
     """Replays per run at most."""
+    bundles: int = 3
+    """Bundles per run at most: folders that reproduce a failing step on another machine; 0 writes none."""
+    bundle_inputs: bool = True
+    """Put inputs and outputs of the model into bundles; a bundle without them cannot be replayed."""
+    bundle_limit_bytes: int = 1024**3
+    """Size of a bundle's tensors; above it the gradients are left out, and then all tensors."""
     capture_limit_mib: int = 1024
     """A step whose captured inputs and output gradients are larger is not replayed."""
     journal_cap_mib: int = 2048
     """Journal size per run; the oldest metrics are evicted first, events never."""
     thresholds: DetectorThresholds = field(default_factory=DetectorThresholds)
-    """Options of the detectors."""
+    """Options of the detectors that see every step."""
+    sampled_thresholds: SampledThresholds = field(default_factory=SampledThresholds)
+    """Options of the detectors that see what is sampled: modules, updates, inputs, times, logged values."""
+    hang_seconds: float = DEFAULT_HANG_S
+    """No forward, backward or update for this long, and for 30 median steps, is a `hang`."""
+    stack_signal: bool = True
+    """Take a free real-time signal (`faulthandler.register`), by which the helper gets stacks while C code
+    holds Python's lock."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
 
@@ -76,8 +91,15 @@ class ProbeConfig:
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
         _require_at_least("max_replays", self.max_replays, 0)
+        _require_at_least("bundles", self.bundles, 0)
+        _require_at_least("bundle_limit_bytes", self.bundle_limit_bytes, 1)
+        if not isinstance(self.bundle_inputs, bool):
+            raise ValueError(f"bundle_inputs={self.bundle_inputs!r} must be True or False")
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
+        _require_seconds("hang_seconds", self.hang_seconds)
+        if not isinstance(self.stack_signal, bool):
+            raise ValueError(f"stack_signal={self.stack_signal!r} must be True or False")
         if not isinstance(self.logger, logging.Logger | None):
             raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
 
@@ -139,6 +161,11 @@ def _require_one_of(option: str, value: object, allowed: tuple[str, ...]) -> Non
     if value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
         raise ValueError(f"{option}={value!r} is not available; choose one of {choices}")
+
+
+def _require_seconds(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{option}={value!r} must be a number of seconds above 0")
 
 
 def _require_at_least(option: str, value: object, least: int) -> None:

@@ -3,6 +3,7 @@
 ProbeError
 |-- AnomalyError        mode="raise": the only exception that detection sends into a training loop
 |-- ReplayError         a replay that cannot go on; becomes the reason in its result
+|-- BundleError         a bundle that cannot be written, read or replayed; says why
 |-- WireError           bytes that are not a valid message or record
 `-- JournalError        a spool, run folder or segment that cannot be used as one
 """
@@ -23,6 +24,10 @@ class AnomalyError(ProbeError):
 
 class ReplayError(ProbeError):
     """A replay must stop: a limit, a write to training state, a state that is not the step's own."""
+
+
+class BundleError(ProbeError):
+    """A bundle that cannot be written, read or replayed, or a model that is not the bundle's."""
 
 
 class WireError(ProbeError):

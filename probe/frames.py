@@ -60,6 +60,10 @@ class MeasuredStep:
     """What the modules returned and took, where it was observed."""
     inputs: InputSample | None = None
     """What the model was called with, where it was looked at."""
+    parameter_std: Floats | None = None
+    """(parameters,) standard deviations as they were at the start; at the first step alone."""
+    is_matrix: npt.NDArray[np.bool_] | None = None
+    """(parameters,) which have at least two dimensions longer than 1; with `parameter_std`."""
     logged: dict[str, Callable[[], float]] = field(default_factory=dict)
     """What the user logged; read when the frame is built, for it may still be on its way from a device."""
 
@@ -192,9 +196,15 @@ def build_sample(measured: MeasuredStep) -> Sample:
         missing=gradients.missing if has_gradients else None,
         parameter_norm=measured.parameter_norm,
         update_ratio=None if ratio is None else np.where(ratio.missing, np.nan, ratio.values),
-        scalars={**measured.scalars, **{name: read() for name, read in measured.logged.items()}},
+        scalars={
+            **measured._own_scalars(),
+            **measured.scalars,
+            **{name: read() for name, read in measured.logged.items()},
+        },
         modules=None if measured.modules is None else _module_sample(measured.modules),
         inputs=measured.inputs,
+        parameter_std=measured.parameter_std,
+        is_matrix=measured.is_matrix,
         parameter_names=layout.names,
         layer_names=layout.layer_names,
         layer_of=layout.layer_of,

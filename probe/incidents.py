@@ -7,16 +7,16 @@ decides what an event says.
 from __future__ import annotations
 
 import logging
-import traceback
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
+from .bundle.writer import BundleWriter
 from .closer_look import SUSPICIOUS
 from .config import ProbeConfig
 from .detectors.advice import advice_for
@@ -25,13 +25,14 @@ from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .detectors.verdicts import handled_by_scaler, merge_nonfinite
 from .detectors.why import RecentSteps, chain
+from .failure_texts import TEXT_LIMIT, describe_failure
 from .forensics.capture import RootCapture
 from .forensics.replay import Replay, locate_origin
-from .forensics.stacks import RawFrame, capture_stack, format_loop_stack, stack_from_traceback
+from .forensics.stacks import RawFrame, capture_stack, format_loop_stack
 from .guard import Guard
-from .incident_texts import REPLAYED_KINDS, at_line, describe
+from .incident_texts import REPLAYED_KINDS, describe
 from .recorder import Recorder
-from .wire import Event, Evidence, Origin, RunStart, Severity, Stacks, event_id
+from .wire import Event, Evidence, Frame, Origin, RunStart, Severity, StackFrame, Stacks, event_id
 
 _logger = logging.getLogger(__name__)
 _LOG_LEVELS: Final[Mapping[Severity, int]] = {
@@ -39,7 +40,6 @@ _LOG_LEVELS: Final[Mapping[Severity, int]] = {
     "warning": logging.WARNING,
     "info": logging.INFO,
 }
-_TEXT_LIMIT: Final = 4000
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
 
@@ -62,6 +62,8 @@ class StepEvidence:
     """Why this step cannot be replayed, if that is known already."""
     context: Sequence[str] = ()
     """What the modules returned, line by line, where that is wanted and was measured."""
+    frames: Callable[[], Sequence[Frame]] = tuple
+    """Gives the newest frames, which are not in the journal yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,17 @@ class IncidentReporter:
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
+        self._bundles = BundleWriter(
+            recorder,
+            start,
+            most=config.bundles,
+            with_inputs=config.bundle_inputs,
+            limit_bytes=config.bundle_limit_bytes,
+        )
+        self.on_alarm: Callable[[int], None] = lambda step: None
+        """Told of every step with a warning or worse by the detectors that see all steps."""
+        self.looks = 0
+        """At all objects, for a leak: steps that took longer for it; whoever takes the look counts."""
         self.suspicion: Event | None = None
         """The newest event that asks for a closer look at the modules; whoever takes the look clears it."""
         self.critical: str | None = None
@@ -119,7 +132,6 @@ class IncidentReporter:
         time: float,
         *,
         stack: Sequence[RawFrame],
-        judged: Collection[str],
     ) -> None:
         """Write and log what the detectors of sampled numbers have found at a finished step.
 
@@ -128,11 +140,8 @@ class IncidentReporter:
             step: number of the step.
             time: UNIX seconds.
             stack: of the training loop, where something was found.
-            judged: kinds that could be judged by what was measured at this step.
         """
-        begun = self._track(
-            self._sampled_episodes, findings, step, time, LateEvidence(stack), judged=frozenset(judged)
-        )
+        begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
         for event in begun:
             self._announce(event)
 
@@ -143,6 +152,8 @@ class IncidentReporter:
         begun = self._track(self._episodes, findings, step, time, evidence)
         for event in begun:
             self._announce(event)
+        if any(finding.severity != "info" for finding in findings):
+            self.on_alarm(step)
         messages = [event.message for event in begun if event.severity == "critical"]
         messages += [finding.message for finding in findings if finding.severity == "critical"]
         self.critical = messages[0] if messages else None
@@ -154,8 +165,6 @@ class IncidentReporter:
         step: int,
         time: float,
         evidence: StepEvidence | LateEvidence,
-        *,
-        judged: Collection[str] | None = None,
     ) -> list[Event]:
         """Write the events that begin, go on or end at a step; return those that begin."""
         begun: list[Event] = []
@@ -167,9 +176,7 @@ class IncidentReporter:
                 begun.append(self._replay_event(event, replay))
             return event
 
-        states = episodes.update(
-            step, time, findings, model=self._model, make_event=make_event, judged=judged
-        )
+        states = episodes.update(step, time, findings, model=self._model, make_event=make_event)
         states += [event for event in begun if event.kind == "replayed"]
         for event in states:
             self._recorder.event(event)
@@ -178,32 +185,60 @@ class IncidentReporter:
                 self.suspicion = event
         return begun
 
-    def exception(
-        self, error: BaseException, trace: TracebackType | None, *, step: int, time: float
-    ) -> Event:
-        """Write the event of an exception that leaves the training script."""
-        kind = "out_of_memory" if _is_out_of_memory(error) else "exception"
-        frames = stack_from_traceback(trace)
-        subject = type(error).__name__
-        text = "".join(traceback.format_exception_only(error)).strip()
+    def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
+        """Write and log an event that is complete: of what is judged beside the steps' detectors."""
         event = self._new_event(
-            kind,
-            subject,
+            finding.kind,
+            finding.subject,
             step=step,
             time=time,
-            severity="critical",
-            message=f"{text.splitlines()[0]} at step {step}{at_line(frames)}\n{text}"[:_TEXT_LIMIT],
-            stacks=Stacks(training_loop=frames),
-            advice=advice_for(kind),
+            severity=finding.severity,
+            message=finding.message[:TEXT_LIMIT],
+            evidence=_evidence_of(finding),
+            propagated_to=list(finding.affected),
+            stacks=Stacks(training_loop=list(stack)),
+            advice=advice_for(finding.kind),
             ended=True,
         )
+        self._recorder.event(event)
+        self._announce(event)
+
+    def exception(
+        self,
+        error: BaseException,
+        trace: TracebackType | None,
+        *,
+        step: int,
+        time: float,
+        evidence: StepEvidence | None = None,
+        model: nn.Module | None = None,
+        optimizers: Sequence[Optimizer] = (),
+        samples: int | None = None,
+    ) -> Event:
+        """Write the event of an exception that leaves the training script.
+
+        Args:
+            error: the exception.
+            trace: its traceback.
+            step: number of the step under way.
+            time: UNIX seconds.
+            evidence: of the forward that raised it, where one did.
+            model: the naming root, and
+            optimizers: those that update it: to say what was alive when memory ran out.
+            samples: of the step under way, where they are known.
+        """
+        fields = describe_failure(
+            error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
+        )
+        event = self._new_event(step=step, time=time, ended=True, **fields)
+        event = self._with_bundle(event, evidence)
         self._recorder.event(event)
         return event
 
     @property
     def replays(self) -> int:
-        """How many steps were replayed so far."""
-        return self._replays
+        """How many steps took longer so far for a replay, a bundle or a look at all objects."""
+        return self._replays + self._bundles.written + self.looks
 
     def note(
         self,
@@ -223,7 +258,7 @@ class IncidentReporter:
             step=step,
             time=time,
             severity="info",
-            message=message[:_TEXT_LIMIT],
+            message=message[:TEXT_LIMIT],
             evidence=Evidence(value=value, threshold=threshold),
             stacks=Stacks(training_loop=capture_stack()),
             advice=advice_for(kind),
@@ -241,7 +276,7 @@ class IncidentReporter:
                 step=step,
                 time=time,
                 severity="info",
-                message=message[:_TEXT_LIMIT],
+                message=message[:TEXT_LIMIT],
                 evidence=Evidence(baseline=dict(data) or None),
                 stacks=Stacks(training_loop=capture_stack()),
                 ended=True,
@@ -296,13 +331,8 @@ class IncidentReporter:
                     *self._why(finding, step),
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
-            )[:_TEXT_LIMIT],
-            evidence=Evidence(
-                value=finding.value,
-                threshold=finding.threshold,
-                baseline=finding.baseline,
-                neighbours=list(finding.neighbours),
-            ),
+            )[:TEXT_LIMIT],
+            evidence=_evidence_of(finding),
             origin=origin,
             propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
             stacks=Stacks(
@@ -316,7 +346,15 @@ class IncidentReporter:
             ),
             advice=_advice(finding.kind, origin),
         )
-        return event, replay
+        return self._with_bundle(event, evidence), replay
+
+    def _with_bundle(self, event: Event, evidence: StepEvidence | LateEvidence | None) -> Event:
+        """Write the bundle of a critical event, unless its update is made, and have the event say where."""
+        if event.severity != "critical" or isinstance(evidence, LateEvidence):
+            return event
+        # A bundle may take seconds, in which the process can be killed.
+        self._recorder.event(event)
+        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
 
     def _why(self, finding: Finding, step: int) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""
@@ -364,7 +402,7 @@ class IncidentReporter:
                 f"Step {cause.step} was replayed in {replay.duration_s * 1e3:.0f} ms to find the origin "
                 f"of its {cause.kind} ({outcome}). The model's forward ran again; parameters, gradients, "
                 "buffers and random state are as before."
-            )[:_TEXT_LIMIT],
+            )[:TEXT_LIMIT],
             evidence=Evidence(value=replay.duration_s),
             origin=replay.origin,
             advice=advice_for("replayed"),
@@ -379,14 +417,16 @@ class IncidentReporter:
             warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
 
 
+def _evidence_of(finding: Finding) -> Evidence:
+    return Evidence(
+        value=finding.value,
+        threshold=finding.threshold,
+        baseline=finding.baseline,
+        neighbours=list(finding.neighbours),
+    )
+
+
 def _advice(kind: str, origin: Origin | None) -> list[str]:
     if origin is None:
         return advice_for(kind)
     return advice_for(kind, phase=origin.phase, op=origin.op)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # The CPU allocator raises a plain RuntimeError that names itself.
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

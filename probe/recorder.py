@@ -52,6 +52,18 @@ class FrameSource(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """What the thread asks every time it wakes; neither method raises."""
+
+    def look(self) -> list[Event]:
+        """Called every 50 ms, on the recorder's thread; returns what is to be written."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Called once, when the thread has ended; returns what is to be written before the run's end."""
+        ...
+
+
 class Recorder:
     """Writes one rank's records under `SPOOL/<run>/<rank>-<incarnation>`.
 
@@ -91,10 +103,17 @@ class Recorder:
         self._wake = threading.Event()
         self._closed = False
         self._close_request: Callable[[], None] | None = None
+        self.watch: Watch | None = None
+        """To be set once; it looks at the training from the thread."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def has_helper(self) -> bool:
+        """Whether a helper process looks at this one from outside."""
+        return self._helper is not None
 
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
@@ -140,6 +159,8 @@ class Recorder:
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_S)
         self._write_frames()
+        if self.watch is not None:
+            self._write_of_watch(self.watch.close())
         with self._events_lock:
             self._write_events()
             self._count_unwritten()
@@ -153,6 +174,13 @@ class Recorder:
         # The helper of an earlier incarnation may have left since the thread last looked.
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
             self._note(problem)
+
+    def _write_of_watch(self, events: list[Event]) -> None:
+        """Like `event`, also while closing: what the watch has told once, it does not tell again."""
+        encoded = list(filter(None, map(self._encode, events)))
+        with self._events_lock:
+            self._unwritten_events.extend(encoded)
+            self._write_events()
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
@@ -170,6 +198,8 @@ class Recorder:
             self._wake.wait(WAKE_S)
             self._wake.clear()
             self._write_frames()
+            if self.watch is not None and (events := self.watch.look()):
+                self._write_of_watch(events)
             if self._close_request is not None:
                 self._close_request()
                 return

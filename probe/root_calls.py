@@ -21,6 +21,7 @@ from .guard import Guard
 from .layout import unwrap
 from .torch_dynamo import dynamo_callback, set_dynamo_callback
 from .torch_private import graph_task_id, is_jit_tracing
+from .watchdog import pulse
 
 _SETTLED_AFTER: Final = 2
 """Steps without a new root after which `nn.Module.__call__` is put back."""
@@ -200,8 +201,11 @@ class RootCalls:
             watches = self._related.get(id(module))
             if watches is None:
                 watches = self._guard.run("roots", self._classify, module) or ()
+            if watches and not is_grad_enabled():
+                pulse.evaluations += 1
+                return call(module, *args, **kwargs)
             # Not in a backward (the recompute of a checkpoint), and not what `torch.jit.trace` records.
-            if not watches or not is_grad_enabled() or graph_task_id() != -1 or is_jit_tracing():
+            if not watches or graph_task_id() != -1 or is_jit_tracing():
                 return call(module, *args, **kwargs)
             mine = self._thread.open
             if not mine.watches:

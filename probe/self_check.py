@@ -23,6 +23,7 @@ LIBRARIES: Final = (
     Library(name="pyzmq", minimum="26", module="zmq"),
     Library(name="numpy", minimum="1.26"),
     Library(name="psutil", minimum="5.9"),
+    Library(name="safetensors", minimum="0.6"),
 )
 INTEGRATIONS: Final = (
     Library(name="lightning", minimum="2.6"),

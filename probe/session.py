@@ -6,13 +6,11 @@ except `AnomalyError` where `mode="raise"` asked for it. Used on the thread that
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,10 +23,12 @@ from .config import Level, Mode, ProbeConfig, is_switched_off
 from .control import Command, SetFeatures, SetLevel
 from .errors import JournalError
 from .guard import Guard
+from .hang_watch import HangWatch
 from .incidents import IncidentReporter
 from .layout import describe_model, unwrap
 from .log_values import deferred_float
 from .open_step import LogValue
+from .process_hooks import ProcessHooks
 from .recorder import Recorder
 from .run_facts import describe_run
 from .run_id import derive_run_id
@@ -155,7 +155,7 @@ class Probe(AnalysisCalls):
         probe._incidents = IncidentReporter(
             start, layout.record.model, config=config, recorder=recorder, guard=probe._guard
         )
-        probe._tracker = StepTracker(
+        probe._tracker = tracker = StepTracker(
             model,
             layout,
             optimizer,
@@ -163,6 +163,14 @@ class Probe(AnalysisCalls):
             recorder=recorder,
             incidents=probe._incidents,
             guard=probe._guard,
+        )
+        recorder.watch = HangWatch(
+            start,
+            layout.record.model,
+            config=config,
+            recorder=recorder,
+            mark=tracker.mark,
+            last_step=lambda: tracker.last_step,
         )
         probe._key = id(naming_root)
         _sessions[probe._key] = probe
@@ -278,7 +286,18 @@ class Probe(AnalysisCalls):
         self._reported = error
         self._tracker.judge_waiting()
         step = self._tracker.next_step
-        self._guard.run("exception", self._incidents.exception, error, trace, step=step, time=time.time())
+        self._guard.run(
+            "exception",
+            self._incidents.exception,
+            error,
+            trace,
+            step=step,
+            time=time.time(),
+            evidence=self._tracker.evidence_of(error),
+            model=self._watched_model(),
+            optimizers=self._tracker.optimizers,
+            samples=self._tracker.open_samples,
+        )
 
     def _close(self, outcome: str) -> None:
         self._stop_watching()
@@ -333,41 +352,14 @@ class Probe(AnalysisCalls):
             _logger.warning("nanscope: %s (not recorded)", problem)
 
 
-class _Process:
-    """What sessions need of the process: its exit, its uncaught exceptions and its forks."""
-
-    def __init__(self) -> None:
-        self._previous_hook: Callable[..., Any] | None = None
-        self._registered = False
-
-    def watch_over(self) -> None:
-        """Chain `sys.excepthook`; close sessions at exit and silence them in forked children."""
-        if self._previous_hook is None:
-            self._previous_hook = sys.excepthook
-            sys.excepthook = self._excepthook
-        if not self._registered:
-            self._registered = True
-            atexit.register(_close_all)
-            # Cannot be unregistered, so it is registered once and looks at what runs at the time.
-            os.register_at_fork(after_in_child=_abandon_all)
-
-    def release(self) -> None:
-        """Put `sys.excepthook` back if nobody has wrapped ours since."""
-        if self._previous_hook is not None and sys.excepthook == self._excepthook:
-            sys.excepthook = self._previous_hook
-            self._previous_hook = None
-
-    def _excepthook(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        for session in list(_sessions.values()):
-            session._report_exception(error, trace)
-        (self._previous_hook or sys.__excepthook__)(kind, error, trace)
-
-
 def _close_all() -> None:
     for session in [*_sessions.values(), *_unfinished]:
         session.close()
+
+
+def _report_all(error: BaseException, trace: TracebackType | None) -> None:
+    for session in list(_sessions.values()):
+        session._report_exception(error, trace)
 
 
 def _abandon_all() -> None:
@@ -377,4 +369,4 @@ def _abandon_all() -> None:
     _unfinished.clear()
 
 
-_process = _Process()
+_process = ProcessHooks(report=_report_all, close=_close_all, abandon=_abandon_all)

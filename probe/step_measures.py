@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
+import numpy as np
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -18,9 +19,11 @@ from .budget import Budget
 from .calibration import Calibration
 from .closer_look import STEPS, CloserLook
 from .control import Command, Mailbox, describe_change
+from .detectors.sample import InputSample
 from .frames import Floats, MeasuredStep
 from .guard import Guard
 from .incidents import IncidentReporter
+from .input_sample import measure_inputs
 from .levels import LEVEL_FEATURES, Features, Settings
 from .magnitudes import log2_histograms
 from .masked import MaskedValues
@@ -72,6 +75,8 @@ class StepMeasures:
         self._turns = GradientMeters()
         self._has_scaler = self._accumulates = False
         self._norms: Floats | None = None
+        self._inputs: InputSample | None = None
+        self._has_seen_start = False
         self._replays = 0
         self._kept_fraction = 0.0
         self._observed_from_ns = 0
@@ -98,6 +103,8 @@ class StepMeasures:
     def begin_forward(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """A training forward begins at a step that is `observed`."""
         self._observed_from_ns = self._guard.spent_so_far_ns()
+        if self.due.activations and self._inputs is None:
+            self._inputs = self._guard.run("inputs", measure_inputs, called, args, kwargs)
         due = [name for name, period in self.due.periods().items() if period]
         self._observer.begin_forward(due, called, args, kwargs)
 
@@ -160,6 +167,10 @@ class StepMeasures:
             self._measure(feature, self._collect_turn, measured, opened)
         self._accumulates = opened.backwards > 1
         self._norms = measured.parameter_norm
+        measured.inputs, self._inputs = self._inputs, None
+        if due.activations and not self._has_seen_start:
+            self._has_seen_start = True
+            self._measure("activations", self._collect_start, measured)
         if self._observer.is_observing:
             measured.modules = self._measure(self.observed or "activations", self._observer.collect)
 
@@ -288,6 +299,11 @@ class StepMeasures:
         if feature is not None:
             self._charge(feature, self._guard.spent_so_far_ns() - self._observed_from_ns)
 
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that were seen to update the watched model, and are still there."""
+        return self._alive()
+
     def _alive(self) -> list[Optimizer]:
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
@@ -297,6 +313,14 @@ class StepMeasures:
         columns = {"max_abs": parameters.max_abs, "mean": parameters.mean, "std": parameters.std}
         for name, values in columns.items():
             measured.sampled[f"parameter_{name}"] = MaskedValues(values, parameters.missing)
+
+    def _collect_start(self, measured: MeasuredStep) -> None:
+        """How the parameters were initialised."""
+        shapes = [parameter.shape for parameter in self._model.layout.parameters]
+        measured.is_matrix = np.array(
+            [sum(size > 1 for size in shape) > 1 for shape in shapes], dtype=np.bool_
+        )
+        measured.parameter_std = self._model.measure_parameters().std
 
     def _collect_histograms(self, measured: MeasuredStep) -> None:
         parameters = self._model.layout.parameters

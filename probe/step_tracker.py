@@ -9,8 +9,9 @@ written when the next backward begins, because until then `run.log` may add to i
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +20,29 @@ from torch.optim.optimizer import Optimizer
 from .clipping import clip_open_step, note_clipping
 from .config import ProbeConfig
 from .control import Command
+from .detectors.sampled_bank import SampledDetectorBank
+from .failure_texts import is_out_of_memory
+from .forensics.capture import RootCapture
 from .forensics.replay import is_replaying
+from .forensics.stacks import raw_stack
+from .gradient_clearing import ClearingWatch
 from .guard import Guard
 from .hooks import attach
 from .host_copy import is_capturing
-from .incidents import IncidentReporter
+from .incidents import IncidentReporter, StepEvidence
 from .layout import ModelLayout, unwrap
 from .open_step import LogValue, OpenStep
 from .recorder import Recorder
+from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
 from .step_meters import StepMeters
 from .step_writer import StepWriter
 from .training_loop import TrainingLoop
+from .watchdog import LoopMark, pulse
 from .watched_model import WatchedModel
 
 _logger = logging.getLogger(__name__)
+_STACK_FRAMES: Final = 256
 
 
 class StepTracker:
@@ -52,6 +61,8 @@ class StepTracker:
     ) -> None:
         self._guard = guard
         self._model = WatchedModel(unwrap(root), layout, optimizer)
+        bank = SampledDetectorBank(config.sampled_thresholds)
+        incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
         self._writer = StepWriter(
             self._model,
@@ -61,9 +72,15 @@ class StepTracker:
             recorder=recorder,
             incidents=incidents,
             guard=guard,
+            samples=SampleJudge(bank, incidents),
         )
         self._loop = TrainingLoop(self._model, self._measures, self._writer, config=config, recorder=recorder)
+        self._clearing = ClearingWatch(self._model, bank.accumulation)
+        self.mark = LoopMark()
+        """Where the training loop is, for who watches over it."""
         self._root_is_open = self._has_told_of_capture = False
+        self._failed: tuple[BaseException, RootCapture] | None = None
+        """What the newest forward raised, if it did; until the next one begins."""
         self._attachment = self._loop.attachment = attach(self, [root])
 
     # -- Listener
@@ -77,8 +94,10 @@ class StepTracker:
 
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the forward; what a replay needs is captured around it when it is a training forward."""
+        pulse.beats += 1
         if self._root_is_open or self._looks_away():
             return call(root, *args, **kwargs)
+        self._failed = None
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
         observed = self._measures.observed
         if observed:
@@ -86,11 +105,13 @@ class StepTracker:
         self._root_is_open = True
         try:
             output = call(root, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             if observed:
                 self._guard.run("measures", self._measures.end_forward, None, raised=True)
             if capture is not None:
                 self._guard.run("capture", self._loop.open.forget, capture)
+                # Who goes on after a lack of memory needs what the exception holds to be gone.
+                self._failed = None if is_out_of_memory(error) else (error, capture)
             raise
         finally:
             self._root_is_open = False
@@ -102,14 +123,25 @@ class StepTracker:
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
-        if self._looks_away() or self._loop.is_foreign_backward():
+        pulse.beats += 1
+        if self._looks_away():
+            return
+        self._guard.run_brief("clearing", self._clearing.before_backward)
+        if self._loop.is_foreign_backward():
             return
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
 
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
-        if self._loop.backward is None or self._looks_away():
+        pulse.beats += 1
+        if self._looks_away():
             return
+        self._guard.run_brief("clearing", self._clearing.after_backward)
+        if self._loop.backward is None:
+            return
+        pulse.owner = self.mark
+        if self.mark.wanted:
+            self.mark.take(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
         self._guard.run("step", self._loop.end_backward, tensors)
         if self._writer.anomaly is not None:
             self._raise_anomaly()
@@ -138,6 +170,7 @@ class StepTracker:
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Finish the step: gradients are final, parameters not yet updated."""
+        pulse.beats += 1
         if is_capturing():
             return
         if self._measures.is_off:
@@ -150,7 +183,9 @@ class StepTracker:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Look at what the update did, and let go of the step's inputs."""
+        pulse.beats += 1
         self._loop.open.captures.clear()
+        self._guard.run_brief("clearing", self._clearing.after_step, optimizer, self._writer.last_step)
         if self._measures.due.update_ratios:
             self._guard.run("measures", self._loop.look_after_update, optimizer)
 
@@ -190,6 +225,16 @@ class StepTracker:
         self._guard.run("step", self._writer.judge_waiting)
 
     @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that were seen to update the watched model."""
+        return self._measures.optimizers
+
+    @property
+    def open_samples(self) -> int | None:
+        """Samples of the step under way; None where they are not known."""
+        return self._loop.open.samples or None
+
+    @property
     def last_step(self) -> int | None:
         """Number of the newest finished step; None before the first."""
         return self._writer.last_step
@@ -199,6 +244,13 @@ class StepTracker:
         """Number of the step that is under way, or about to begin."""
         return 0 if self.last_step is None else self.last_step + 1
 
+    def evidence_of(self, error: BaseException) -> StepEvidence | None:
+        """What is at hand of the forward that raised an exception; None where none did."""
+        failed, self._failed = self._failed, None
+        if failed is None or failed[0] is not error:
+            return None
+        return self._writer.evidence_of_exception(self._loop.open, failed[1])
+
     def stop(self) -> None:
         """Remove every hook; what is pending is kept for `close`. Idempotent."""
         self._attachment.detach()
@@ -206,6 +258,7 @@ class StepTracker:
     def detach(self) -> None:
         """Remove every hook and forget what is pending; idempotent."""
         self._attachment.detach()
+        self._failed = None
         self._writer.forget()
         self._measures.stop()
         self._loop.open = OpenStep()
@@ -213,6 +266,7 @@ class StepTracker:
     def close(self) -> None:
         """Remove every hook and write what is pending; idempotent."""
         self._attachment.detach()
+        self._failed = None
         self._guard.run("step", self._writer.judge_waiting)
         self._guard.run("step", self._writer.write_pending)
         self._guard.run("measures", self._measures.stop)

@@ -13,15 +13,17 @@ from typing import Final, NamedTuple
 from .clipping import clipping_scalars
 from .config import ProbeConfig
 from .errors import AnomalyError
+from .forensics.capture import RootCapture
 from .forensics.stacks import RawFrame, raw_stack
 from .frames import MeasuredStep, build_batch, build_observation, pack_sampled
 from .guard import Guard
 from .incidents import IncidentReporter, StepEvidence
+from .leak_watch import LeakWatch
 from .losses import StepLoss
 from .observation.context import describe_outputs
-from .observation.module_statistics import ModuleStatistics
 from .open_step import LogValue, OpenStep, why_not_replayable
 from .recorder import Recorder
+from .sample_judge import SampleJudge
 from .stages import Stage
 from .statistics import TensorStatistics
 from .step_measures import StepMeasures
@@ -67,11 +69,14 @@ class StepWriter:
         recorder: Recorder,
         incidents: IncidentReporter,
         guard: Guard,
+        samples: SampleJudge,
     ) -> None:
         self._model, self._measures, self._meters = model, measures, meters
+        self._samples = samples
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
+        self._leaks = LeakWatch.of_this_process()
         self._raises = config.mode == "raise"
         self._pending: MeasuredStep | None = None
         self._pending_since_ns = 0
@@ -85,7 +90,7 @@ class StepWriter:
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
         if self._raises or not measured.is_quiet:
             self.judge_waiting()
-            self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured.modules))
+            self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured))
         elif measured.has_statistics:
             self._wait(measured)
         self.write_pending()
@@ -94,7 +99,17 @@ class StepWriter:
         if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
             self._recorder.event(layout)
             measured.layout = self._model.layout
+        if self._measures.due.memory:
+            self._guard.run("memory_leak", self._follow_memory, measured)
         self._end(measured)
+
+    def _follow_memory(self, measured: MeasuredStep) -> None:
+        """Have memory watched; a look at all objects makes the step an unusual one, as a replay does."""
+        looks = self._leaks.looks
+        for incident in self._leaks.follow(measured.step, self._recorder.memory, sys._getframe()):
+            self._incidents.report(incident.finding, measured.step, measured.time, stack=incident.stack)
+        if self._leaks.looks > looks:
+            self._incidents.looks += 1
 
     def pass_step(self, step: int) -> None:
         """Count a step of which nothing is looked at; only commands are followed."""
@@ -155,6 +170,8 @@ class StepWriter:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._recorder.frame(pending)
+            if self._samples.wants(pending):
+                self._guard.run("detectors of samples", self._samples.take, pending)
 
     def forget(self) -> None:
         """Drop what has not been written."""
@@ -190,8 +207,24 @@ class StepWriter:
             after = self._model.measure_gradients().total_norm
         return {} if after is None else clipping_scalars(clipping.before, after)
 
-    def _evidence(self, finished: FinishedStep, modules: ModuleStatistics | None) -> StepEvidence:
-        opened = finished.opened
+    def evidence_of_exception(self, opened: OpenStep, failed: RootCapture) -> StepEvidence:
+        """What is at hand of a step that ends in a forward that raised."""
+        captures = [capture for capture in opened.captures if not capture.is_abandoned]
+        return StepEvidence(
+            root=self._model.root,
+            captures=[*captures, failed],
+            parameters=self._model.parameters,
+            loss=opened.loss,
+            stage="local",
+            was_scaled=False,
+            micro_step=None,
+            no_replay_reason=self._model.no_replay_reason,
+            frames=lambda: [] if self._pending is None else [self._pending.build()],
+        )
+
+    def _evidence(self, finished: FinishedStep, measured: MeasuredStep) -> StepEvidence:
+        opened, modules = finished.opened, measured.modules
+        newest = [step for step in (self._pending, measured) if step is not None]
         context = describe_outputs(modules) if modules and self._measures.due.anomaly_context else ()
         return StepEvidence(
             root=self._model.root,
@@ -203,6 +236,7 @@ class StepWriter:
             micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
             no_replay_reason=why_not_replayable(opened) or self._model.no_replay_reason,
             context=context,
+            frames=lambda: [step.build() for step in newest],
         )
 
     def _end(self, measured: MeasuredStep) -> None:

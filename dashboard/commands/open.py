@@ -1,4 +1,4 @@
-"""`dashboard open`: the page over a finished spool, on a temporary store that leaves nothing behind."""
+"""`dashboard open`: the page over a finished spool or a bundle, on a store that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def open_spool(
     announce: Callable[[str], None],
     notice: Callable[[str], None],
 ) -> None:
-    """Read a spool, or one run's folder in it, and serve it until Ctrl-C.
+    """Read a spool, a bundle, or one run's folder in a spool, and serve it until Ctrl-C.
 
     A state folder of its own keeps running trainings from taking this server for the user's real one.
 
     Raises:
-        DashboardError: it is no spool, it is empty, or the server cannot start.
+        DashboardError: it is neither, it is empty, or the server cannot start.
     """
     runs = resolve_runs(spool)
     if not runs:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from .advice_ops import OP_HINTS
+
 MAX_HINTS: Final = 8
 
 _NONFINITE_NEXT: Final = (
@@ -92,105 +94,173 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`.",
     ),
     "custom": ("Recorded by the training script itself.",),
+    "nonfinite_activation": (
+        "The module named returned NaN or +Inf; what comes after it spreads it, unless it is masked away.",
+        "Look at the operations inside this module: a division, a root, a log or a softmax over nothing but "
+        "-inf; in float16 also a product above 65,504.",
+        "If it comes from padding that is dropped later, keep it from arising (`torch.where` before the "
+        "operation, not after): in backward 0 times NaN is NaN.",
+        "Look at the input of this step if the first module is the one affected.",
+    ),
+    "nonfinite_input": (
+        "The batch itself holds NaN or Inf: nothing in the model is at fault.",
+        "Look for missing values in the data, a division by a standard deviation of 0 in the normalisation, "
+        "a log of 0, or a broken file.",
+        "Check in the data loader: `assert torch.isfinite(x).all()`, with the index of the sample in its "
+        "message.",
+    ),
+    "dead_units": (
+        "Most units of the layer give 0 for every sample: they get no gradient and stay so.",
+        "Usual cause: one update that was too large has pushed the biases far below 0. Lower the learning "
+        "rate, warm it up, or clip gradients.",
+        "If it was so from the start: a bias that begins negative, or inputs that are not centred.",
+        "LeakyReLU or GELU let such units recover; a normalisation layer in front keeps them alive.",
+    ),
+    "saturated_activation": (
+        "Nearly all outputs of the layer are at its limits, where the derivative is about 0: nothing before "
+        "it learns.",
+        "Check the scale of the inputs first: pixels of 0..255, or features that are not standardised, "
+        "saturate tanh and sigmoid at once.",
+        "If it became so during training: lower the learning rate, add weight decay, or put a normalisation "
+        "layer in front.",
+        "Initialise for the activation (`xavier_uniform_` with its gain), or use ReLU or GELU in hidden "
+        "layers.",
+    ),
+    "loss_divergence": (
+        "The loss keeps rising: the learning rate is too large for where the run is now.",
+        "Go back to a checkpoint from before the rise with a third of the learning rate; clip gradients.",
+        "Check the sign of the loss, and that targets and outputs belong to the same samples.",
+        "With Adam, a larger eps or beta2 = 0.95 helps where the second moment is too small.",
+    ),
+    "loss_plateau": (
+        "The loss does not get better. If it is what guessing gives (log of the number of classes), the "
+        "output says nothing about the input.",
+        "Check the wiring: the optimizer has this model's parameters, `step()` is called, nothing is "
+        "detached, targets belong to their inputs.",
+        "Check the loss: `cross_entropy` wants raw logits; a softmax before it makes learning very slow.",
+        "Check the learning rate: far too small shows in the update ratios (about 1e-3 is usual), far too "
+        "large in dead units. Try to overfit a single batch.",
+        "If it stopped after learning well: lower the learning rate now, or it is done.",
+    ),
+    "parameter_not_updated": (
+        "The parameter gets a gradient, but nothing changes it.",
+        "Most likely it is not in the optimizer: a layer that was added or replaced after the optimizer was "
+        "made, or kept in a plain list in place of `nn.ModuleList`.",
+        "Or its group has a learning rate of 0, or `optimizer.step()` is not called.",
+        "In bfloat16 or float16 an update below 1/256 of the value is lost in rounding: keep float32 weights "
+        "and use autocast.",
+        "If it is to stay as it is, say `requires_grad_(False)`: that saves its share of backward and "
+        "memory.",
+    ),
+    "poor_initialization": (
+        "The signal shrinks or grows from layer to layer, or units begin as copies of each other: gradients "
+        "will vanish, explode or be the same for all.",
+        "Use `kaiming_normal_` (ReLU) or `xavier_uniform_` (tanh, sigmoid); never a constant for whole "
+        "weight matrices.",
+        "Normalisation layers and residual connections make depth safe; scale residual branches by "
+        "1/sqrt(2 x layers).",
+    ),
+    "update_ratio_high": (
+        "One update replaces a large share of the weights: what was learnt is lost, and units die.",
+        "Lower the learning rate by 3 to 10 times; a healthy ratio of update to weight is about 1e-3.",
+        "Warm the learning rate up: Adam's first updates are as large as the learning rate for every weight, "
+        "however small the gradient.",
+        "If it rose suddenly: a scheduler step, an outlier batch, or a gradient that was not clipped.",
+    ),
+    "update_ratio_low": (
+        "The updates are too small to change anything: at 1e-7 a step, a weight needs millions of steps.",
+        "Raise the learning rate, or look at what the scheduler makes of it (`scheduler.get_last_lr()`).",
+        "Check whether a loss weight, a clip norm or a division (by accumulation steps, twice) makes the "
+        "gradient tiny; with SGD the update shrinks in proportion.",
+        "In bfloat16 or float16 weights, updates this small are lost in rounding altogether.",
+    ),
+    "accumulated_gradient": (
+        "The gradients are never cleared, so that every update is made with the sum over all steps so far: "
+        "it works a little, like too large a learning rate with stale directions.",
+        "Call `optimizer.zero_grad()` once for each update, before `loss.backward()`.",
+        "For gradient accumulation, clear after every `optimizer.step()`, not never.",
+        "With several optimizers, each has to clear its own parameters.",
+    ),
+    "memory_leak": (
+        "Memory grows step by step: something keeps what each step makes.",
+        "Most often a list of losses with their graphs: append `loss.item()`, never `loss`; the same for "
+        "outputs and hidden states (`.detach()`).",
+        "Look for a cache without a limit, hooks registered in every step, `retain_graph=True`, or a hidden "
+        "state that is carried over without `detach()`.",
+        "On the host: data loader workers that hold Python objects, or figures and logs that are kept.",
+    ),
+    "hang": (
+        "Nothing has happened for far longer than a step takes; the stack shows where the main thread "
+        "stands.",
+        "In a collective (all_reduce, barrier): another rank is behind, has died, or took another branch.",
+        "In the data loader: a worker is stuck or gone, a disk or network does not answer. Try "
+        "`num_workers=0` and a `timeout`.",
+        "In a lock or `synchronize`: a deadlock, or a kernel that does not end. Look at the other threads.",
+    ),
+    "overfitting": (
+        "The model learns the training samples by heart: the validation loss rises while the training loss "
+        "falls.",
+        "Keep the checkpoint of the lowest validation loss, and stop here.",
+        "More data or augmentation first; then weight decay, dropout, label smoothing, or a smaller model.",
+        "Check that training and validation data are of the same kind, and that `model.eval()` is called.",
+    ),
+    "rank_divergence": (
+        "Replicas that should be equal are not: from here on each rank trains a model of its own.",
+        "Usual causes: other seeds before the model was made, parameters changed outside of the optimizer, "
+        "or a rank that skipped an update that others made.",
+        "Check that every parameter takes part in every step (`find_unused_parameters`), and that buffers "
+        "are broadcast.",
+        "Start again from a checkpoint that all ranks load; compare the first step that differs.",
+    ),
+    "input_out_of_range": (
+        "An input is far larger than it usually is: an outlier, another unit, or a sample that was not "
+        "normalised.",
+        "Look at this batch and at where its samples come from; clamp or drop outliers in the data loader.",
+        "If a loss or gradient spike follows it, this is why.",
+        "If the new range is intended (a curriculum, another data set), nothing is wrong.",
+    ),
+    "output_degenerate": (
+        "The model returns the same whatever it is given: it has collapsed, or its input does not reach the "
+        "output.",
+        "Look for dead units or saturation further up, a gate or a mask that is 0, a softmax over a "
+        "dimension of size 1.",
+        "If it was so from the start, check the last layer's initialization and the forward's wiring.",
+        "If it became so: lower the learning rate, and restart from before the collapse.",
+    ),
+    "high_resource_use": (
+        "Memory or processor is nearly used up: the next larger batch, or another program, may end this run.",
+        "Reduce the batch, the number of loader workers, or what is cached; look at what else runs here.",
+        "Save a checkpoint now.",
+    ),
+    "performance_degradation": (
+        "Steps take much longer than they did at first.",
+        "Usual causes: a list that grows and is walked in every step, a cold or slow disk behind the data "
+        "loader, memory that is swapped, a device that throttles when hot.",
+        "Look at the module times (level advanced) of an early and a late step: the part that grew is the "
+        "one.",
+        "Another program on the same machine or device has the same effect; longer sequences do, too.",
+    ),
+    "high_anomaly_rate": (
+        "So many steps have a warning that they are no accidents: the run as a whole is unhealthy.",
+        "Read the first event of this run: the later ones mostly follow from it.",
+        "Lower the learning rate or clip gradients, and start again from before the first event.",
+    ),
+    "recovery": (
+        "A recovery that was switched on has acted: it changed this step, so that the run can go on.",
+        "If it acts often, treat the cause that the event before it names.",
+    ),
+    "snapshot": ("A copy of the view at this step was kept, as a watchpoint or a person asked.",),
+    "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
+    "level_changed": ("What is measured has changed from this step on: gaps in charts begin or end here.",),
+    "throttled": (
+        "A measurement takes place less often, to keep the probe's share of the step below its limit.",
+        "Raise `overhead_limit` if you would rather have the numbers.",
+    ),
     "amp_overflow": (
         "GradScaler found Inf, skipped the step and lowers its scale: normal at the start and now and then.",
         "If most steps are skipped, or the scale falls towards 1, look for a real overflow or use bfloat16.",
     ),
 }
-
-_OPS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
-    (
-        ("rsqrt",),
-        "rsqrt is Inf at 0 and NaN below: add an epsilon inside, `torch.rsqrt(x + eps)`.",
-    ),
-    (
-        ("sqrt",),
-        "sqrt is NaN below 0 and its gradient is Inf at 0 (times 0: NaN): use "
-        "`torch.sqrt(x.clamp_min(eps))`.",
-    ),
-    (
-        ("logsumexp", "logaddexp"),
-        "logsumexp over -inf only is -inf, with a NaN gradient: make sure that one entry is finite.",
-    ),
-    (
-        ("binary_cross_entropy",),
-        "BCE on probabilities of exactly 0 or 1 has gradients of 1e12: use "
-        "`binary_cross_entropy_with_logits` on raw logits; targets must lie in 0..1.",
-    ),
-    (
-        ("cross_entropy", "nll_loss"),
-        "cross entropy is NaN when every target is `ignore_index` (mean over nothing), and Inf when the "
-        "target's logit is -inf: check targets and masks.",
-    ),
-    (
-        ("softmax",),
-        "softmax over a row of -inf only is NaN: a fully masked row. Keep one entry unmasked, or mask with "
-        "`torch.finfo(dtype).min` and zero the row afterwards; use log_softmax instead of log(softmax).",
-    ),
-    (
-        ("attention",),
-        "Attention over a fully masked row is 0/0: let each query see at least one key (itself, for "
-        "instance).",
-    ),
-    (
-        ("log1p", "log2", "log10", "log"),
-        "log is -Inf at 0 and NaN below: use `torch.log(x.clamp_min(eps))`, log_softmax or logsigmoid.",
-    ),
-    (
-        ("div", "reciprocal", "true_divide", "remainder", "fmod"),
-        "Division by 0: use `x / y.clamp_min(eps)` or `x / (y + eps)`; `torch.where` after the division does "
-        "not help, backward still multiplies 0 by Inf: replace the divisor before it.",
-    ),
-    (
-        ("expm1", "exp2", "exp", "sinh", "cosh"),
-        "exp overflows above 88 in float32 (11 in float16): subtract the maximum, clamp the exponent, or "
-        "stay in the log domain (logsumexp, softplus).",
-    ),
-    (
-        ("pow",),
-        "pow is NaN for a negative base with a fractional exponent, and its gradient is Inf at 0 for "
-        "exponents below 1: clamp the base away from 0.",
-    ),
-    (
-        ("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm"),
-        "Normalising a constant input divides by sqrt(eps): raise eps, keep the layer in float32, and check "
-        "for batches of one element.",
-    ),
-    (
-        ("norm", "cdist", "dist", "normalize"),
-        "A hand-written norm, `x.square().sum().sqrt()`, has a NaN gradient at the zero vector: use "
-        "`torch.linalg.vector_norm`, or add eps before the root. In half precision the squares overflow "
-        "above 256: take norms in float32.",
-    ),
-    (
-        ("std", "var"),
-        "std and var of a single element are NaN (0/0): use `unbiased=False`, or check for groups of one. "
-        "`var(...).sqrt()` has an infinite gradient where all elements are equal: add eps before the root.",
-    ),
-    (
-        ("acos", "asin", "arccos", "arcsin"),
-        "acos and asin are NaN outside -1..1 and their gradient is Inf at the ends: clamp to +-(1 - "
-        "1e-6), or use atan2.",
-    ),
-    (
-        ("atan2",),
-        "atan2 divides by x^2 + y^2 in backward, which underflows near (0, 0) and overflows for large "
-        "values: move one argument away from 0, or normalise both first.",
-    ),
-    (
-        ("acosh", "atanh"),
-        "acosh needs x > 1 and atanh |x| < 1, and both have an infinite gradient at the edge: clamp inside.",
-    ),
-    (
-        ("mean",),
-        "The mean of nothing is 0/0: check for an empty selection or mask.",
-    ),
-    (
-        ("matmul", "mm", "bmm", "addmm", "linear", "conv", "convolution", "einsum", "baddbmm"),
-        "A product of finite numbers overflowed: half precision ends at 65,504. Use bfloat16 or float32 "
-        "here, and look at why the activations or weights grew.",
-    ),
-)
 
 _PHASES: Final[Mapping[str, str]] = {
     "backward": "Forward was finite; only the derivative is not. Keep the input away from the point where "
@@ -218,7 +288,7 @@ def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) ->
 def _op_hint(op: str) -> str:
     """The hint of the first entry whose word the op's bare name begins or ends with; empty without one."""
     bare = _bare(op)
-    for words, hint in _OPS:
+    for words, hint in OP_HINTS:
         if any(_matches(bare, word) for word in words):
             return hint
     return ""

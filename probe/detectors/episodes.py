@@ -5,7 +5,7 @@ Called by the session on the training thread after the detectors; does no I/O, r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,7 +61,6 @@ class EpisodeTracker:
         *,
         model: str,
         make_event: Callable[[Finding], Event],
-        judged: Collection[str] | None = None,
     ) -> list[Event]:
         """Account for one step of one model and return the event records to write now.
 
@@ -71,7 +70,6 @@ class EpisodeTracker:
             findings: of this step and model; at most one of a kind counts.
             model: name of the naming root.
             make_event: builds an episode's first state (id, stacks, origin, advice); called once an episode.
-            judged: kinds that could be judged at this step, so that their silence counts; None: all.
 
         Returns:
             New events, running ones at counts 2, 4, 8, ... (or after 600 s), and ended ones.
@@ -83,7 +81,7 @@ class EpisodeTracker:
             if key not in seen:
                 seen.add(key)
                 records += self._hit(key, finding, step=step, time=time, make_event=make_event)
-        return records + self._end_quiet(model, seen, judged)
+        return records + self._end_quiet(model, seen)
 
     def close(self, step: int, time: float) -> list[Event]:
         """End every running episode and return their last records; a second call returns nothing.
@@ -139,11 +137,9 @@ class EpisodeTracker:
         self._last[key[1]] = key
         return episode.record()
 
-    def _end_quiet(
-        self, model: str, seen: set[tuple[str, str]], judged: Collection[str] | None
-    ) -> list[Event]:
+    def _end_quiet(self, model: str, seen: set[tuple[str, str]]) -> list[Event]:
         for key, episode in self._running.items():
-            if key[0] == model and key not in seen and (judged is None or key[1] in judged):
+            if key[0] == model and key not in seen:
                 episode.quiet += 1
         return self._end([key for key, item in self._running.items() if item.quiet > self._patience])
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing.process
 import os
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,9 +116,6 @@ class SessionStarter:
             return False
         if not probe.active:
             return False
-        if multiprocessing.process.parent_process() is not None:
-            # A child that was forked ends without `atexit`.
-            Finalize(None, probe.close, exitpriority=100)
         if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
             say(_greeting(probe.run, kind if variable is None else f"{variable} ({kind})"))
         return True

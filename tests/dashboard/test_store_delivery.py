@@ -12,6 +12,7 @@ from store_reference import RUN, begin, make_event, make_frame, make_layout, str
 
 from dashboard.errors import DashboardError
 from dashboard.store.duck import DuckStore
+from probe.hang_events import hang_event, renewed
 from probe.wire import Gap, LayerInfo, Layout, ParameterInfo, RunStart, StreamKey, encode
 
 
@@ -168,6 +169,20 @@ def test_append_frame_in_a_helpers_stream_is_dropped(store):
     store.append(key, 0, loss_frames(0, 1))
     store.commit()
     assert store.position(key).dropped == 1
+
+
+def test_append_event_in_a_helpers_stream_is_kept_in_its_latest_state(store):
+    """What the helper itself observed: a process that was stopped, say."""
+    begin(store)
+    start = RunStart(run=RUN, rank=0, incarnation=1)
+    event = hang_event(start, "net", "stopped", "Step 3 stands still", step=3, time=5.0)
+    ended = renewed(event, "Step 3 stood still", idle_s=9.0, ended=True, count=1, last_step=3)
+    key = StreamKey(run=RUN, writer="host-box", stream="host")
+    assert store.append(key, 0, [encode(event), encode(ended)]) == 2
+    store.commit()
+    assert store.position(key).dropped == 0
+    assert store.events(RUN) == [ended]
+    assert store.events(RUN, rank=0) == [ended]
 
 
 def test_positions_lists_every_stream_of_the_run_alone(store):

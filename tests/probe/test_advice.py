@@ -1,4 +1,4 @@
-"""Advice: every kind that this version emits has some, and an origin's op adds the hint that fits it."""
+"""Advice: every kind has some, and an origin's op adds the hint that fits it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import pytest
 from probe.detectors.advice import ADVICE, MAX_HINTS, advice_for
 from probe.wire import KINDS
 
-EMITTED = (
-    "nonfinite_loss nonfinite_gradient nonfinite_parameter gradient_explosion gradient_vanishing "
-    "zero_gradient loss_spike exception out_of_memory replayed data_gap custom"
-).split()
 
-
-@pytest.mark.parametrize("kind", EMITTED)
-def test_advice_exists_for_every_emitted_kind(kind: str) -> None:
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_advice_exists_for_every_kind(kind: str) -> None:
     assert all(hint.endswith(".") and len(hint) < 300 for hint in advice_for(kind))
-    assert advice_for(kind)
+    assert 1 <= len(advice_for(kind)) <= MAX_HINTS - 2, "an origin may add two"
 
 
 def test_advice_kinds_are_kinds_of_the_wire() -> None:
@@ -75,4 +70,4 @@ def test_advice_for_a_backward_origin_says_so() -> None:
 
 
 def test_advice_for_a_kind_without_any_is_empty() -> None:
-    assert advice_for("level_changed") == []
+    assert advice_for("no_such_kind") == []

@@ -47,6 +47,9 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("features", 3, "features=3 must be a mapping"),
         ("overhead_limit", 2, "overhead_limit=2 must be a fraction from 0"),
         ("overhead_limit", "2 %", "overhead_limit='2 %' must be a fraction from 0"),
+        ("hang_seconds", 0, "hang_seconds=0 must be a number of seconds above 0"),
+        ("hang_seconds", "5 s", "hang_seconds='5 s' must be a number of seconds above 0"),
+        ("stack_signal", 1, "stack_signal=1 must be True or False"),
     ],
 )
 def test_wrong_switch_is_refused_at_attach(option: str, value: object, message: str) -> None:

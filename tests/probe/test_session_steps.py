@@ -37,7 +37,7 @@ def test_watch_records_loss_and_norms_as_torch_has_them(spool: Path) -> None:
 def test_parameter_norm_comes_every_tenth_step(spool: Path) -> None:
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with probe.watch(model, optimizer):
+    with probe.watch(model, optimizer, overhead_limit=0.0):
         train(model, optimizer, 21)
     frames = run_of(spool).frames
     steps = [f.step for f in frames if any(c.name == "parameter_norm" for c in f.columns)]
@@ -298,7 +298,7 @@ def test_unfrozen_and_replaced_parameters_get_a_layout_of_their_own(spool: Path)
     model = seeded_model()
     model[0].requires_grad_(False)  # type: ignore[index]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with probe.watch(model, optimizer):
+    with probe.watch(model, optimizer, features={"activations": 0}):
         train(model, optimizer, 3)
         model[0].requires_grad_(True)  # type: ignore[index]
         train(model, optimizer, 22)

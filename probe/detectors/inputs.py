@@ -1,0 +1,157 @@
+"""What the model is called with: NaN and Inf, and magnitudes far beyond what this input usually has."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from ..wire import Severity
+from .base import Finding
+from .history import SeriesHistory, Strikes
+from .nonfinite import NEIGHBOURS, spell
+from .sample import InputSample, Sample
+from .sampled_thresholds import SampledThresholds
+
+WARMUP_SAMPLES: Final = 10
+SUSTAINED: Final = 5
+"""Samples whose median is judged beside the single one ..."""
+SUSTAINED_SHARE: Final = 0.4
+"""... by a limit this many times as far out in MADs."""
+ZERO_SHARE: Final = 0.1
+"""An input that is all zeros this often is a mask or a rare feature, and has no usual size."""
+MASK_SIZE: Final = 6e4
+"""Beyond it lie the stand-ins for -Inf: -65504, -1e9, `torch.finfo(dtype).min`."""
+
+
+class InputDetector:
+    """Emits `nonfinite_input` and `input_out_of_range`; each input has its own history."""
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._thresholds = thresholds
+        self._inputs: dict[str, _InputHistory] = {}
+        self._step = -1
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return at most one finding of each kind: of the first input that is wrong."""
+        inputs = sample.inputs
+        if inputs is None:
+            return []
+        if sample.step < self._step:
+            self._inputs = {}
+        self._step = sample.step
+        found: dict[str, Finding] = {}
+        for index, name in enumerate(inputs.names):
+            history = self._inputs.get(name)
+            if history is None:
+                history = self._inputs[name] = _InputHistory(self._thresholds)
+            finding = _nonfinite(sample, inputs, index, is_usual=history.is_never_finite)
+            if finding is None:
+                finding = history.judge(sample.step, name, float(inputs.max_abs[index]))
+            else:
+                history.nonfinite += 1
+            if finding is not None:
+                found.setdefault(finding.kind, finding)
+        return list(found.values())
+
+
+class _InputHistory:
+    """Log of the largest magnitude of one input, of healthy samples."""
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._thresholds = thresholds
+        self._logs = SeriesHistory(refresh_steps=4)
+        self._strikes = Strikes()
+        self._recent: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+        self._last: deque[float] = deque(maxlen=SUSTAINED)
+        self._zeros = self._seen = 0
+        self._peak = 0.0
+        self.nonfinite = 0
+
+    @property
+    def is_never_finite(self) -> bool:
+        """Whether there has been no sample without NaN or Inf."""
+        return self._seen == 0
+
+    def judge(self, step: int, name: str, size: float) -> Finding | None:
+        """Judge one sample without NaN and Inf, and learn it if it is like the others."""
+        self._seen += 1
+        if size <= 0.0 or not math.isfinite(size):
+            self._zeros += size == 0.0
+            return None
+        limit, why = self._passed(math.log(size))
+        finding = None if limit is None else self._finding(step, name, size, limit, why)
+        self._recent.append((step, size))
+        is_odd = finding is not None and why != "limit"
+        if self._strikes.is_new_normal(abnormal=is_odd):
+            self._logs.clear()
+            self._last.clear()
+        elif not is_odd:
+            self._logs.add(math.log(size))
+        return finding
+
+    def _passed(self, log_size: float) -> tuple[float | None, str]:
+        """The magnitude that this sample, or the last few together, have passed, and by which rule."""
+        options = self._thresholds
+        if options.input_limit is not None and log_size > math.log(options.input_limit):
+            return options.input_limit, "limit"
+        self._last.append(log_size)
+        if len(self._logs) < WARMUP_SAMPLES or self._zeros > ZERO_SHARE * self._seen:
+            return None, ""
+        _, median, mad, tail = self._logs.baseline()
+        if log_size > math.log(MASK_SIZE) and tail > math.log(MASK_SIZE):
+            return None, ""
+        factor, mads = math.log(options.input_factor), options.input_mads
+        limit = median + max(mads * mad, factor)
+        if log_size > limit:
+            return math.exp(min(limit, 700.0)), "history"
+        limit = median + max(SUSTAINED_SHARE * mads * mad, factor)
+        if len(self._last) == SUSTAINED and float(np.median(self._last)) > limit:
+            return math.exp(min(limit, 700.0)), "history"
+        return None, ""
+
+    def _finding(self, step: int, name: str, size: float, limit: float, why: str) -> Finding:
+        if why == "limit":
+            said, baseline = "above the limit that was set", None
+        else:
+            median, mad = self._logs.robust()
+            usual = math.exp(min(median, 700.0))
+            said = f"{size / usual:.3g} times the median of this input ({usual:.4g})"
+            baseline = {"median": usual, "mad_log": mad, "samples": float(len(self._logs))}
+        return Finding(
+            kind="input_out_of_range",
+            severity="warning",
+            subject=name,
+            message=f"Input {name} reaches {size:.4g} at step {step}, {said}",
+            value=size,
+            threshold=limit,
+            baseline=baseline,
+            neighbours=tuple(self._recent),
+            affected=(name,),
+        )
+
+
+def _nonfinite(sample: Sample, inputs: InputSample, index: int, *, is_usual: bool) -> Finding | None:
+    """NaN, or Inf other than the -Inf of a mask."""
+    nan, inf = float(inputs.nan_count[index]), float(inputs.inf_count[index])
+    is_mask = "mask" in inputs.names[index].lower() or float(inputs.mean[index]) == -math.inf
+    if not nan > 0.0 and not (inf > 0.0 and not is_mask):
+        return None
+    value = math.nan if nan > 0.0 else math.inf
+    total = sample.total_grad_norm
+    is_harmless = sample.loss is not None and (total is None or math.isfinite(total))
+    severity: Severity = "warning" if is_harmless else "critical"
+    if is_harmless and is_usual:
+        severity = "info"
+    return Finding(
+        kind="nonfinite_input",
+        severity=severity,
+        subject=inputs.names[index],
+        message=f"Input {inputs.names[index]} holds {nan:.0f} NaN and {inf:.0f} infinite elements at step "
+        f"{sample.step}{'' if not is_harmless else ', though the loss is finite'} ({spell(value)})",
+        value=value,
+        threshold=None,
+        affected=(inputs.names[index],),
+    )

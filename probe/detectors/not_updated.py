@@ -1,0 +1,173 @@
+"""Parameter not updated: it has a gradient, others move, and it stays exactly what it was.
+
+It is in no optimizer, in a group with learning rate 0, or its updates are lost in rounding. Judged by the
+norms of the parameters, which tell of all updates between two samples, not of the sampled one alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Finding
+from .sample import Floats, Sample, Succession
+from .sampled_thresholds import SampledThresholds
+
+Flags = npt.NDArray[np.bool_]
+MIN_INTERVALS: Final = 2
+SIZABLE_SHARE: Final = 1e-3
+"""Of the median gradient norm. A bias in front of a normalisation or of a softmax has a gradient of rounding
+noise, which changes it by less than a rounding unit."""
+MIN_TRAVEL: Final = 1e-5
+"""Relative change of the others' norms over the time: below it, so small a step may be lost in rounding."""
+IDLE_GROUP_FACTOR: Final = 5
+"""Where a group's learning rate is 0 now, it may be about to join in."""
+ALL_FACTOR: Final = 1.5
+"""Patience with a model that does not move at all ..."""
+UNSEEN_FACTOR: Final = 2.5
+"""... and with one whose gradients were not even seen."""
+
+
+class NotUpdatedDetector:
+    """Emits `parameter_not_updated`: a warning; information where it looks like a frozen backbone.
+
+    Only a parameter that has never moved since it was first seen counts: alternating optimizers are healthy.
+    """
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._patience = thresholds.stuck_steps
+        self._succession = Succession()
+        self._standing: list[Finding] = []
+        self._norm: Floats | None = None
+        self._reset(0)
+
+    def _reset(self, parameters: int) -> None:
+        self._standing, self._norm = [], None
+        self._step = 0
+        self._is_sizable: Flags = np.zeros(parameters, dtype=np.bool_)
+        self._has_moved: Flags = np.zeros(parameters, dtype=np.bool_)
+        self._intervals = np.zeros(parameters, dtype=np.int64)
+        self._steps = np.zeros(parameters, dtype=np.int64)
+        self._travel: Floats = np.zeros(parameters)
+        self._idle_intervals = self._idle_steps = 0
+        self._skipped = 0.0
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return what is known to stand still; between two measurements of the norms the last verdict."""
+        if self._succession.begins_anew(sample):
+            self._reset(len(sample.parameter_names))
+        if sample.update_ratio is not None:
+            self._has_moved |= sample.update_ratio > 0.0
+        if sample.parameter_norm is not None:
+            self._standing = self._judge(sample, sample.parameter_norm)
+        return list(self._standing)
+
+    def _judge(self, sample: Sample, norm: Floats) -> list[Finding]:
+        before, sizable, steps = self._norm, self._is_sizable, sample.step - self._step
+        skipped = sample.scalars.get("amp_skipped_updates", 0.0)
+        has_skipped = skipped != self._skipped
+        self._norm, self._step, self._skipped = norm, sample.step, skipped
+        if self._has_moved.all():
+            return []
+        self._is_sizable = _sizable(sample)
+        if before is None or steps == 0:
+            return []
+        changed = norm != before
+        self._has_moved |= changed
+        if not changed.any():
+            return self._idle(sample, sizable, steps, has_skipped=has_skipped)
+        self._idle_intervals = self._idle_steps = 0
+        counted = ~self._has_moved & sizable
+        if not counted.any():
+            return []
+        with np.errstate(all="ignore"):
+            travel = np.abs(norm[changed] - before[changed]) / np.maximum(norm[changed], before[changed])
+        self._intervals += counted
+        self._steps += steps * counted
+        self._travel += np.median(np.nan_to_num(travel)) * counted
+        patience = self._patience * (IDLE_GROUP_FACTOR if _has_idle_group(sample) else 1)
+        is_late = (self._intervals >= MIN_INTERVALS) & (self._steps >= patience)
+        late = np.flatnonzero(is_late & ~self._has_moved & (self._travel >= MIN_TRAVEL))
+        return [self._finding(sample, late)] if len(late) else []
+
+    def _idle(self, sample: Sample, sizable: Flags, steps: int, *, has_skipped: bool) -> list[Finding]:
+        """Judge a model of which nothing moved: a forgotten `step()`, unless its learning rate is 0.
+
+        Without an update the step ends at the next forward, when `zero_grad` has taken the gradients away:
+        the loss tells that there was a backward.
+        """
+        rates = _rates(sample)
+        may_rest = has_skipped or (rates and not any(rates))
+        had_backward = sizable.any() or (sample.loss is not None and _all_missing(sample))
+        if may_rest or self._has_moved.any() or not had_backward:
+            return []
+        self._idle_intervals += 1
+        self._idle_steps += steps
+        factor = ALL_FACTOR if sizable.any() else UNSEEN_FACTOR
+        if self._idle_intervals < MIN_INTERVALS or self._idle_steps < factor * self._patience:
+            return []
+        affected = np.flatnonzero(sizable) if sizable.any() else np.arange(len(sizable))
+        seen = f"{len(affected)} of {len(sizable)} have a gradient" if sizable.any() else "backward is called"
+        return [
+            Finding(
+                kind="parameter_not_updated",
+                severity="warning",
+                subject=sample.parameter_names[int(affected[0])],
+                message=f"No parameter has changed in the {self._idle_steps} steps up to step {sample.step}, "
+                f"although {seen}",
+                value=0.0,
+                threshold=0.0,
+                baseline={"steps": float(self._idle_steps)},
+                affected=tuple(sample.parameter_names[i] for i in affected),
+            )
+        ]
+
+    def _finding(self, sample: Sample, late: npt.NDArray[np.intp]) -> Finding:
+        names = sample.parameter_names
+        first = int(late[0])
+        more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        is_backbone = _is_long_prefix(sample.layer_of, late)
+        how = "; the optimizer seems to have only what follows" if is_backbone else " while others moved"
+        return Finding(
+            kind="parameter_not_updated",
+            severity="info" if is_backbone else "warning",
+            subject=names[first],
+            message=f"{names[first]}{more} of {len(names)} parameters had a gradient and did not change in "
+            f"the {int(self._steps[first])} steps up to step {sample.step}{how}",
+            value=0.0,
+            threshold=0.0,
+            baseline={"steps": float(self._steps[first])},
+            affected=tuple(names[i] for i in late),
+        )
+
+
+def _sizable(sample: Sample) -> Flags:
+    """(parameters,) whose gradient is none of rounding noise."""
+    if sample.grad_norm is None:
+        return np.zeros(len(sample.parameter_names), dtype=np.bool_)
+    grad = sample.grad_norm if sample.missing is None else np.where(sample.missing, 0.0, sample.grad_norm)
+    present = grad > 0.0
+    if not present.any() or not np.isfinite(grad).all():
+        return np.zeros(len(grad), dtype=np.bool_)
+    sizable: Flags = present & (grad >= SIZABLE_SHARE * np.median(grad[present]))
+    return sizable
+
+
+def _all_missing(sample: Sample) -> bool:
+    return sample.missing is not None and len(sample.missing) > 0 and bool(sample.missing.all())
+
+
+def _rates(sample: Sample) -> list[float]:
+    return [value for name, value in sample.scalars.items() if name == "lr" or name.startswith("lr/")]
+
+
+def _has_idle_group(sample: Sample) -> bool:
+    rates = _rates(sample)
+    return any(rate == 0.0 for rate in rates) and any(rates)
+
+
+def _is_long_prefix(layer_of: npt.NDArray[np.intp], late: npt.NDArray[np.intp]) -> bool:
+    """Whether all of the first layers, and more than half of the parameters, stand still, and no other."""
+    return bool(len(late) > len(layer_of) / 2 and late[-1] == len(late) - 1)

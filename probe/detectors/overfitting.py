@@ -1,0 +1,120 @@
+"""Overfitting: the validation loss rises for several evaluations while the training loss goes on falling."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from .base import Finding
+from .convergence import Level, level_of
+from .nonfinite import NEIGHBOURS
+from .sample import Sample, Succession
+from .sampled_thresholds import SampledThresholds
+
+NAMES: Final = (
+    "val_loss",
+    "log/val_loss",
+    "log/valid_loss",
+    "log/validation_loss",
+    "log/eval_loss",
+    "log/val/loss",
+    "log/valid/loss",
+    "log/validation/loss",
+    "log/eval/loss",
+)
+"""Scalars that are taken for a validation loss; the first one that a sample has."""
+TRAINING_KEPT: Final = 64
+KEPT: Final = 128
+NOISE: Final = 6.0
+"""The rise must be this many MADs of the change from one evaluation to the next."""
+MIN_EVALUATIONS: Final = 5
+MIN_FALL: Final = 0.05
+"""Of the training loss, since the best evaluation."""
+
+
+class _Evaluation(NamedTuple):
+    step: int
+    loss: float
+    training: Level | None
+    """Of the training losses since the evaluation before."""
+
+
+class OverfittingDetector:
+    """Emits `overfitting`, a warning."""
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._thresholds = thresholds
+        self._succession = Succession()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._training: deque[float] = deque(maxlen=TRAINING_KEPT)
+        self._evaluations: deque[_Evaluation] = deque(maxlen=KEPT)
+        self._standing: list[Finding] = []
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return a finding from the evaluation on that shows it; in between the last verdict."""
+        if self._succession.begins_anew(sample):
+            self._reset()
+        if sample.loss is not None:
+            self._training.append(sample.loss)
+        loss = next((sample.scalars[name] for name in NAMES if name in sample.scalars), None)
+        if loss is None or not np.isfinite(loss):
+            return list(self._standing)
+        training = level_of(self._training) if self._training else None
+        self._evaluations.append(_Evaluation(sample.step, float(loss), training))
+        self._training.clear()
+        self._standing = self._judge()
+        return list(self._standing)
+
+    def _judge(self) -> list[Finding]:
+        options, evaluations = self._thresholds, list(self._evaluations)
+        late = options.overfitting_evaluations
+        if len(evaluations) < max(MIN_EVALUATIONS, late + 2):
+            return []
+        losses = np.array([evaluation.loss for evaluation in evaluations])
+        # The median of three: a single lucky evaluation is no minimum.
+        smooth = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
+        near = int(np.argmin(smooth))
+        lowest, best = float(smooth[near]), near + int(np.argmin(losses[near : near + 3]))
+        if best >= len(losses) - late:
+            return []
+        # Second differences: a steady rise or fall is no noise. Their variance is 3 times that of the first.
+        changes = np.diff(losses, 2)
+        noise = float(np.median(np.abs(changes - np.median(changes)))) / math.sqrt(3.0)
+        limit = lowest + max(options.overfitting_rise * abs(lowest), NOISE * noise)
+        since = losses[-max(late, (len(losses) - best) // 2) :]
+        if losses[-late:].min() <= limit or np.median(since) <= limit:
+            return []
+        if not _falls(evaluations[best].training, evaluations[-late:]):
+            return []
+        return [self._finding(evaluations, best, lowest, limit)]
+
+    def _finding(self, evaluations: list[_Evaluation], best: int, lowest: float, limit: float) -> Finding:
+        now, then = evaluations[-1], evaluations[best]
+        before = then.training.median if then.training is not None else float("nan")
+        training = now.training.median if now.training is not None else float("nan")
+        return Finding(
+            kind="overfitting",
+            severity="warning",
+            subject="val_loss",
+            message=f"Validation loss rose from {lowest:.4g} at step {then.step} to {now.loss:.4g} at step "
+            f"{now.step}, while the training loss fell from {before:.4g} to {training:.4g}",
+            value=now.loss,
+            threshold=limit,
+            baseline={"lowest": lowest, "step": float(then.step), "training": before},
+            neighbours=tuple((item.step, item.loss) for item in evaluations[-NEIGHBOURS:]),
+        )
+
+
+def _falls(before: Level | None, late: list[_Evaluation]) -> bool:
+    """Whether the training loss has fallen since, beyond its noise."""
+    levels = [evaluation.training for evaluation in late if evaluation.training is not None]
+    if before is None or not levels:
+        return False
+    now = Level(float(np.median([level.median for level in levels])), max(level.error for level in levels))
+    fall = before.median - now.median
+    return fall > max(2.0 * (before.error + now.error), MIN_FALL * abs(before.median))

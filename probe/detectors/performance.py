@@ -1,0 +1,169 @@
+"""Performance: steps that take much longer than they did, and steps too many of which go wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from ..wire import Severity
+from .base import Finding
+from .nonfinite import NEIGHBOURS
+from .sample import Sample
+from .sampled_thresholds import SampledThresholds
+
+SKIPPED_INTERVALS: Final = 2
+"""The first steps compile, tune and allocate."""
+EARLY: Final = 32
+"""Intervals that tell how long a step takes at first ..."""
+EARLY_S: Final = 5.0
+"""... and the time that they must cover."""
+RECENT: Final = 64
+SLOW_SHARE: Final = 0.8
+"""Of the recent intervals that must be slow: an evaluation now and then is none of it."""
+MADS: Final = 8.0
+WARNING_FACTOR: Final = 2.0
+"""Of the rise over the usual: from twice the rise that is allowed on, it is a warning."""
+MIN_RECENT: Final = 5
+MIN_STEPS: Final = 50
+
+
+class SlowdownDetector:
+    """Emits `performance_degradation`: information, or a warning where it is grave.
+
+    Judged by the time from one sample to the next, divided by the steps in between; where the batch has
+    grown, by the time that a sample of it takes.
+    """
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._thresholds = thresholds
+        self._reset()
+
+    def _reset(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._intervals = 0
+        self._early: list[tuple[int, int, float, float]] = []
+        self._early_s = 0.0
+        self._level: tuple[float, float, float] | None = None
+        self._recent: deque[tuple[int, int, float, float]] = deque(maxlen=RECENT)
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return a finding while steps are slow."""
+        last = self._last
+        self._last = (sample.step, sample.time)
+        if last is None or sample.step <= last[0] or sample.time <= last[1]:
+            if last is not None and sample.step < last[0]:
+                self._reset()
+            return []
+        steps, seconds = sample.step - last[0], sample.time - last[1]
+        self._intervals += 1
+        if self._intervals <= SKIPPED_INTERVALS:
+            return []
+        interval = (sample.step, steps, seconds, sample.scalars.get("samples", 0.0))
+        if self._early_s < EARLY_S or len(self._early) < EARLY:
+            self._early_s += seconds
+            self._early.append(interval)
+            if len(self._early) >= 4 * EARLY:
+                del self._early[1::2]
+            return []
+        if self._level is None:
+            self._level = _level(self._early)
+        self._recent.append(interval)
+        return self._judge(sample)
+
+    def _judge(self, sample: Sample) -> list[Finding]:
+        assert self._level is not None
+        options, (usual, mad, samples) = self._thresholds, self._level
+        chosen = self._last_stretch()
+        if chosen is None:
+            return []
+        times = np.array([seconds / steps for _, steps, seconds, _ in chosen])
+        sizes = np.array([size for *_, size in chosen])
+        # A larger batch may take longer in proportion.
+        grown = max(float(np.median(sizes)) / samples, 1.0) if samples > 0.0 else 1.0
+        limit = max(options.slowdown_factor * usual, usual + MADS * mad) * grown
+        if (times > limit).mean() < SLOW_SHARE:
+            return []
+        now = float(np.median(times))
+        grave = 1.0 + WARNING_FACTOR * (options.slowdown_factor - 1.0)
+        severity: Severity = "warning" if now > grave * usual * grown else "info"
+        return [
+            Finding(
+                kind="performance_degradation",
+                severity=severity,
+                subject="step_time",
+                message=f"A step takes {_seconds(now)} at step {sample.step}, {now / usual:.2g} times as "
+                f"long as at first ({_seconds(usual)}), in the last {sum(item[1] for item in chosen)} steps",
+                value=now,
+                threshold=limit,
+                baseline={"median": usual, "mad": mad},
+                neighbours=tuple((item[0], item[2] / item[1]) for item in list(self._recent)[-NEIGHBOURS:]),
+            )
+        ]
+
+    def _last_stretch(self) -> list[tuple[int, int, float, float]] | None:
+        """The newest intervals that cover enough steps and seconds; None where there are not so many."""
+        chosen: list[tuple[int, int, float, float]] = []
+        steps, seconds = 0, 0.0
+        for interval in reversed(self._recent):
+            chosen.append(interval)
+            steps, seconds = steps + interval[1], seconds + interval[2]
+            is_long = steps >= self._thresholds.slowdown_steps and seconds >= self._thresholds.slowdown_s
+            if is_long and len(chosen) >= MIN_RECENT:
+                return chosen
+        return None
+
+
+class AnomalyRateDetector:
+    """Emits `high_anomaly_rate`, a warning: told which steps had a warning or worse by `note`."""
+
+    def __init__(self, thresholds: SampledThresholds) -> None:
+        self._rate, self._window = thresholds.anomaly_rate, thresholds.anomaly_window
+        self._steps: deque[int] = deque(maxlen=thresholds.anomaly_window)
+        self._first: int | None = None
+        self._last = -1
+
+    def note(self, step: int) -> None:
+        """Some detector has found a warning or worse at this step; several at one step count once."""
+        if self._steps and step < self._steps[-1]:
+            self._steps.clear()
+        if not self._steps or step > self._steps[-1]:
+            self._steps.append(step)
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return a finding while too many of the recent steps had one."""
+        if self._first is None or sample.step < self._last:
+            self._first = sample.step
+            if sample.step < self._last:
+                self._steps.clear()
+        self._last = sample.step
+        while self._steps and self._steps[0] <= sample.step - self._window:
+            self._steps.popleft()
+        seen = min(sample.step - self._first + 1, self._window)
+        share = len(self._steps) / seen
+        if seen < min(MIN_STEPS, self._window) or share <= self._rate:
+            return []
+        return [
+            Finding(
+                kind="high_anomaly_rate",
+                severity="warning",
+                subject="run",
+                message=f"{len(self._steps)} of the last {seen} steps up to step {sample.step} had a warning "
+                "or worse",
+                value=share,
+                threshold=self._rate,
+            )
+        ]
+
+
+def _level(intervals: list[tuple[int, int, float, float]]) -> tuple[float, float, float]:
+    """Median and MAD of the seconds of a step, and the median batch size."""
+    times = np.array([seconds / steps for _, steps, seconds, _ in intervals])
+    median = float(np.median(times))
+    sizes = float(np.median([size for *_, size in intervals]))
+    return median, float(np.median(np.abs(times - median))), sizes
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1.0 else f"{value:.3g} s"

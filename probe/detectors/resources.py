@@ -1,0 +1,134 @@
+"""High use of the machine: memory that is nearly used up, on request processors. Numbers in, findings out.
+
+Called by the leak watch on the training thread, with a new reading about once a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .base import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceReading:
+    """What is used of a machine, a process and a device at one moment; None: not known."""
+
+    step: int
+    system_used_bytes: float | None = None
+    system_total_bytes: float | None = None
+    """Of the machine, or what its container may use."""
+    process_bytes: float | None = None
+    swap_used_bytes: float | None = None
+    device_used_bytes: float | None = None
+    """By all processes, not by this one alone."""
+    device_total_bytes: float | None = None
+    cpu_fraction: float | None = None
+    """Of all processors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLimits:
+    """Shares above which use is high. None: never."""
+
+    system_fraction: float | None = 0.90
+    device_fraction: float | None = 0.95
+    cpu_fraction: float | None = None
+    """Training uses all processors where it can: a limit only on request."""
+    readings: int = 5
+    """In a row, about a second apart."""
+
+
+_EASED: Final = 0.05
+"""An episode is over when the share is this far below its limit."""
+_MAIN_USER: Final = 0.5
+"""The process has this share of what is used: else memory is short because of others."""
+
+
+class ResourceDetector:
+    """Emits `high_resource_use`: a warning for the machine's memory, information for the rest.
+
+    Each subject is said once, and again after it has eased.
+    """
+
+    def __init__(self, limits: ResourceLimits | None = None) -> None:
+        self._limits = limits or ResourceLimits()
+        self._above: dict[str, int] = {}
+        self._said: set[str] = set()
+        self._swap: float | None = None
+
+    def observe(self, reading: ResourceReading) -> list[Finding]:
+        """Return what is high for the fifth reading in a row."""
+        found = [self._system(reading), self._device(reading), self._cpu(reading)]
+        return [finding for finding in found if finding is not None]
+
+    def _is_due(self, subject: str, share: float, limit: float) -> bool:
+        if share < limit - _EASED:
+            self._said.discard(subject)
+        if share <= limit:
+            self._above[subject] = 0
+            return False
+        count = self._above[subject] = self._above.get(subject, 0) + 1
+        if count < self._limits.readings or subject in self._said:
+            return False
+        self._said.add(subject)
+        return True
+
+    def _system(self, reading: ResourceReading) -> Finding | None:
+        used, total, own = reading.system_used_bytes, reading.system_total_bytes, reading.process_bytes
+        limit = self._limits.system_fraction
+        before, self._swap = self._swap, reading.swap_used_bytes
+        if limit is None or used is None or not total or own is None:
+            return None
+        swaps = before is not None and self._swap is not None and self._swap > before
+        if not (own >= _MAIN_USER * used or swaps):
+            return None
+        if not self._is_due("memory", used / total, limit):
+            return None
+        return Finding(
+            kind="high_resource_use",
+            severity="warning",
+            subject="memory",
+            message=f"{used / total:.0%} of the memory is used at step {reading.step}: {_gib(used)} of "
+            f"{_gib(total)}, {_gib(own)} by this process{', and the machine swaps' if swaps else ''}",
+            value=used / total,
+            threshold=limit,
+            baseline={"used_bytes": used, "total_bytes": total, "process_bytes": own},
+        )
+
+    def _device(self, reading: ResourceReading) -> Finding | None:
+        used, total, limit = (
+            reading.device_used_bytes,
+            reading.device_total_bytes,
+            self._limits.device_fraction,
+        )
+        if limit is None or used is None or not total or not self._is_due("device", used / total, limit):
+            return None
+        return Finding(
+            kind="high_resource_use",
+            severity="info",
+            subject="device memory",
+            message=f"{used / total:.0%} of the device's memory is used at step {reading.step}: {_gib(used)} "
+            f"of {_gib(total)}",
+            value=used / total,
+            threshold=limit,
+            baseline={"used_bytes": used, "total_bytes": total},
+        )
+
+    def _cpu(self, reading: ResourceReading) -> Finding | None:
+        share, limit = reading.cpu_fraction, self._limits.cpu_fraction
+        if limit is None or share is None or not self._is_due("cpu", share, limit):
+            return None
+        return Finding(
+            kind="high_resource_use",
+            severity="info",
+            subject="cpu",
+            message=f"{share:.0%} of the processors' time is used at step {reading.step}",
+            value=share,
+            threshold=limit,
+        )
+
+
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.1f} GiB"

@@ -1,0 +1,55 @@
+"""Has finished steps judged by the detectors of sampled numbers, where there is something new for them.
+
+Used by the step writer on the training thread, when a step's frame is complete: after its update, and with
+what the script logged. Nothing can be replayed any more; these faults are slow ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, Protocol
+
+from .detectors.base import Finding
+from .detectors.sample import Sample
+from .forensics.stacks import raw_stack
+from .frames import MeasuredStep, build_sample
+from .incidents import IncidentReporter
+
+_AT_LEAST_EVERY_S: Final = 0.5
+"""A step on which nothing was sampled is still looked at when so much time has passed: for its loss."""
+_STACK_FRAMES: Final = 64
+
+
+class SampleBank(Protocol):
+    """The detectors of one model."""
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return what is wrong at this step, at most one finding of a kind."""
+        ...
+
+
+class SampleJudge:
+    """Judges one model's finished steps."""
+
+    def __init__(self, bank: SampleBank, incidents: IncidentReporter) -> None:
+        self._bank, self._incidents = bank, incidents
+        self._judged_at = 0.0
+
+    def wants(self, measured: MeasuredStep) -> bool:
+        """Whether a step has anything that steps usually have not, or none was judged for long."""
+        if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
+            return True
+        # A clock that was set back is no reason to wait.
+        return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S
+
+    def take(self, measured: MeasuredStep) -> None:
+        """Judge a finished step."""
+        self._judged_at = measured.time
+        sample = build_sample(measured)
+        findings = self._bank.observe(sample)
+        self._incidents.report_sampled(
+            findings,
+            sample.step,
+            sample.time,
+            stack=raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if findings else (),
+        )

@@ -1,0 +1,118 @@
+"""Steps that become slow, and runs of which too many steps go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from sampled_runs import NOISES, OPTIONS, find, plain
+
+from probe.detectors.performance import AnomalyRateDetector, SlowdownDetector
+from probe.detectors.sample import Sample
+
+
+def timed(
+    seconds: Sequence[float] | np.ndarray, batch: Sequence[float] | None = None, every: int = 1
+) -> list[Sample]:
+    """A sample every so many steps, with the time that each step took."""
+    now, samples = 1e9, []
+    for step, taken in enumerate(seconds):
+        now += float(taken)
+        if step % every == 0:
+            size = 32.0 if batch is None else batch[step]
+            samples.append(plain(step, time=now, scalars={"samples": size}))
+    return samples
+
+
+def slow(samples: list[Sample]) -> list[tuple[int, str]]:
+    found = find(samples, SlowdownDetector(OPTIONS))
+    return [(step, finding.severity) for step, finding in found]
+
+
+def jitter(count: int, level: float = 0.1, seed: int = 0) -> np.ndarray:
+    return level * np.random.default_rng(seed).lognormal(0.0, 0.1, count)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_slowdown_to_three_times_is_a_warning_after_ten_seconds(every: int) -> None:
+    at = 1000
+    seconds = np.concatenate([jitter(at), jitter(600, 0.3)])
+    found = slow(timed(seconds, every=every))
+    assert found[0][1] == "warning"
+    # 50 steps take 15 s, and four in five of them must be slow.
+    assert at + 39 <= found[0][0] <= at + 120
+
+
+def test_slowdown_by_a_little_more_than_half_is_information() -> None:
+    found = slow(timed(np.concatenate([jitter(300), jitter(300, 0.18)])))
+    assert {severity for _, severity in found} == {"info"}
+
+
+def test_slowdown_that_creeps_in_is_found() -> None:
+    seconds = 0.1 * (1.0 + np.arange(3000) / 1000.0)
+    found = slow(timed(seconds))
+    assert {"info", "warning"} == {severity for _, severity in found}
+
+
+def test_slowdown_for_a_few_seconds_is_silent() -> None:
+    seconds = jitter(1000)
+    seconds[400:420] *= 5.0
+    assert slow(timed(seconds)) == []
+
+
+def test_slowdown_by_evaluations_and_checkpoints_is_silent() -> None:
+    seconds = jitter(2000)
+    seconds[::20] += 3.0
+    assert slow(timed(seconds)) == []
+
+
+def test_slowdown_by_a_larger_batch_is_silent() -> None:
+    batch = [32.0] * 300 + [96.0] * 300
+    assert slow(timed(np.concatenate([jitter(300), jitter(300, 0.3)]), batch)) == []
+
+
+@pytest.mark.parametrize("noise", sorted(NOISES))
+def test_slowdown_in_noise_is_silent(noise: str) -> None:
+    random = np.random.default_rng(0)
+    seconds = 0.1 * np.abs(1.0 + 0.3 * NOISES[noise](random, 10_000)) + 1e-4
+    assert slow(timed(seconds)) == []
+
+
+def test_slowdown_does_not_depend_on_the_unit_of_a_step() -> None:
+    seconds = np.concatenate([jitter(300), jitter(300, 0.3)])
+    assert slow(timed(seconds))[0] == slow(timed(4.0 * seconds))[0]
+
+
+def anomalous(steps: int, bad: Sequence[int]) -> list[int]:
+    """Steps at which the rate is high, where those of `bad` have had a warning."""
+    detector = AnomalyRateDetector(OPTIONS)
+    found = []
+    for step in range(steps):
+        if step in bad:
+            detector.note(step)
+            detector.note(step)
+        found += [step for _ in detector.observe(plain(step))]
+    return found
+
+
+def test_anomaly_rate_above_a_tenth_is_found() -> None:
+    assert anomalous(400, range(0, 400, 5))[0] == 49
+
+
+def test_anomaly_rate_counts_the_last_two_hundred_steps() -> None:
+    # 21 of 200 are more than a tenth, until the first of them is 200 steps old.
+    found = anomalous(600, range(200, 221))
+    assert found == list(range(220, 400))
+
+
+def test_anomaly_rate_of_a_tenth_is_silent() -> None:
+    assert anomalous(1000, range(9, 1000, 10)) == []
+
+
+def test_anomaly_rate_forgets_steps_that_come_again() -> None:
+    detector = AnomalyRateDetector(OPTIONS)
+    for step in range(100):
+        detector.note(step)
+    detector.observe(plain(100))
+    assert [finding for step in range(60) for finding in detector.observe(plain(step))] == []

@@ -1,0 +1,220 @@
+"""Parameters that nothing updates, and updates that are too large or too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sampled_runs import NAMES, OPTIONS, describe, find, plain
+
+from probe.detectors.not_updated import NotUpdatedDetector
+from probe.detectors.sample import Sample
+from probe.detectors.updates import UpdateRatioDetector
+
+EVERY = 10
+"""Steps between two measurements of the norms."""
+
+
+def walk(
+    steps: int,
+    *,
+    moves: Callable[[int], list[bool]] = lambda step: [True] * 4,
+    gradient: tuple[float, ...] = (1.0, 2.0, 0.5, 1.0),
+    rates: dict[str, float] | None = None,
+    speed: float = 1e-3,
+    ratio: bool = True,
+) -> Iterator[Sample]:
+    """A model of four parameters, of which those move that `moves` names; norms every ten steps."""
+    random = np.random.default_rng(0)
+    norms = np.array([10.0, 5.0, 8.0, 3.0])
+    for step in range(steps):
+        moving = np.array(moves(step))
+        if step % EVERY == 0:
+            yield plain(
+                step,
+                loss=1.0,
+                total_grad_norm=2.0,
+                grad_norm=np.array(gradient),
+                missing=np.zeros(4, dtype=np.bool_),
+                parameter_norm=norms.copy(),
+                update_ratio=np.where(moving, speed, np.nan) if ratio else None,
+                scalars={"lr": 0.1} if rates is None else rates,
+            )
+        norms = norms * np.where(moving, 1.0 + speed * random.standard_normal(4), 1.0)
+
+
+def stuck(samples: Iterator[Sample]) -> list[tuple[int, str, str]]:
+    """(step, severity, subject) of what stands still."""
+    found = find(samples, NotUpdatedDetector(OPTIONS))
+    return [(step, finding.severity, finding.subject) for step, finding in found]
+
+
+@pytest.mark.parametrize("ratio", [True, False])
+def test_not_updated_parameter_is_named_after_twenty_steps(ratio: bool) -> None:
+    found = stuck(walk(60, moves=lambda step: [True, True, False, True], ratio=ratio))
+    assert found[0] == (20, "warning", NAMES[2])
+    assert [step for step, *_ in found] == [20, 30, 40, 50]
+
+
+def test_not_updated_finding_names_all_that_stand_still() -> None:
+    samples = walk(40, moves=lambda step: [True, False, True, False])
+    finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
+    assert finding.affected == (NAMES[1], NAMES[3])
+    assert finding.baseline == {"steps": 20.0}
+
+
+def test_not_updated_stays_known_between_the_measurements_of_the_norms() -> None:
+    measured = list(walk(40, moves=lambda step: [True, True, False, True]))
+    detector = NotUpdatedDetector(OPTIONS)
+    for sample in measured[:3]:
+        detector.observe(sample)
+    between = replace(measured[2], step=25, parameter_norm=None, update_ratio=None)
+    assert [finding.subject for finding in detector.observe(between)] == [NAMES[2]]
+
+
+def test_not_updated_model_as_a_whole_is_a_forgotten_step() -> None:
+    found = stuck(walk(60, moves=lambda step: [False] * 4))
+    assert found[0] == (30, "warning", NAMES[0])
+
+
+def test_not_updated_model_whose_gradients_are_cleared_before_they_are_seen_is_found_by_its_losses() -> None:
+    """Without `step()` a step ends at the next forward, behind `zero_grad`."""
+    none = np.ones(4, dtype=np.bool_)
+    steps = walk(80, moves=lambda step: [False] * 4, ratio=False, rates={})
+    found = stuck(replace(sample, missing=none, grad_norm=np.zeros(4)) for sample in steps)
+    assert found[0] == (50, "warning", NAMES[0])
+
+
+def test_not_updated_model_that_is_only_called_is_silent() -> None:
+    steps = walk(80, moves=lambda step: [False] * 4, ratio=False, rates={})
+    assert stuck(replace(sample, missing=None, grad_norm=None, loss=None) for sample in steps) == []
+
+
+def test_not_updated_backbone_of_a_tuned_head_is_information() -> None:
+    found = stuck(walk(60, moves=lambda step: [False, False, False, True]))
+    assert found[0] == (20, "info", NAMES[0])
+
+
+HEALTHY: dict[str, Iterator[Sample]] = {
+    "all move": walk(300),
+    "frozen": walk(300, moves=lambda step: [False, True, True, True], gradient=(0.0, 1.0, 1.0, 1.0)),
+    "learning rate 0": walk(300, moves=lambda step: [False] * 4, rates={"lr": 0.0}),
+    "rounding noise": walk(300, moves=lambda step: [False, True, True, True], gradient=(1e-8, 1.0, 1.0, 1.0)),
+    "moves now and then": walk(300, moves=lambda step: [step % 50 == 0, True, True, True]),
+    "stops late": walk(300, moves=lambda step: [step < 100, True, True, True]),
+    "all stop": walk(300, moves=lambda step: [step < 100] * 4),
+    "steps below rounding": walk(300, moves=lambda step: [False, True, True, True], speed=1e-9),
+    "group that joins in": walk(
+        100, moves=lambda step: [step > 90, True, True, True], rates={"lr/0": 0.0, "lr/1": 1.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_not_updated_is_silent_on_what_is_healthy(name: str) -> None:
+    assert stuck(HEALTHY[name]) == []
+
+
+def test_not_updated_is_silent_while_a_scaler_skips_the_updates() -> None:
+    samples = [
+        replace(sample, scalars={"lr": 0.1, "amp_skipped_updates": float(sample.step)})
+        for sample in walk(100, moves=lambda step: [False] * 4)
+    ]
+    assert stuck(iter(samples)) == []
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_not_updated_does_not_depend_on_the_scale_of_gradients(factor: float) -> None:
+    gradient = tuple(factor * value for value in (1.0, 2.0, 0.5, 1.0))
+    assert stuck(walk(30, moves=lambda step: [True, False, True, True], gradient=gradient))[0][0] == 20
+
+
+# ------------------------------------------------------------------------------------------------ ratios
+
+
+def ratios(values: list[float], losses: list[float], **scalars: float) -> list[Sample]:
+    """One sample a step, all parameters with the same ratio."""
+    return [
+        plain(
+            step,
+            loss=loss,
+            total_grad_norm=1.0,
+            grad_norm=np.ones(4),
+            missing=np.zeros(4, dtype=np.bool_),
+            parameter_norm=np.array([10.0, 5.0, 8.0, 3.0]),
+            update_ratio=np.full(4, value),
+            scalars={"lr": 0.1, **scalars},
+        )
+        for step, (value, loss) in enumerate(zip(values, losses, strict=True))
+    ]
+
+
+def judged(samples: list[Sample]) -> list[tuple[int, str]]:
+    found = find(samples, UpdateRatioDetector(OPTIONS))
+    assert all(finding.severity == "warning" for _, finding in found)
+    return [(step, finding.kind) for step, finding in found]
+
+
+def test_update_ratio_of_a_first_step_that_ruins_the_loss_is_high() -> None:
+    found = judged(ratios([11.0, 0.7, 0.2, 0.1, 0.1], [2.3, 597.0, 525.0, 25.0, 3.0]))
+    assert found[0] == (3, "update_ratio_high")
+
+
+def test_update_ratio_that_grows_suddenly_is_high_if_the_loss_suffers() -> None:
+    values = [1e-3] * 40 + [0.5] + [1e-3] * 9
+    losses = [1.0] * 41 + [9.0] * 9
+    assert judged(ratios(values, losses))[0] == (43, "update_ratio_high")
+
+
+def test_update_ratio_that_stays_high_without_progress_is_found() -> None:
+    assert judged(ratios([0.5] * 20, [2.3] * 20))[0] == (12, "update_ratio_high")
+
+
+def test_update_ratio_low_is_found_where_it_was_never_higher() -> None:
+    found = judged(ratios([1e-9] * 40, [2.3] * 40))
+    assert found[0] == (30, "update_ratio_low")
+    assert {kind for _, kind in found} == {"update_ratio_low"}
+
+
+QUIET = {
+    "usual": ratios([1e-3] * 100, [1.0] * 100),
+    "Adam at first": ratios([1.1, 0.5, 0.3, 0.2, 0.15] + [0.05] * 95, [2.3 - 0.01 * i for i in range(100)]),
+    "zero-initialised": ratios([1.0 / (i + 1) for i in range(100)], [2.3] * 100),
+    "large and successful": ratios([0.4] * 100, [2.3 * 0.9**i for i in range(100)]),
+    "warm restart": ratios([1e-2] * 30 + [1e-8] * 30 + [1e-2] * 40, [1.0] * 100),
+    "decayed": ratios([1e-3 * 0.7**i for i in range(100)], [1.0] * 100),
+    "skipped updates": ratios([0.0] * 100, [1.0] * 100),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_update_ratio_is_silent_on_what_is_healthy(name: str) -> None:
+    assert judged(QUIET[name]) == []
+
+
+def test_update_ratio_is_silent_while_the_learning_rate_warms_up() -> None:
+    samples = [
+        replace(sample, scalars={"lr": 1e-12 * (sample.step + 1)})
+        for sample in ratios([1e-9] * 60, [2.3] * 60)
+    ]
+    assert judged(samples) == []
+
+
+def test_update_ratio_is_silent_where_the_gradient_itself_is_tiny() -> None:
+    samples = [replace(sample, total_grad_norm=1e-9) for sample in ratios([1e-9] * 60, [1e-12] * 60)]
+    assert judged(samples) == []
+
+
+def test_update_ratio_of_the_same_measurement_counts_once() -> None:
+    newest = ratios([0.5], [2.3])[0]
+    samples = [replace(newest, step=step) for step in range(20)]
+    assert judged(samples) == []
+
+
+def test_update_ratios_message_says_what_to_expect() -> None:
+    found = find(ratios([11.0, 0.7, 0.2, 0.1], [2.3, 597.0, 525.0, 25.0]), UpdateRatioDetector(OPTIONS))
+    message = describe(found)
+    assert "The update of step 0 is 11 times as large as the weights" in message
+    assert message.endswith("and the loss went from 2.3 to 525 by step 3")

@@ -1,0 +1,177 @@
+"""Growth of memory in synthetic series: what goes on is found, what ends, swings or dies down is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.detectors.memory import WINDOW, Growth, GrowthDetector, LeakJudge, LeakLimits
+
+MIB = 2.0**20
+START = 400 * MIB
+SECONDS = 3000
+FREE = 20 * 1024 * MIB
+
+
+def judged(
+    values: Iterable[float], *, steps_each: int = 10, free: float = FREE
+) -> tuple[list[int], list[int]]:
+    """One reading a second: at which growth is seen, and at which it is a leak."""
+    detector, judge = GrowthDetector(), LeakJudge()
+    growing, leaking = [], []
+    for second, value in enumerate(values):
+        growth = detector.add(second * steps_each, float(second), value)
+        if growth is not None:
+            growing.append(second)
+        if judge.is_leak(growth, step=second * steps_each, free_bytes=free):
+            leaking.append(second)
+    return growing, leaking
+
+
+def growth_of(values: Iterable[float]) -> Growth | None:
+    """The growth at the last reading, one a step."""
+    detector = GrowthDetector()
+    found = None
+    for step, value in enumerate(values):
+        found = detector.add(step, float(step), value)
+    return found
+
+
+def noise(scale: float, seed: int = 0) -> np.ndarray:
+    return scale * np.random.default_rng(seed).standard_normal(SECONDS)
+
+
+TIME = np.arange(SECONDS, dtype=np.float64)
+HEALTHY: dict[str, np.ndarray] = {
+    "constant": START + 0 * TIME,
+    "scatter": START + noise(20 * MIB),
+    "sudden peaks": START + np.abs(np.random.default_rng(1).standard_cauchy(SECONDS)).clip(0, 50) * 40 * MIB,
+    "garbage collection": START + (TIME % 50) * 6 * MIB,
+    "list emptied every epoch": START + (TIME % 300) * MIB,
+    "plateau after growth": START + np.minimum(TIME, 200) * 3 * MIB,
+    "cache that fills": START + 1000 * MIB * (1 - np.exp(-TIME / 300)),
+    "five jumps that end": START + np.minimum(TIME // 100, 5) * 100 * MIB,
+    "logarithm": START + 100 * MIB * np.log1p(TIME),
+    "square root": START + 10 * MIB * np.sqrt(TIME),
+    "random walk": START + np.cumsum(noise(MIB)),
+    "longer and longer sequences": START + np.minimum(TIME, 400) * MIB * np.abs(np.sin(TIME)),
+}
+LEAKS: dict[str, np.ndarray] = {
+    "steady": START + TIME * MIB,
+    "under scatter": START + TIME * MIB + noise(20 * MIB),
+    "under a saw-tooth": START + TIME * MIB + (TIME % 60) * 5 * MIB,
+    "that begins late": START + np.maximum(TIME - 1000, 0) * MIB,
+    "in jumps": START + (TIME // 20) * 20 * MIB,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_growth_healthy_series_no_leak(name: str) -> None:
+    _, leaking = judged(HEALTHY[name])
+    assert leaking == []
+
+
+@pytest.mark.parametrize("name", ["constant", "scatter", "garbage collection", "sudden peaks"])
+def test_growth_swinging_series_hardly_ever_suspicious(name: str) -> None:
+    growing, _ = judged(HEALTHY[name])
+    # Within one tooth it does grow; over several it does not.
+    allowed = SECONDS * 0.7 if name == "garbage collection" else SECONDS * 0.005
+    assert len(growing) <= allowed
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_growth_leak_found_after_half_a_gibibyte(name: str) -> None:
+    _, leaking = judged(LEAKS[name])
+    assert leaking
+    grown = LEAKS[name][leaking[0]] - START
+    assert grown + 60 * 5 * MIB >= 512 * MIB
+    assert leaking[0] < 2900
+
+
+def test_growth_pace_is_the_series_slope() -> None:
+    growth = growth_of(START + 3000.0 * step for step in range(60))
+    assert growth is not None
+    assert growth.bytes_per_step == pytest.approx(3000.0)
+    assert growth.bytes_per_second == pytest.approx(3000.0)
+    assert growth.recent_per_step == pytest.approx(3000.0)
+    # The baseline is the first reading after five steps of warm-up.
+    assert growth.grown == pytest.approx(3000.0 * (59 - 5))
+
+
+def test_growth_seen_at_the_sixteenth_reading_after_the_warm_up() -> None:
+    detector = GrowthDetector()
+    found = [detector.add(step, float(step), START + 8000.0 * step) for step in range(40)]
+    assert found.index(next(growth for growth in found if growth)) == 5 + WINDOW - 1
+
+
+def test_growth_below_the_floor_is_none() -> None:
+    assert growth_of(START + 500.0 * step for step in range(20)) is None
+
+
+def test_growth_one_jump_is_none() -> None:
+    assert growth_of(START + (64 * MIB if step > 20 else 0.0) for step in range(30)) is None
+
+
+def test_growth_steps_restart_forgets() -> None:
+    detector = GrowthDetector()
+    for step in range(40):
+        detector.add(step, float(step), START + MIB * step)
+    assert detector.add(0, 41.0, START + 50 * MIB) is None
+    assert detector.add(1, 42.0, START + 51 * MIB) is None
+
+
+def test_growth_reading_that_is_not_finite_is_left_out() -> None:
+    values = [START + 8000.0 * step if step != 12 else math.nan for step in range(40)]
+    growth = growth_of(values)
+    assert growth is not None and math.isfinite(growth.bytes_per_step)
+
+
+def test_growth_not_judged_still_counts_later() -> None:
+    detector = GrowthDetector()
+    found = [detector.add(step, float(step), START + 8000.0 * step, judge=step == 39) for step in range(40)]
+    assert found[39] is not None and found[:39] == [None] * 39
+
+
+def test_judge_slow_leak_that_does_not_fill_the_memory_is_none() -> None:
+    # 0.01 MiB/s is 864 MiB a day, and 20 GiB are free.
+    slow = LeakJudge(LeakLimits(grown_bytes=10 * MIB, grown_fraction=0.0))
+    detector = GrowthDetector()
+    verdicts = [
+        slow.is_leak(
+            detector.add(second, float(second), START + 0.01 * MIB * second), step=second, free_bytes=FREE
+        )
+        for second in range(SECONDS)
+    ]
+    assert not any(verdicts)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000), draw=st.sampled_from(["normal", "laplace", "t", "lognormal"]))
+def test_judge_stationary_noise_never_a_leak(seed: int, draw: str) -> None:
+    generator = np.random.default_rng(seed)
+    sources: dict[str, Callable[[], np.ndarray]] = {
+        "normal": lambda: generator.standard_normal(1500),
+        "laplace": lambda: generator.laplace(size=1500),
+        "t": lambda: generator.standard_t(3, 1500),
+        "lognormal": lambda: generator.lognormal(size=1500),
+    }
+    _, leaking = judged(START + 50 * MIB * sources[draw]())
+    assert leaking == []
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 100.0), shift=st.floats(0.0, 1e10))
+def test_growth_scale_and_shift_change_no_verdict(seed: int, scale: float, shift: float) -> None:
+    values = START + 0.2 * MIB * np.arange(80) + MIB * np.random.default_rng(seed).standard_normal(80)
+    plain, changed = GrowthDetector(floor=0.0), GrowthDetector(floor=0.0)
+    for step, value in enumerate(values):
+        first = plain.add(step, float(step), value)
+        second = changed.add(step, float(step), scale * value + shift)
+        assert (first is None) == (second is None)
+        if first is not None and second is not None:
+            assert second.bytes_per_step == pytest.approx(scale * first.bytes_per_step, rel=1e-3)
