@@ -19,6 +19,8 @@ SCALE_MEMORY: Final = 0.999
 """Per step; the level the run came down from is forgotten over some thousand steps ..."""
 LASTING_SHARE: Final = 1e-3
 """... but a jump below this share of its highest level ever is noise for good."""
+ZERO_SHARE: Final = 0.5
+"""Where most losses are exactly 0, a spike is above this share of the highest level ever."""
 TAIL_FACTOR: Final = 3.0
 """A spike is this many times further above the median than the highest 5 % of healthy steps: MAD is blind
 to rare but regular hard batches."""
@@ -147,6 +149,9 @@ class LossSpikeDetector:
         options, baseline = self._thresholds, self._plain.baseline()
         median = baseline.median
         jump = max(self._jump(baseline), SCALE_SHARE * self._scale, LASTING_SHARE * self._highest_scale)
+        if median == 0.0:
+            # Most batches satisfy a hinge: for one that does not, the earlier losses give the scale.
+            jump = max(jump, ZERO_SHARE * self._highest_scale)
         caution = 2.0 - min(self._seen / CAUTION_STEPS, 1.0)
         limit = median + caution * jump
         if len(self._log) == len(self._plain):

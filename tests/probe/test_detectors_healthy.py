@@ -99,6 +99,20 @@ def test_detectors_margin_loss_that_is_mostly_zero_is_quiet() -> None:
     assert not findings, describe(findings)
 
 
+def test_detectors_margin_loss_that_has_become_zero_for_most_batches_is_quiet() -> None:
+    """What is left over is small beside what the loss was; as much as that was is a spike."""
+    rng = np.random.default_rng(5)
+    early = [0.3 * float(rng.lognormal(0.0, 0.2)) for _ in range(120)]
+    late = [0.0 if step % 190 else 0.08 for step in range(1, 400)]
+    observations = [
+        replace(observe_norms(step, np.ones(2)), loss=loss) for step, loss in enumerate([*early, *late])
+    ]
+    findings = run_detectors(observations)
+    assert not findings, describe(findings)
+    spike = replace(observe_norms(len(observations), np.ones(2)), loss=0.6)
+    assert [finding.kind for _, finding in run_detectors([*observations, spike])] == ["loss_spike"]
+
+
 def schedule(step: int) -> float:
     """Learning-rate schedules move gradient norms by such factors."""
     warm_up = min(1.0, 0.05 + step / 500)
