@@ -31,7 +31,7 @@ def test_lightning_closure_is_measured_when_it_returns(spool: Path) -> None:
 def test_lightning_names_come_from_the_lightning_module(spool: Path) -> None:
     model = Net()
     fit(model)
-    (layout,) = run_of(spool).layouts
+    layout = run_of(spool).layouts[-1]
     assert [parameter.name for parameter in layout.parameters] == [
         name for name, _ in model.named_parameters()
     ]
