@@ -112,7 +112,7 @@ def test_change_is_described_with_level_limit_and_each_feature() -> None:
     assert first == (
         "Level advanced instead of basic, overhead limit 10 % instead of 2 %, asked for by the page"
     )
-    assert f"Activations: every {after.features.activations} steps (was: never)" in lines
+    assert f"Activations: every {after.features.activations} steps (was: every 100 steps)" in lines
 
 
 def test_change_of_a_feature_alone_is_named_in_the_first_line() -> None:
