@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from .watched_model import WatchedModel
 
+_UPDATES: Final = 100
 SUSPICIOUS: Final = 2
 """Updates in a row without clearing after which a gradient on a device is read, which waits for it."""
 
@@ -39,6 +40,12 @@ class ClearingWatch:
     def __init__(self, model: WatchedModel, detector: UpdateListener) -> None:
         self._model, self._detector = model, detector
         self._watches: dict[weakref.ref[Optimizer], GradientClearing] = {}
+        self._updates = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough was seen: a script clears its gradients, or it does not."""
+        return self._updates >= _UPDATES
 
     def before_backward(self) -> None:
         """Any backward begins."""
@@ -52,6 +59,7 @@ class ClearingWatch:
 
     def after_step(self, optimizer: Optimizer, step: int | None) -> None:
         """An optimizer has updated at a finished step; None before the first."""
+        self._updates += 1
         reference = weakref.ref(optimizer)
         watch = self._watches.get(reference)
         if watch is None:

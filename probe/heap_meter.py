@@ -17,11 +17,11 @@ import torch
 
 from . import torch_private
 
-_SHARE: Final = 250
-"""A meter waits this many times as long as its reading took: 0.4 % of the time at most ..."""
-_EARLY_SHARE: Final = 100
+_SHARE: Final = 2000
+"""A meter waits this many times as long as its reading took: 0.05 % of the time at most ..."""
+_EARLY_SHARE: Final = 500
 _EARLY_READINGS: Final = 128
-"""... the first of them less: a run of some hundred steps has to show its leaks, too."""
+"""... the first of them less, 0.2 %: a run of some hundred steps has to show its leaks, too."""
 _FIRST_READINGS: Final = 32
 _FIRST_NS: Final = 300_000
 """The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""

@@ -126,7 +126,8 @@ class StepTracker:
         pulse.beats += 1
         if self._looks_away():
             return
-        self._guard.run_brief("clearing", self._clearing.before_backward)
+        if not self._clearing.is_over:
+            self._guard.run_brief("clearing", self._clearing.before_backward)
         if self._loop.is_foreign_backward():
             return
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
@@ -136,7 +137,8 @@ class StepTracker:
         pulse.beats += 1
         if self._looks_away():
             return
-        self._guard.run_brief("clearing", self._clearing.after_backward)
+        if not self._clearing.is_over:
+            self._guard.run_brief("clearing", self._clearing.after_backward)
         if self._loop.backward is None:
             return
         pulse.owner = self.mark
@@ -185,7 +187,8 @@ class StepTracker:
         """Look at what the update did, and let go of the step's inputs."""
         pulse.beats += 1
         self._loop.open.captures.clear()
-        self._guard.run_brief("clearing", self._clearing.after_step, optimizer, self._writer.last_step)
+        if not self._clearing.is_over:
+            self._guard.run_brief("clearing", self._clearing.after_step, optimizer, self._writer.last_step)
         if self._measures.due.update_ratios:
             self._guard.run("measures", self._loop.look_after_update, optimizer)
 

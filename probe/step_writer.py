@@ -99,7 +99,7 @@ class StepWriter:
         if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
             self._recorder.event(layout)
             measured.layout = self._model.layout
-        if self._measures.due.memory:
+        if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
             self._guard.run("memory_leak", self._follow_memory, measured)
         self._end(measured)
 
