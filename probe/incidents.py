@@ -88,6 +88,8 @@ class IncidentReporter:
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
+        self._nonfinite_step: int | None = None
+        """The newest step whose loss or gradients were not finite."""
         self._bundles = BundleWriter(
             recorder,
             start,
@@ -141,6 +143,9 @@ class IncidentReporter:
             time: UNIX seconds.
             stack: of the training loop, where something was found.
         """
+        if step == self._nonfinite_step:
+            # The event of the loss or of the gradients is about the same fault, and knows where it began.
+            findings = [finding for finding in findings if finding.kind != "nonfinite_activation"]
         begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
         for event in begun:
             self._announce(event)
@@ -154,6 +159,8 @@ class IncidentReporter:
             self._announce(event)
         if any(finding.severity != "info" for finding in findings):
             self.on_alarm(step)
+        if any(finding.kind in ("nonfinite_loss", "nonfinite_gradient") for finding in findings):
+            self._nonfinite_step = step
         messages = [event.message for event in begun if event.severity == "critical"]
         messages += [finding.message for finding in findings if finding.severity == "critical"]
         self.critical = messages[0] if messages else None

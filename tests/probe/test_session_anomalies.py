@@ -146,3 +146,17 @@ def test_failure_of_the_probe_is_counted_and_training_goes_on(
     frames = run_of(spool).frames
     assert len(losses) == len(frames) == 50
     assert frames[-1].scalars["probe_failures"] == 1.0
+
+
+def test_sampled_outputs_of_a_step_whose_loss_is_bad_are_no_second_fault(spool: Path) -> None:
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer, features={"activations": 1}, overhead_limit=0.0):
+        for step, (inputs, targets) in enumerate(batches(6)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs * (math.nan if step == 4 else 1.0)), targets).backward()
+            if step != 4:
+                optimizer.step()
+    kinds = {event.kind for event in run_of(spool).events if event.severity != "info"}
+    assert "nonfinite_loss" in kinds
+    assert "nonfinite_activation" not in kinds
