@@ -10,6 +10,7 @@ from typing import Final
 from .detectors.base import Finding
 from .forensics.origin import EITHER_KIND
 from .forensics.replay import Replay
+from .whereabouts import is_installed
 from .wire import StackFrame
 
 REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
@@ -40,8 +41,9 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
 
 
 def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """Return the innermost frame that is not inside an installed package; None without frames."""
-    own = [frame for frame in frames if "site-packages" not in frame.file and "/torch/" not in frame.file]
+    """Return the innermost frame that is not inside Python or an installed package; None without frames."""
+    foreign = ("site-packages", "/torch/")
+    own = [f for f in frames if not is_installed(f.file) and not any(part in f.file for part in foreign)]
     return own[-1] if own else (frames[-1] if frames else None)
 
 

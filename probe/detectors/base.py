@@ -6,7 +6,7 @@ steps into events. Detectors run on the training thread, so an `observe` is a fe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -159,13 +159,29 @@ class DetectorThresholds:
         Raises:
             ValueError: an option is out of range; names the option, the value and what is allowed.
         """
-        for name, (low, high) in _ALLOWED.items():
-            value = getattr(self, name)
-            if name in _OPTIONAL and value is None:
-                continue
-            if not low <= value <= high:
-                others = " or None" if name in _OPTIONAL else ""
-                raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}{others}")
+        require_in_range(self, _ALLOWED, _OPTIONAL)
+
+
+def require_in_range(
+    options: object, allowed: Mapping[str, tuple[float, float]], optional: Collection[str] = ()
+) -> None:
+    """Check options that are attributes.
+
+    Args:
+        options: the record that has them.
+        allowed: the lowest and the highest value of each.
+        optional: those that may be None.
+
+    Raises:
+        ValueError: an option is out of range; names the option, the value and what is allowed.
+    """
+    for name, (low, high) in allowed.items():
+        value = getattr(options, name)
+        if name in optional and value is None:
+            continue
+        if not low <= value <= high:
+            others = " or None" if name in optional else ""
+            raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}{others}")
 
 
 _ALLOWED: Final[dict[str, tuple[float, float]]] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from .base import require_in_range
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledThresholds:
@@ -61,13 +63,7 @@ class SampledThresholds:
     anomaly_window: int = field(default=200)
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _ALLOWED.items():
-            value = getattr(self, name)
-            if name in _OPTIONAL and value is None:
-                continue
-            if not low <= value <= high:
-                others = " or None" if name in _OPTIONAL else ""
-                raise ValueError(f"{name}={value!r} is not allowed: use {low:g} to {high:g}{others}")
+        require_in_range(self, _ALLOWED, _OPTIONAL)
 
 
 _ALLOWED: Final[dict[str, tuple[float, float]]] = {

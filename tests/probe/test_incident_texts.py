@@ -1,13 +1,14 @@
 """The first line of an event: what was seen, as what it began, and where."""
 
 import math
+import threading
 
 import pytest
 
 from probe.detectors.base import Finding
 from probe.forensics.origin import EITHER_KIND
 from probe.forensics.replay import Replay
-from probe.incident_texts import describe
+from probe.incident_texts import at_line, describe
 from probe.wire import Origin, StackFrame
 
 LIBRARY = StackFrame(file="/v/site-packages/torch/x.py", line=1, function="f", code="")
@@ -57,3 +58,8 @@ def test_first_line_says_what_where_and_as_what_it_began(
 def test_without_an_origin_the_reason_is_given() -> None:
     text = describe(finding(math.nan), 4, None, "replay is switched off")
     assert text == "Loss.\nOrigin not determined: replay is switched off."
+
+
+def test_line_of_the_standard_library_is_not_the_users() -> None:
+    library = StackFrame(file=threading.__file__, line=327, function="wait", code="")
+    assert at_line([SCRIPT, library, LIBRARY]) == ", train.py:26"
