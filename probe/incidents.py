@@ -6,12 +6,10 @@ decides what an event says.
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -25,6 +23,7 @@ from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .detectors.verdicts import handled_by_scaler, merge_nonfinite
 from .detectors.why import RecentSteps, chain
+from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .forensics.capture import RootCapture
 from .forensics.replay import Replay, locate_origin
@@ -32,14 +31,8 @@ from .forensics.stacks import RawFrame, capture_stack, format_loop_stack
 from .guard import Guard
 from .incident_texts import REPLAYED_KINDS, describe
 from .recorder import Recorder
-from .wire import Event, Evidence, Frame, Origin, RunStart, Severity, StackFrame, Stacks, event_id
+from .wire import Event, Evidence, Frame, Origin, RunStart, Stacks
 
-_logger = logging.getLogger(__name__)
-_LOG_LEVELS: Final[Mapping[Severity, int]] = {
-    "critical": logging.ERROR,
-    "warning": logging.WARNING,
-    "info": logging.INFO,
-}
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
 
@@ -74,15 +67,14 @@ class LateEvidence:
     micro_step: None = None
 
 
-class IncidentReporter:
+class IncidentReporter(EventWriter):
     """Runs the detectors and writes the events of one session."""
 
     def __init__(
         self, start: RunStart, model: str, *, config: ProbeConfig, recorder: Recorder, guard: Guard
     ) -> None:
-        self._start, self._model, self._guard = start, model, guard
-        self._config, self._recorder = config, recorder
-        self._logger = config.logger or _logger
+        super().__init__(start, model, config=config, recorder=recorder)
+        self._guard = guard
         self._detectors = DetectorBank(config.thresholds)
         self._recent = RecentSteps()
         self._episodes = EpisodeTracker()
@@ -192,24 +184,6 @@ class IncidentReporter:
                 self.suspicion = event
         return begun
 
-    def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
-        """Write and log an event that is complete: of what is judged beside the steps' detectors."""
-        event = self._new_event(
-            finding.kind,
-            finding.subject,
-            step=step,
-            time=time,
-            severity=finding.severity,
-            message=finding.message[:TEXT_LIMIT],
-            evidence=_evidence_of(finding),
-            propagated_to=list(finding.affected),
-            stacks=Stacks(training_loop=list(stack)),
-            advice=advice_for(finding.kind),
-            ended=True,
-        )
-        self._recorder.event(event)
-        self._announce(event)
-
     def exception(
         self,
         error: BaseException,
@@ -247,78 +221,10 @@ class IncidentReporter:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
         return self._replays + self._bundles.written + self.looks
 
-    def note(
-        self,
-        kind: str,
-        subject: str,
-        message: str,
-        *,
-        step: int,
-        time: float,
-        value: float | None = None,
-        threshold: float | None = None,
-    ) -> None:
-        """Write an event of the probe's own doing, severity info: a change of what is measured."""
-        event = self._new_event(
-            kind,
-            subject,
-            step=step,
-            time=time,
-            severity="info",
-            message=message[:TEXT_LIMIT],
-            evidence=Evidence(value=value, threshold=threshold),
-            stacks=Stacks(training_loop=capture_stack()),
-            advice=advice_for(kind),
-            ended=True,
-        )
-        self._recorder.event(event)
-        self._announce(event)
-
-    def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
-        """Write an event of the user's own."""
-        self._recorder.event(
-            self._new_event(
-                "custom",
-                message[:200],
-                step=step,
-                time=time,
-                severity="info",
-                message=message[:TEXT_LIMIT],
-                evidence=Evidence(baseline=dict(data) or None),
-                stacks=Stacks(training_loop=capture_stack()),
-                ended=True,
-            )
-        )
-
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
         for event in self._episodes.close(step, time) + self._sampled_episodes.close(step, time):
             self._recorder.event(event)
-
-    def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
-        """An event of this rank, with its deterministic id."""
-        identity = event_id(
-            run=self._start.run,
-            rank=self._start.rank,
-            incarnation=self._start.incarnation,
-            model=self._model,
-            kind=kind,
-            subject=subject,
-            step=step,
-        )
-        return Event(
-            id=identity,
-            run=self._start.run,
-            rank=self._start.rank,
-            incarnation=self._start.incarnation,
-            model=self._model,
-            kind=kind,
-            subject=subject,
-            step=step,
-            time=time,
-            last_step=step,
-            **fields,
-        )
 
     def _event(
         self, finding: Finding, time: float, step: int, evidence: StepEvidence | LateEvidence
@@ -339,7 +245,7 @@ class IncidentReporter:
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:TEXT_LIMIT],
-            evidence=_evidence_of(finding),
+            evidence=evidence_of(finding),
             origin=origin,
             propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
             stacks=Stacks(
@@ -415,22 +321,6 @@ class IncidentReporter:
             advice=advice_for("replayed"),
             ended=True,
         )
-
-    def _announce(self, event: Event) -> None:
-        """Tell Python logging, and in `mode="warn"` the warnings module."""
-        first_line = event.message.splitlines()[0]
-        self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
-        if self._config.mode == "warn" and event.severity != "info":
-            warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
-
-
-def _evidence_of(finding: Finding) -> Evidence:
-    return Evidence(
-        value=finding.value,
-        threshold=finding.threshold,
-        baseline=finding.baseline,
-        neighbours=list(finding.neighbours),
-    )
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:
