@@ -19,9 +19,9 @@ from . import torch_private
 
 _SHARE: Final = 2000
 """A meter waits this many times as long as its reading took: 0.05 % of the time at most ..."""
-_EARLY_SHARE: Final = 500
-_EARLY_READINGS: Final = 128
-"""... the first of them less, 0.2 %: a run of some hundred steps has to show its leaks, too."""
+_EARLY_SHARE: Final = 200
+_EARLY_READINGS: Final = 256
+"""... the first of them less, 0.5 %: a run of some hundred steps has to show its leaks, too."""
 _FIRST_READINGS: Final = 32
 _FIRST_NS: Final = 300_000
 """The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
