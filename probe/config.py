@@ -66,6 +66,10 @@ class ProbeConfig:
     """Put inputs and outputs of the model into bundles; a bundle without them cannot be replayed."""
     bundle_limit_bytes: int = 1024**3
     """Size of a bundle's tensors; above it the gradients are left out, and then all tensors."""
+    black_box_steps: int = 8
+    """Steps whose inputs are held, by reference, for bundles and for what moved before an event; 0: none."""
+    black_box_mib: int = 64
+    """Size of those inputs together; the oldest go first."""
     capture_limit_mib: int = 1024
     """A step whose captured inputs and output gradients are larger is not replayed."""
     journal_cap_mib: int = 2048
@@ -95,6 +99,8 @@ class ProbeConfig:
         _require_at_least("bundle_limit_bytes", self.bundle_limit_bytes, 1)
         if not isinstance(self.bundle_inputs, bool):
             raise ValueError(f"bundle_inputs={self.bundle_inputs!r} must be True or False")
+        _require_at_least("black_box_steps", self.black_box_steps, 0)
+        _require_at_least("black_box_mib", self.black_box_mib, 0)
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
         _require_seconds("hang_seconds", self.hang_seconds)

@@ -14,6 +14,7 @@ from typing import Final
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from .black_box import BlackBox, PastBatch
 from .bundle.writer import BundleWriter
 from .closer_look import SUSPICIOUS
 from .config import ProbeConfig
@@ -22,7 +23,7 @@ from .detectors.bank import DetectorBank
 from .detectors.base import Finding, Observation, ObservationBatch
 from .detectors.episodes import EpisodeTracker
 from .detectors.verdicts import handled_by_scaler, merge_nonfinite
-from .detectors.why import RecentSteps, chain
+from .detectors.why import RecentSteps, chain, in_order
 from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .forensics.capture import RootCapture
@@ -57,6 +58,8 @@ class StepEvidence:
     """What the modules returned, line by line, where that is wanted and was measured."""
     frames: Callable[[], Sequence[Frame]] = tuple
     """Gives the newest frames, which are not in the journal yet."""
+    past_batches: Sequence[PastBatch] = ()
+    """What the steps before were called with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class IncidentReporter(EventWriter):
         self._guard = guard
         self._detectors = DetectorBank(config.thresholds)
         self._recent = RecentSteps()
+        self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
+        """What the newest steps were called with; whoever finishes a step puts it there."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
@@ -95,6 +100,8 @@ class IncidentReporter(EventWriter):
         """At all objects, for a leak: steps that took longer for it; whoever takes the look counts."""
         self.suspicion: Event | None = None
         """The newest event that asks for a closer look at the modules; whoever takes the look clears it."""
+        self.kinds: frozenset[str] = frozenset()
+        """Of what was found at the step that was judged last, by itself and before its update."""
         self.critical: str | None = None
         """What is critical at the step judged last, new or not; None when nothing is."""
 
@@ -104,6 +111,7 @@ class IncidentReporter(EventWriter):
         findings = merge_nonfinite(self._detectors.observe(observation))
         if evidence.was_scaled:
             findings = [handled_by_scaler(finding, observation) for finding in findings]
+        self.kinds = frozenset(finding.kind for finding in findings)
         self._write(findings, observation.step, time, evidence)
 
     def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
@@ -269,11 +277,18 @@ class IncidentReporter(EventWriter):
         self._recorder.event(event)
         return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
 
+    def bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
+        """Write the bundle that was asked for with an event, and have the event say where it is."""
+        self._recorder.event(event)
+        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
+
     def _why(self, finding: Finding, step: int) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""
         if finding.severity == "info":
             return []
-        line = self._guard.run("why", lambda: chain(self._recent.explain(step)))
+        line = self._guard.run(
+            "why", lambda: chain(in_order([*self._recent.explain(step), *self.black_box.moves(step)]))
+        )
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:

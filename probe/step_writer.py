@@ -23,6 +23,7 @@ from .losses import StepLoss
 from .observation.context import describe_outputs
 from .open_step import LogValue, OpenStep, why_not_replayable
 from .recorder import Recorder
+from .recovery.step_recovery import StepRecovery
 from .sample_judge import SampleJudge
 from .stages import Stage
 from .statistics import TensorStatistics
@@ -49,6 +50,8 @@ class FinishedStep(NamedTuple):
     stage: Stage
     loss: StepLoss
     was_scaled: bool
+    is_early: bool = False
+    """Whether it is judged right after a backward or before clipping, not at the update."""
 
 
 class StepWriter:
@@ -57,6 +60,7 @@ class StepWriter:
     Attributes:
         last_step: number of the newest finished step; None before the first.
         anomaly: what `mode="raise"` has to raise, once the guard is left.
+        recovery: what acts before the update of a bad step, where the user asked for it.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class StepWriter:
         self._samples = samples
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
+        self.recovery: StepRecovery | None = None
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
         self._leaks = LeakWatch.of_this_process()
         self._raises = config.mode == "raise"
@@ -87,12 +92,18 @@ class StepWriter:
     def finish(self, finished: FinishedStep) -> None:
         """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
         measured = self._measured(finished)
+        self._incidents.black_box.keep(measured.step, finished.opened.captures)
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
-        if self._raises or not measured.is_quiet:
+        recovery = self.recovery
+        if self._raises or not measured.is_quiet or (recovery is not None and recovery.judges_explosions):
             self.judge_waiting()
+            self._incidents.kinds = frozenset()
             self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured))
         elif measured.has_statistics:
             self._wait(measured)
+        if recovery is not None:
+            kinds = self._incidents.kinds if recovery.judges_explosions else frozenset()
+            self._guard.run("recovery", recovery.note, measured, kinds, is_early=finished.is_early)
         self.write_pending()
         self._pending, self._pending_since_ns = measured, time.perf_counter_ns()
         self.last_step = measured.step
@@ -176,6 +187,7 @@ class StepWriter:
     def forget(self) -> None:
         """Drop what has not been written."""
         self._pending, self._waiting = None, []
+        self._incidents.black_box.forget()
 
     def _measured(self, finished: FinishedStep) -> MeasuredStep:
         due, opened = self._measures.due, finished.opened
@@ -220,6 +232,7 @@ class StepWriter:
             micro_step=None,
             no_replay_reason=self._model.no_replay_reason,
             frames=lambda: [] if self._pending is None else [self._pending.build()],
+            past_batches=self._incidents.black_box.before(sys.maxsize),
         )
 
     def _evidence(self, finished: FinishedStep, measured: MeasuredStep) -> StepEvidence:
@@ -237,6 +250,7 @@ class StepWriter:
             no_replay_reason=why_not_replayable(opened) or self._model.no_replay_reason,
             context=context,
             frames=lambda: [step.build() for step in newest],
+            past_batches=self._incidents.black_box.before(measured.step),
         )
 
     def _end(self, measured: MeasuredStep) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,9 +20,12 @@ from ..errors import BundleError
 from ..event_json import jsonable
 from ..incident_texts import at_line
 from ..wire import Origin, StackFrame
+from .batches import batches_of, table
 from .entry import build_model
 from .reproduce import Reproduction, read_bundle, reproduce
 from .schema import Bundle
+
+_MOST_INPUTS: Final = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,15 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         bundle = read_bundle(options.bundle)
         done = reproduce(bundle, options.bundle, lambda: build_model(options.entry))
+        inputs = _inputs(bundle, options.bundle)
     except KeyboardInterrupt:
         return 130
     except BundleError as error:
         sys.stderr.write(f"dashboard: {_printable(str(error))}\n")
         return 2
     if options.json:
-        sys.stdout.write(json.dumps(_as_json(bundle, done), allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(_as_json(bundle, done, inputs), allow_nan=False) + "\n")
     else:
-        sys.stdout.writelines(f"{_printable(line)}\n" for line in _lines(bundle, done))
+        sys.stdout.writelines(f"{_printable(line)}\n" for line in _lines(bundle, done, inputs))
     return 0 if done.is_reproduced else 1
 
 
@@ -53,7 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _lines(bundle: Bundle, done: Reproduction) -> Iterator[str]:
+def _inputs(bundle: Bundle, folder: Path) -> list[str]:
+    """A line for each input of the newest steps; none where they name parts of the model."""
+    try:
+        return list(table(batches_of(bundle, folder)))[-_MOST_INPUTS:]
+    except BundleError:
+        return []
+
+
+def _lines(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> Iterator[str]:
     event, replay = bundle.event, done.replay
     raised = f"raised {replay.reason}{at_line(replay.forward)}" if done.has_raised else ""
     yield f"{event.kind} at step {event.step} of {event.run}"
@@ -68,6 +80,9 @@ def _lines(bundle: Bundle, done: Reproduction) -> Iterator[str]:
     if not done.has_raised:
         yield from _comparison(done)
     yield from (f"  {note}" for note in done.notes)
+    if inputs:
+        yield "Inputs, the step's own last:"
+        yield from (f"  {line}" for line in inputs)
     for title, frames in (("Forward", replay.forward), ("Backward", replay.backward)):
         yield from _stack(title, frames)
     yield from _stack("Training loop, in the run", event.stacks.training_loop)
@@ -130,7 +145,7 @@ def _stack(title: str, frames: Sequence[StackFrame]) -> Iterator[str]:
             yield f"    {lines[position].strip()}"
 
 
-def _as_json(bundle: Bundle, done: Reproduction) -> dict[str, Any]:
+def _as_json(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = jsonable(
         {
             "event": bundle.event.id,
@@ -148,6 +163,7 @@ def _as_json(bundle: Bundle, done: Reproduction) -> dict[str, Any]:
             "backward": msgspec.to_builtins(done.replay.backward),
             "outputs": asdict(done.outputs),
             "gradients": done.gradients,
+            "inputs": inputs,
             "notes": done.notes,
         }
     )

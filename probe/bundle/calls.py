@@ -20,7 +20,7 @@ from ..forensics.loss_origin import LossFinding
 from ..forensics.module_state import StateCopy
 from ..forensics.outputs import HeldOutput, held_values
 from .packer import TensorPacker, dtype_name
-from .schema import Attribute, Call, Pass
+from .schema import Attribute, Batch, Call, Pass
 from .unpacker import TensorReader, dtype_called
 from .values import Decoder, Encoder
 
@@ -82,6 +82,17 @@ class CallPacker:
             loss_is_closed=capture.loss_graph.is_closed,
             order=capture.order,
         )
+
+    def pack_batch(self, held: HeldArguments, *, step: int, number: int) -> Batch:
+        """Describe what an earlier step called a module with.
+
+        Raises:
+            BundleError: something in it cannot be written.
+            ReplayError: it was changed since.
+        """
+        args, kwargs, _ = held.again()
+        encoder = Encoder(self._reference(f"batches/{step}/{number}"), names=self._names)
+        return Batch(step=step, args=encoder.encode(args, "args"), kwargs=encoder.encode(kwargs, "kwargs"))
 
     def _reference(self, place: str) -> Callable[[Tensor, str], Any]:
         def refer(tensor: Tensor, path: str) -> Any:

@@ -152,6 +152,14 @@ class Call(_Struct, frozen=True, kw_only=True):
     order: Count
 
 
+class Batch(_Struct, frozen=True, kw_only=True):
+    """What an earlier step called a module with; of several calls one each, in their order."""
+
+    step: Count
+    args: Any
+    kwargs: Any
+
+
 class Settings(_Struct, frozen=True, kw_only=True):
     """Settings of torch in the process that change its numbers."""
 
@@ -197,6 +205,8 @@ class Contents(_Struct, frozen=True, kw_only=True):
     gradients: list[Gradient] | None
     """None where they were left out."""
     loss: Index | None
+    batches: Annotated[list[Batch], msgspec.Meta(max_length=65536)] = []
+    """Of the steps before, the oldest first."""
     stage: Text
     tensors: list[TensorRecord]
     blobs: dict[str, Blob]

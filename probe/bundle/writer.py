@@ -19,6 +19,7 @@ import msgspec
 from torch import Tensor, nn
 
 from .. import torch_private
+from ..black_box import PastBatch
 from ..errors import BundleError, JournalError, ReplayError
 from ..event_json import event_json
 from ..forensics.capture import RootCapture
@@ -31,7 +32,7 @@ from .calls import CallPacker
 from .environment import describe_environment
 from .model_state import describe_model, named_modules
 from .packer import TensorPacker, WrittenTensors
-from .schema import DESCRIPTION, SPOOL, STATISTICS, TENSORS, VERSION, Call, Gradient, Model
+from .schema import DESCRIPTION, SPOOL, STATISTICS, TENSORS, VERSION, Batch, Call, Gradient, Model
 
 EXCEPTIONS: Final = frozenset({"exception", "out_of_memory"})
 """Kinds whose step ends in the middle of a forward: the last capture is not finished."""
@@ -77,6 +78,11 @@ class FailingStep(Protocol):
         ...
 
     @property
+    def past_batches(self) -> Sequence[PastBatch]:
+        """What the steps before were called with, the oldest first."""
+        ...
+
+    @property
     def frames(self) -> Callable[[], Sequence[Frame]]:
         """Gives the newest frames, which are not in the journal yet."""
         ...
@@ -91,6 +97,9 @@ class _Packed:
     gradients: list[Gradient] | None
     loss: int | None
     tensors: TensorPacker
+    batches: list[Batch]
+    without: list[str]
+    """Of the batches before: those that could not be written, in words."""
 
 
 class BundleWriter:
@@ -204,24 +213,30 @@ class BundleWriter:
             reason = reason or "the exception was not raised by a forward of the model"
         left_out = [] if self._with_inputs else ["inputs and outputs"]
         try:
-            packed = _packed(step, with_calls=not reason)
+            packed = _packed(step, with_calls=not reason, with_batches=self._with_inputs)
         except BundleError as error:
             reason = reason or str(error)
             try:
-                packed = _packed(step, with_calls=False)
+                packed = _packed(step, with_calls=False, with_batches=self._with_inputs)
             except BundleError as state_error:
                 return None, reason, [*left_out, f"the model: {state_error}"]
         whole = packed.tensors.nbytes
         if whole <= self._limit_bytes:
-            return packed, reason, left_out
-        packed = _packed(step, with_calls=not reason, with_gradients=False)
-        if packed.tensors.nbytes <= self._limit_bytes:
-            return packed, reason, [*left_out, "gradients"]
+            return packed, reason, left_out + packed.without
+        for with_gradients in (True, False):
+            if with_gradients and not packed.batches:
+                continue
+            left_out.append("the inputs of the steps before" if with_gradients else "gradients")
+            packed = _packed(step, with_calls=not reason, with_batches=False, with_gradients=with_gradients)
+            if packed.tensors.nbytes <= self._limit_bytes:
+                return packed, reason, left_out
         too_large = f"it would take {whole >> 20:,} MiB, above bundle_limit_bytes ({self._limit_bytes:,})"
-        return None, reason or too_large, [*left_out, f"all tensors: {too_large}"]
+        return None, reason or too_large, [f"all tensors: {too_large}"]
 
 
-def _packed(step: FailingStep, *, with_calls: bool, with_gradients: bool = True) -> _Packed:
+def _packed(
+    step: FailingStep, *, with_calls: bool, with_batches: bool, with_gradients: bool = True
+) -> _Packed:
     """Take in what a step consists of.
 
     Raises:
@@ -245,7 +260,21 @@ def _packed(step: FailingStep, *, with_calls: bool, with_gradients: bool = True)
     if with_gradients:
         gradients = [_gradient(name, parameter, tensors) for name, parameter in step.parameters.items()]
     loss = None if step.loss is None else tensors.add(step.loss, "loss")
-    return _Packed(model, packed_calls, gradients, loss, tensors)
+    batches, without = _batches(step.past_batches if with_batches else (), calls)
+    return _Packed(model, packed_calls, gradients, loss, tensors, batches, without)
+
+
+def _batches(past: Sequence[PastBatch], calls: CallPacker) -> tuple[list[Batch], list[str]]:
+    """What the steps before were called with; and of which that cannot be said, with the reason."""
+    batches: list[Batch] = []
+    without: list[str] = []
+    for batch in past:
+        try:
+            for number, held in enumerate(batch.arguments):
+                batches.append(calls.pack_batch(held, step=batch.step, number=number))
+        except (BundleError, ReplayError) as error:
+            without.append(f"the inputs of step {batch.step}: {error}")
+    return batches, without
 
 
 def _top_of(root: nn.Module, captures: Sequence[RootCapture]) -> nn.Module:
@@ -282,6 +311,7 @@ def _contents(packed: _Packed | None, written: WrittenTensors | None, stage: str
         "calls": msgspec.to_builtins(packed.calls),
         "gradients": msgspec.to_builtins(packed.gradients),
         "loss": packed.loss,
+        "batches": msgspec.to_builtins(packed.batches),
         "stage": stage,
         "tensors": msgspec.to_builtins(written.records),
         "blobs": msgspec.to_builtins(written.blobs),

@@ -7,8 +7,9 @@ cause: "loss 40x its median at step 812 <- gradient of 3 layers, blocks.4 first 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ _MADS: Final = 8.0
 _FACTOR: Final = 3.0
 """A value is out of its range above median + so many MADs of its logarithm, and so many times its median."""
 _NAMED: Final = 3
+_ORDER: Final = ("input", "loss", "gradient")
 _GAUSSIAN: Final = 1.4826
 
 
@@ -35,6 +37,7 @@ class Move:
     step: int
     times: float
     """Value over the median."""
+    what: Literal["input", "loss", "gradient"] = "gradient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,23 @@ class RecentSteps:
         norms = np.concatenate([held.norms for held in self._held])[:count].astype(np.float64)
         first = max(_LEAST_HISTORY, count - _RECENT_STEPS)
         names = tuple(self._names[index] for index in self._layers.layers)
-        moves = _moves(("loss",), numbers, losses[:, None], first) + _moves(names, numbers, norms, first)
-        return sorted(moves, key=lambda move: (move.step, move.series != "loss", -move.times))
+        moves = _moves(("loss",), numbers, losses[:, None], first, what="loss")
+        return in_order(moves + _moves(names, numbers, norms, first, what="gradient"))
 
 
-def _moves(names: tuple[str, ...], steps: list[int], values: Floats, first: int) -> list[Move]:
+def in_order(moves: Iterable[Move]) -> list[Move]:
+    """The earliest first; within a step what the others are computed from, then the largest."""
+    return sorted(moves, key=lambda move: (move.step, _ORDER.index(move.what), -move.times))
+
+
+def _moves(
+    names: tuple[str, ...],
+    steps: list[int],
+    values: Floats,
+    first: int,
+    *,
+    what: Literal["loss", "gradient"],
+) -> list[Move]:
     """The first step from `first` on at which each series, a column, is above its range of before."""
     with np.errstate(all="ignore"):
         positive = np.where(values > 0.0, values, np.nan)
@@ -111,7 +126,8 @@ def _moves(names: tuple[str, ...], steps: list[int], values: Floats, first: int)
     found = []
     for column in moved.tolist():
         value, row = recent[at[column], column], int(at[column])
-        found.append(Move(names[column], steps[first + row], float(value / np.exp(median[column]))))
+        times = float(value / np.exp(median[column]))
+        found.append(Move(names[column], steps[first + row], times, what))
     return found
 
 
@@ -126,11 +142,14 @@ def chain(moves: list[Move]) -> str | None:
     parts = []
     for step in sorted({move.step for move in moves}, reverse=True):
         here = [move for move in moves if move.step == step]
-        layers = [move for move in here if move.series != "loss"]
-        loss = [move for move in here if move.series == "loss"]
-        if layers:
+        if layers := [move for move in here if move.what == "gradient"]:
             parts.append(f"gradients {_layers_in_words(layers)} at step {step}")
-        parts += [f"loss {_times(move)} at step {step}" for move in loss]
+        parts += [f"loss {_times(move)} at step {step}" for move in here if move.what == "loss"]
+        parts += [
+            f"largest element of input {move.series} {_times(move)} at step {step}"
+            for move in here
+            if move.what == "input"
+        ]
     return "What moved, the first last: " + " <- ".join(parts)
 
 

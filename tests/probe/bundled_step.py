@@ -9,6 +9,7 @@ from typing import Any
 from replayed_step import CapturedStep
 from torch import Tensor, nn
 
+from probe.black_box import PastBatch
 from probe.bundle.writer import BundleWriter
 from probe.forensics.capture import RootCapture
 from probe.forensics.replay import Replay
@@ -66,15 +67,17 @@ class StepAtHand:
     stage: str
     no_replay_reason: str | None = None
     frames: Callable[[], Sequence[Frame]] = tuple
+    past_batches: Sequence[PastBatch] = ()
 
 
-def content_of(step: CapturedStep) -> StepAtHand:
+def content_of(step: CapturedStep, past_batches: Sequence[PastBatch] = ()) -> StepAtHand:
     return StepAtHand(
         root=step.model,
         captures=step.captures,
         parameters=dict(step.model.named_parameters()),
         loss=None if step.loss is None else step.loss.detach(),
         stage="local",
+        past_batches=past_batches,
     )
 
 

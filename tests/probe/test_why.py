@@ -137,7 +137,7 @@ def test_healthy_noise_moves_rarely(seed: int) -> None:
 
 
 def test_chain_reads_from_the_event_back_to_what_moved_first() -> None:
-    moves = [Move("blocks.2", 811, 55.0), Move("loss", 812, 40.0), Move("blocks.0", 812, 3.2)]
+    moves = [Move("blocks.2", 811, 55.0), Move("loss", 812, 40.0, what="loss"), Move("blocks.0", 812, 3.2)]
     assert chain(moves) == (
         "What moved, the first last: gradients of blocks.0 3.2x its median at step 812 <- loss 40x its "
         "median at step 812 <- gradients of blocks.2 55x its median at step 811"

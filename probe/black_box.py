@@ -1,0 +1,119 @@
+"""Remembers what the model was given in the last few steps, by reference, until a bundle asks for it.
+
+Used by the step writer on the training thread, at the end of every step: some microseconds, no copy. What is
+held is bounded in steps and in bytes; the failing step's own inputs are held by its captures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import torch_private
+from .detectors.why import Move
+from .errors import ReplayError
+from .forensics.arguments import HeldArguments
+from .forensics.capture import RootCapture
+
+_LEAST_USUAL: Final = 3
+_FACTOR: Final = 8.0
+"""The largest element of an input is unusual above so many times that of all batches before, of so many."""
+
+
+class PastBatch(NamedTuple):
+    """What one step's forwards were called with, in their order."""
+
+    step: int
+    arguments: tuple[HeldArguments, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors in it."""
+        return sum([held.nbytes for held in self.arguments])
+
+
+class BlackBox:
+    """The inputs of the newest steps.
+
+    Args:
+        steps: how many are held; 0 holds none.
+        limit_bytes: of all of them together; the oldest go first, and a step with more is not held at all.
+    """
+
+    def __init__(self, *, steps: int, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._batches: deque[PastBatch] = deque(maxlen=steps)
+        self._nbytes = 0
+
+    def keep(self, step: int, captures: Iterable[RootCapture]) -> None:
+        """A step has ended: hold what its forwards were called with, as far as that was captured."""
+        batches = self._batches
+        if not batches.maxlen:
+            return
+        batch = PastBatch(step, tuple([held for each in captures if (held := each.arguments) is not None]))
+        nbytes = batch.nbytes
+        if not batch.arguments or nbytes > self._limit_bytes:
+            return
+        while batches and (len(batches) >= batches.maxlen or self._nbytes + nbytes > self._limit_bytes):
+            self._nbytes -= batches.popleft().nbytes
+        batches.append(batch)
+        self._nbytes += nbytes
+
+    def before(self, step: int) -> list[PastBatch]:
+        """The batches of the steps before `step`, the oldest first."""
+        return [batch for batch in self._batches if batch.step < step]
+
+    def forget(self) -> None:
+        """Let go of all."""
+        self._batches.clear()
+        self._nbytes = 0
+
+    def moves(self, step: int) -> list[Move]:
+        """Say which inputs were far larger than in the batches before, in the steps up to `step`.
+
+        Waits for a device that holds them; to be asked only when an event begins.
+        """
+        with torch_private.own_operations():
+            held = [
+                (batch.step, largest_elements(batch.arguments))
+                for batch in self._batches
+                if batch.step <= step
+            ]
+        found: dict[str, Move] = {}
+        for index in range(_LEAST_USUAL, len(held)):
+            number, now = held[index]
+            for name, value in now.items():
+                before = [values[name] for _, values in held[:index] if name in values]
+                usual = sorted(filter(math.isfinite, before))
+                if len(usual) < _LEAST_USUAL or name in found:
+                    continue
+                middle = usual[len(usual) // 2]
+                if middle > 0.0 and not value <= _FACTOR * usual[-1]:
+                    found[name] = Move(name, number, value / middle, what="input")
+        return list(found.values())
+
+
+def largest_elements(arguments: Iterable[HeldArguments]) -> dict[str, float]:
+    """The largest absolute value of each floating-point input, by its name; of several calls the largest."""
+    largest: dict[str, float] = {}
+    for held in arguments:
+        try:
+            _, _, tensors = held.again()
+        except ReplayError:
+            continue
+        for name, tensor in tensors.items():
+            if _is_measurable(tensor):
+                value = float(torch.linalg.vector_norm(tensor.detach(), float("inf")))
+                if not value <= largest.get(name, 0.0):  # a NaN is above everything
+                    largest[name] = value
+    return largest
+
+
+def _is_measurable(tensor: Any) -> bool:
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided
+    return plain and tensor.is_floating_point() and tensor.numel() > 0
