@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -192,6 +193,7 @@ PARAMETER_COLUMNS: Final[dict[str, str]] = {
 }
 SCALARS: Final[dict[str, str]] = {
     "loss": "loss of the step, summed over its micro-steps, scale and accumulation undone",
+    "val_loss": "mean of what torch's loss functions gave in an evaluation, where run.log gives none",
     "loss_raw": "the scalar that backward was called on, as it was, summed over the micro-steps",
     "grad_norm": "global L2 norm over all parameters",
     "grad_norm_clipped": "global L2 norm after clipping; absent where nothing clips",
@@ -249,6 +251,19 @@ class Origin(_Struct, frozen=True, kw_only=True):
     """Qualified name; the root is ``""``; None for code outside any module."""
     stage: Text | None = None
     """Which gradient was tripped on."""
+
+
+def is_in_derivative(origin: Origin | None, backward: Sequence[StackFrame]) -> bool:
+    """Whether a stack of backward ends in the script's own derivative that went wrong, and not in torch's.
+
+    That is a hook, or the `backward` of a `torch.autograd.Function`: its line says more than the one that
+    called the function in forward.
+    """
+    if origin is None or origin.phase not in ("backward", "loss"):
+        return False
+    own = origin.op.removesuffix("Backward")
+    in_function = any(frame.function.endswith(f"{own}.backward") for frame in backward)
+    return "(hook: " in origin.op or (own != origin.op and in_function)
 
 
 class Evidence(_Struct, frozen=True, kw_only=True):

@@ -25,6 +25,9 @@ FROM_PROBE = {
     "helper",
     "module_frames",
     "magnitude_bins",
+    "rank_journals",
+    "rank_watch",
+    "message_lines",
 }
 """What the dashboard may use of the probe; `helper` for its lock alone, which says that a helper is alive,
 and `module_frames` and `magnitude_bins`, which are numpy alone, because a frame's module columns and

@@ -19,9 +19,11 @@ def event_html(event: Event, *, started: float | None, stacks: bool = True) -> s
     shown = facts.stacks(event) if stacks else ()
     sections = (
         ("Where", _facts(facts.place(event)) + _affected(event)),
+        ("What moved first", _moves(event)),
         ("Evidence", _evidence(event)),
         ("Stack traces", "".join(map(_stack, shown))),
         ("What to try", _advice(event)),
+        ("Make the step again", _reproduction(event)),
     )
     body = "".join(
         f'<section class="event-section"><h3>{title}</h3>{content}</section>'
@@ -71,6 +73,16 @@ def _affected(event: Event) -> str:
         f"<details><summary>{len(event.propagated_to):,} affected parameters or layers</summary>"
         f'<pre class="event-names">{names}</pre></details>'
     )
+
+
+def _moves(event: Event) -> str:
+    items = "".join(f"<li>{escape(move)}</li>" for move in facts.moves(event))
+    return f'<ol class="event-moves">{items}</ol>' if items else ""
+
+
+def _reproduction(event: Event) -> str:
+    command = facts.replay_command(event)
+    return "" if command is None else f'<pre class="event-names">{escape(command)}</pre>'
 
 
 def _evidence(event: Event) -> str:

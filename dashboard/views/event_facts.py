@@ -7,12 +7,14 @@ Pure functions on any thread; imports neither dash nor pandas.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from probe.wire import SEVERITIES, Event, Severity, StackFrame
+from probe import message_lines
+from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative
 
 from .source_lines import is_library, short_path
 
@@ -62,8 +64,20 @@ def headline(event: Event) -> str:
 
 
 def explanation(event: Event) -> tuple[str, ...]:
-    """The lines of the message after the first, without empty ones."""
-    return tuple(line for line in event.message.strip().splitlines()[1:] if line.strip())
+    """The lines of the message after the first, without empty ones and those that have their own section."""
+    lines = event.message.strip().splitlines()[1:]
+    return tuple(line for line in lines if line.strip() and message_lines.is_plain(line))
+
+
+def moves(event: Event) -> list[str]:
+    """What left its usual range before the event, the earliest first."""
+    return message_lines.moves(event.message)
+
+
+def replay_command(event: Event) -> str | None:
+    """How to make the step again on any machine, where the run has written a bundle of it."""
+    folder = message_lines.bundle(event.message)
+    return None if folder is None else f"dashboard replay {shlex.quote(folder)} --entry MODULE:FUNCTION"
 
 
 def kind_label(kind: str) -> str:
@@ -72,8 +86,13 @@ def kind_label(kind: str) -> str:
 
 
 def fault_frame(event: Event) -> StackFrame | None:
-    """The line to look at first: the innermost of the user's own, forward before backward before loop."""
-    stacks = (event.stacks.forward, event.stacks.backward, event.stacks.training_loop)
+    """The line to look at first: the innermost of the user's own, forward before backward before loop.
+
+    Where a derivative of the user's own went wrong, its line comes first.
+    """
+    stacks = [event.stacks.forward, event.stacks.backward, event.stacks.training_loop]
+    if is_in_derivative(event.origin, event.stacks.backward):
+        stacks.insert(0, event.stacks.backward)
     for frames in stacks:
         for frame in reversed(frames):
             if not is_library(frame):

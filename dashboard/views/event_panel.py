@@ -43,9 +43,11 @@ def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: 
             _header(event, run),
             _actions(),
             *_list_section("Where", [_facts(facts.place(event)), *_propagated(event)]),
+            *_list_section("What moved first", _moves(event)),
             *_list_section("Evidence", _evidence(event)),
             *_list_section("Stack traces", [_stack(stack) for stack in facts.stacks(event)]),
             *_list_section("What to try", _advice(event)),
+            *_list_section("Make the step again", _reproduction(event)),
         ],
         className=f"event-panel severity-{event.severity}",
         **{"aria-label": f"Event: {facts.headline(event)}", "data-event": event.id},
@@ -118,6 +120,23 @@ def _propagated(event: Event) -> list[Component]:
             [html.Summary(summary), html.Pre("\n".join(names), className="event-names")],
             className="event-affected",
         )
+    ]
+
+
+def _moves(event: Event) -> list[Component]:
+    if not (moves := facts.moves(event)):
+        return []
+    return [html.Ol([html.Li(move) for move in moves], className="event-moves")]
+
+
+def _reproduction(event: Event) -> list[Component]:
+    if (command := facts.replay_command(event)) is None:
+        return []
+    return [
+        html.Pre(command, className="event-names", tabIndex="0"),
+        html.P(
+            "MODULE:FUNCTION is yours, and builds the model. The folder can be copied to another machine."
+        ),
     ]
 
 

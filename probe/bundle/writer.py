@@ -24,6 +24,7 @@ from ..errors import BundleError, JournalError, ReplayError
 from ..event_json import event_json
 from ..forensics.capture import RootCapture
 from ..layout import clean_name
+from ..message_lines import BUNDLE
 from ..places import make_private_folder, write_private_file
 from ..recorder import Recorder
 from ..wire import Event, Frame, RunStart
@@ -161,7 +162,7 @@ class BundleWriter:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return f"No bundle was written in {self._folder}: {reason}."
         self.written += 1
-        return f"{outcome}: {folder}"
+        return f"{outcome}{folder}"
 
     def _remove_leftovers(self) -> None:
         """Make room of what a process that was killed in the middle has left; a live one is much quicker."""
@@ -197,7 +198,7 @@ class BundleWriter:
             "contents": _contents(packed, written, "" if step is None else step.stage),
         }
         _write_json(folder / DESCRIPTION, description)
-        return f"Bundle, which cannot be replayed ({reason})" if reason else "Bundle for dashboard replay"
+        return f"Bundle, which cannot be replayed ({reason}): " if reason else BUNDLE
 
     def _write_tensors(self, folder: Path, packed: _Packed) -> WrittenTensors:
         needed = packed.tensors.nbytes

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
 from .layers import LayerIndex
 
@@ -150,7 +151,7 @@ def chain(moves: list[Move]) -> str | None:
             for move in here
             if move.what == "input"
         ]
-    return "What moved, the first last: " + " <- ".join(parts)
+    return MOVED + EARLIER.join(parts)
 
 
 def _layers_in_words(moves: list[Move]) -> str:

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_events import library_frame, nan_event, own_frame, spike_event
 
+from dashboard.export.event_html import event_html
 from dashboard.store.protocol import RunSummary
 from dashboard.views import event_facts as facts
 from dashboard.views.event_panel import event_panel
 from dashboard.views.source_lines import is_library, source_lines
+from probe.detectors.why import Move, chain
+from probe.message_lines import BUNDLE
 from probe.wire import Evidence, Origin, RunStart, Stacks
 
 
@@ -200,3 +203,26 @@ def test_event_panel_of_a_deep_recursion_stays_small_and_whole() -> None:
     assert text_of(panel).count("torch.sqrt(x * scale)") == 256
     assert "224 more frames" in text_of(panel)
     assert all(f"depth_{number}" in text_of(panel) for number in range(256))
+
+
+def test_what_moved_is_a_list_with_the_earliest_first() -> None:
+    """As the probe writes it: made by its own function, of moves that this test knows."""
+    moves = [Move("args[0]", 810, 40.0, what="input"), Move("loss", 812, 9.0, what="loss")]
+    line = chain(moves)
+    assert line is not None
+    panel = event_panel(nan_event(message=f"Loss is NaN\n{line}\nReplay: exact."))
+    (listed,) = with_class(panel, "event-moves")
+    assert [text_of(item) for item in of_type(listed, html.Li)] == [
+        "largest element of input args[0] 40x its median at step 810",
+        "loss 9x its median at step 812",
+    ]
+    assert [text_of(line) for line in with_class(panel, "event-message")] == ["Replay: exact."]
+    assert "largest element" in event_html(nan_event(message=f"Loss is NaN\n{line}"), started=None)
+
+
+def test_bundle_is_the_command_that_replays_it() -> None:
+    event = nan_event(message=f"Loss is NaN\n{BUNDLE}/spool/my run/bundles/1; rm -rf ~")
+    command = "dashboard replay '/spool/my run/bundles/1; rm -rf ~' --entry MODULE:FUNCTION"
+    assert command in text_of(event_panel(event))
+    assert "--entry MODULE:FUNCTION" in event_html(event, started=None)
+    assert "Make the step again" not in text_of(event_panel(nan_event()))

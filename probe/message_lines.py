@@ -1,0 +1,35 @@
+"""Lines of an event's message that mean more than their text: written by the probe, told apart by the page.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOVED: Final = "What moved, the first last: "
+"""Then what left its usual range, the newest first, with `EARLIER` between."""
+EARLIER: Final = " <- "
+BUNDLE: Final = "Bundle for dashboard replay: "
+"""Then the folder of a bundle that can be replayed."""
+
+
+def moves(message: str) -> list[str]:
+    """What left its usual range before the event, the earliest first; empty where nothing is said of it."""
+    for line in message.splitlines():
+        if line.startswith(MOVED):
+            return line.removeprefix(MOVED).split(EARLIER)[::-1]
+    return []
+
+
+def bundle(message: str) -> str | None:
+    """The folder of the event's bundle, where there is one that can be replayed."""
+    for line in message.splitlines():
+        if line.startswith(BUNDLE):
+            return line.removeprefix(BUNDLE)
+    return None
+
+
+def is_plain(line: str) -> bool:
+    """Whether a line is nothing but text."""
+    return not line.startswith((MOVED, BUNDLE))
