@@ -1,0 +1,84 @@
+"""A recovery on two ranks, where all do the same or none does anything; and one under a limit of memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import recovered_ranks
+import torch
+from journals import read_journal
+from recovered_ranks import BAD, STEPS
+
+from probe.wire import Event
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder)}
+    command = [sys.executable, recovered_ranks.__file__, str(folder)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (folder / "printed").write_text(ran.stdout, encoding="utf-8")
+    return folder
+
+
+def states(folder: Path, loop: str, rank: int) -> list[list[torch.Tensor]]:
+    loaded: list[list[torch.Tensor]] = torch.load(folder / f"{loop}-{rank}.pt")
+    return loaded
+
+
+def recoveries(folder: Path, loop: str, rank: int) -> list[Event]:
+    events = read_journal(folder / loop / "spool" / "ranks", rank).latest_events
+    return [event for event in events if event.kind == "recovery"]
+
+
+def are_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_averaged_gradients_are_skipped_on_every_rank(trained: Path) -> None:
+    here, there = states(trained, "averaged", 0), states(trained, "averaged", 1)
+    assert all(are_equal(one, other) for one, other in zip(here, there, strict=True))
+    assert are_equal(here[BAD], here[BAD - 1]) and not are_equal(here[BAD + 1], here[BAD])
+    for rank in (0, 1):
+        assert [(e.subject, e.step) for e in recoveries(trained, "averaged", rank)] == [("skip", BAD)]
+
+
+def test_loss_that_only_one_rank_sees_is_no_reason_to_skip(trained: Path) -> None:
+    here, there = states(trained, "bad loss alone", 0), states(trained, "bad loss alone", 1)
+    assert are_equal(here[-1], there[-1]) and not are_equal(here[BAD], here[BAD - 1])
+    for rank in (0, 1):
+        assert [e for e in recoveries(trained, "bad loss alone", rank) if e.step == BAD] == []
+
+
+def test_every_rank_goes_back_to_the_same_step(trained: Path) -> None:
+    here, there = states(trained, "rolled back", 0), states(trained, "rolled back", 1)
+    assert all(are_equal(one, other) for one, other in zip(here, there, strict=True))
+    # What was there before the update of the step before, whose loss one rank alone found bad.
+    assert are_equal(here[BAD], here[BAD - 2])
+    for rank in (0, 1):
+        (event,) = recoveries(trained, "rolled back", rank)
+        assert (event.subject, event.step) == ("rollback", BAD)
+
+
+def test_lack_of_memory_is_raised_on_where_others_would_wait(trained: Path) -> None:
+    for rank in (0, 1):
+        (event,) = recoveries(trained, "bad loss alone", rank)
+        assert (event.subject, event.step) == ("declined 1", STEPS)
+        assert "leaves the others waiting in a collective" in event.message
+
+
+def test_gradients_of_one_rank_are_declined_with_the_reason(trained: Path) -> None:
+    assert recoveries(trained, "never averaged", 0) == []
+    (event,) = recoveries(trained, "never averaged", 1)
+    assert (event.subject, event.severity, event.step) == ("declined", "warning", BAD)
+    assert "not averaged over the ranks" in event.message
+    assert not torch.isfinite(states(trained, "never averaged", 1)[BAD][0]).any()
+
+
+def test_step_under_a_real_limit_of_memory_is_skipped_and_the_next_one_trains(trained: Path) -> None:
+    printed = (trained / "printed").read_text(encoding="utf-8").splitlines()
+    assert printed == ["small 1024", "large skipped", "small 1024"]
