@@ -14,6 +14,9 @@ from fastapi.middleware.gzip import GZipMiddleware
 from .callbacks.events import register_events
 from .callbacks.page import register_page
 from .callbacks.rows import register_rows
+from .callbacks.watchpoints import register_watchpoints
+from .control import ControlDesk
+from .control_routes import add_control_routes
 from .layout import page_layout
 from .live import Hub
 from .packaged import packaged_file
@@ -38,12 +41,13 @@ _INDEX: Final = """<!DOCTYPE html>
 </html>"""
 
 
-def create_app(store: Store, hub: Hub, *, page: str, ingest: str) -> tuple[Dash, FastAPI]:
+def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str) -> tuple[Dash, FastAPI]:
     """Return the page and the FastAPI app that serves it.
 
     Args:
         store: Where runs are kept.
         hub: Feeds open pages.
+        desk: Takes requests to running trainings.
         page: Address of the page, without the token.
         ingest: Address that probes ship to.
     """
@@ -64,7 +68,9 @@ def create_app(store: Store, hub: Hub, *, page: str, ingest: str) -> tuple[Dash,
     register_page(app)
     register_events(app, store)
     register_rows(app, store)
+    register_watchpoints(app, desk)
     add_routes(server, store)
+    add_control_routes(server, store, desk)
     _add_live_feed(server, hub)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)

@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_open(commands)
     _add_replay(commands)
+    _add_resume(commands)
     _add_doctor(commands)
     return parser
 
@@ -176,6 +177,13 @@ def _add_replay(commands: Commands) -> None:
     )
     replay.add_argument("--json", action="store_true", help="one JSON object")
     replay.set_defaults(handler=_replay)
+
+
+def _add_resume(commands: Commands) -> None:
+    resume = commands.add_parser("resume", help="let a training go on that a watchpoint has paused")
+    _add_target(resume)
+    resume.add_argument("--rank", type=int, help="one rank only")
+    resume.set_defaults(handler=_resume)
 
 
 def _add_doctor(commands: Commands) -> None:
@@ -314,6 +322,14 @@ def _replay(arguments: argparse.Namespace) -> int:
     from .commands.replay import replay_bundle
 
     replay_bundle(arguments.bundle, entry=arguments.entry, as_json=arguments.json)
+    return 0
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from .commands.resume import resume_run
+
+    for line in resume_run(arguments.target, rank=arguments.rank):
+        print(line)
     return 0
 
 

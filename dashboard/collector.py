@@ -25,6 +25,7 @@ from probe.wire import (
     MAX_MESSAGE_BYTES,
     VERSION,
     Ack,
+    Answered,
     Batch,
     Challenge,
     Hello,
@@ -39,6 +40,7 @@ from probe.wire import (
     handshake_proof,
 )
 
+from .control import ControlDesk
 from .errors import AddressInUseError, DashboardError
 from .store.protocol import Store
 
@@ -82,6 +84,10 @@ class _Peer:
     heard: float = 0.0
     owed: set[StreamKey] = field(default_factory=set)
     """Streams to acknowledge after the next commit."""
+    takes_control: bool = False
+    """Whether it understands requests to the trainers."""
+    runs: set[str] = field(default_factory=set)
+    """Runs whose streams it has named."""
 
 
 class Collector:
@@ -92,6 +98,9 @@ class Collector:
         endpoint: ZeroMQ address to bind; port 0 takes a free one.
         secret: what helpers must prove to know, and are given proof of.
         on_change: called on the collector's thread after new records were queued; must not raise.
+
+    Attributes:
+        desk: requests to the trainers, which are sent to the helpers of their run.
     """
 
     def __init__(self, store: Store, *, endpoint: str, secret: bytes, on_change: Callable[[], None]) -> None:
@@ -99,6 +108,7 @@ class Collector:
         self._endpoint = endpoint
         self._secret = secret
         self._on_change = on_change
+        self.desk = ControlDesk()
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
         self._status = CollectorStatus()
         self._stopping = threading.Event()
@@ -153,6 +163,7 @@ class Collector:
     def stop(self) -> None:
         """Commit and acknowledge what has arrived, then close. Idempotent; waits 10 s at most."""
         self._stopping.set()
+        self.desk.close()
         if self._thread is not None:
             self._thread.join(10.0)
 
@@ -162,11 +173,24 @@ class Collector:
                 router.poll(_POLL_MS)
                 if self._drain(router):
                     self._on_change()
+                self._send_requests(router)
                 self._commit_if_due(router)
             self._commit(router)
         finally:
             router.close(linger=200)
             context.term()
+
+    def _send_requests(self, router: zmq.Socket[bytes]) -> None:
+        """Send what is asked of trainers to the helpers that ship their run."""
+        for control in self.desk.take_outbox():
+            helpers = [
+                identity
+                for identity, peer in self._peers.items()
+                if peer.proved and peer.takes_control and control.run in peer.runs
+            ]
+            for identity in helpers:
+                self._send(router, identity, control)
+            self.desk.note_sent(control.id, sum(identity in self._peers for identity in helpers))
 
     def _drain(self, router: zmq.Socket[bytes]) -> bool:
         """Take what has arrived; whether the store was given something."""
@@ -207,10 +231,14 @@ class Collector:
         """Take a proved peer's message; whether the store was given something."""
         peer.heard = time.monotonic()
         self._peers.move_to_end(identity)
+        if isinstance(message, Answered):
+            self.desk.note_answered(message)
+            return False
         if not isinstance(message, Position | Batch | Skip):
             self._refuse(router, identity, f"a helper does not send {type(message).__name__}")
             return False
         peer.owed.add(message.key)
+        peer.runs.add(message.key.run)
         try:
             if isinstance(message, Batch):
                 self._store.append(message.key, message.first_seq, message.records)
@@ -234,7 +262,9 @@ class Collector:
             return
         nonce = os.urandom(32)
         self._make_room()
-        self._peers[identity] = _Peer(nonce, hello.nonce, heard=time.monotonic())
+        self._peers[identity] = _Peer(
+            nonce, hello.nonce, heard=time.monotonic(), takes_control=hello.takes_control
+        )
         self._peers.move_to_end(identity)
         proof = handshake_proof(self._secret, "collector", nonce, hello.nonce)
         self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof))

@@ -37,5 +37,13 @@ ROW_SELECT: Final = "row-select"
 ROW_HEAD: Final = "row-head"
 ROW_TABLES: Final = "row-tables"
 
+WATCHPOINT_SUMMARY: Final = "watchpoint-summary"
+WATCHPOINT_COUNT: Final = "watchpoint-count"
+WATCHPOINT_LIST: Final = "watchpoint-list"
+WATCHPOINT_CONDITION: Final = "watchpoint-condition"
+WATCHPOINT_ACTION: Final = "watchpoint-action"
+WATCHPOINT_ADD: Final = "watchpoint-add"
+WATCHPOINT_RESUME: Final = "watchpoint-resume"
+
 EMPTY_STATE: Final = "empty-state"
 CHARTS: Final = "charts"

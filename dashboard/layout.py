@@ -23,6 +23,7 @@ from .views.heatmap import CIVIDIS, heatmap_axes
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
+from .views.watchpoint_panel import watchpoint_section
 
 
 def page_layout(*, page: str, ingest: str) -> Component:
@@ -269,6 +270,7 @@ def _charts() -> Component:
                     html.Div(event_table(), className="ns-card ns-table"),
                     *(plot for id_, plot in plots.items() if id_ not in first),
                     _logged_section(),
+                    watchpoint_section(),
                 ],
                 id="step-charts",
                 className="ns-charts",

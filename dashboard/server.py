@@ -170,7 +170,10 @@ class Server:
         from .security import SecurityMiddleware, access_rules
 
         assert self._hub is not None
-        dash, fastapi = create_app(self.store, self._hub, page=self.page, ingest=self._ingest)
+        assert self._collector is not None
+        dash, fastapi = create_app(
+            self.store, self._hub, self._collector.desk, page=self.page, ingest=self._ingest
+        )
         rules = access_rules(
             token=self._credentials.token,
             host=self._host,

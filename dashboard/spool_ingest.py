@@ -5,19 +5,22 @@ Called by `serve` at its start and every few seconds, on a thread of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from probe.helper import lock_owner, lock_path
 from probe.journal_reader import Chunk, Skipped, StreamFollower, list_runs, list_writers
-from probe.wire import StreamKey, StreamName
+from probe.rank_journals import generations
+from probe.wire import BATCH_BYTES, StreamKey, StreamName
 
 from .store.protocol import Store
 
 COMMIT_BYTES: Final = 8 * 1024**2
 _STREAMS: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
+PIECE_BYTES: Final = 64 * 1024
+"""Read of a rank's metrics before the next one has its turn: ranks are compared as they arrive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +100,33 @@ class SpoolIngest:
         )
 
     def _read_run(self, folder: Path) -> None:
-        for writer in list_writers(folder):
+        writers = list_writers(folder)
+        of_ranks = generations(writers)
+        for together in of_ranks:
+            for writer in together:
+                self._read(folder.name, writer, "events")
+            reading = {writer: self._pieces(folder.name, writer, "metrics") for writer in together}
+            while reading:
+                ended = [writer for writer, pieces in reading.items() if next(pieces, None) is None]
+                for writer in ended:
+                    del reading[writer]
+        for writer in set(writers).difference(*of_ranks):
             for stream in _STREAMS:
                 self._read(folder.name, writer, stream)
 
     def _read(self, run: str, folder: Path, stream: StreamName) -> None:
+        for _ in self._pieces(run, folder, stream):
+            pass
+
+    def _pieces(self, run: str, folder: Path, stream: StreamName) -> Iterator[int]:
+        """Read a stream to its end; yields after each piece."""
         key = StreamKey(run=run, writer=folder.name, stream=stream)
         follower = self._followers.get(key)
         if follower is None:
             start = self._store.position(key).next_seq
             follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start)
         stalled = False
-        while (found := follower.poll()) is not None:
+        while (found := follower.poll(PIECE_BYTES if stream == "metrics" else BATCH_BYTES)) is not None:
             if stream == "metrics":
                 # Frames mean nothing before their layout, which was written before them.
                 self._read(run, folder, "events")
@@ -120,6 +138,7 @@ class SpoolIngest:
             if stalled and expected <= found.first_seq:
                 return
             stalled = expected <= found.first_seq
+            yield follower.next_seq
 
     def _give(self, key: StreamKey, found: Chunk | Skipped) -> int:
         """Hand one piece to the store; return the number that it expects next."""

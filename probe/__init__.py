@@ -25,13 +25,25 @@ if TYPE_CHECKING:
     from .analysis.training_session import debug_training_session
     from .analysis.training_step import debug_training_step
     from .config import ProbeConfig
-    from .errors import AnomalyError
+    from .errors import AnomalyError, PolicyError
+    from .recovery.options import Recovery
+    from .recovery.policies import InputPolicy, OutputPolicy
+    from .recovery.robust_step import robust_training_step
+    from .recovery.safe_inference import safe_inference
+    from .rules.results import RuleResult
+    from .rules.step_view import StepView
     from .session import Probe, clip_gradients, watch
 
 __all__ = [
     "AnomalyError",
+    "InputPolicy",
+    "OutputPolicy",
+    "PolicyError",
     "Probe",
     "ProbeConfig",
+    "Recovery",
+    "RuleResult",
+    "StepView",
     "aio",
     "analyze_gradient_flow",
     "analyze_optimizer",
@@ -53,6 +65,8 @@ __all__ = [
     "get_training_summary",
     "inspect_model",
     "monitor_training_step",
+    "robust_training_step",
+    "safe_inference",
     "snapshot_parameters",
     "watch",
 ]
@@ -60,8 +74,14 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AnomalyError": "errors",
+    "InputPolicy": "recovery.policies",
+    "OutputPolicy": "recovery.policies",
+    "PolicyError": "errors",
+    "Recovery": "recovery.options",
     "Probe": "session",
     "ProbeConfig": "config",
+    "RuleResult": "rules.results",
+    "StepView": "rules.step_view",
     "analyze_gradient_flow": "analysis.gradient_flow",
     "analyze_optimizer": "analysis.optimizers",
     "analyze_tensor": "analysis.tensor",
@@ -82,6 +102,8 @@ _HOME = {
     "get_training_summary": "analysis.monitoring",
     "inspect_model": "analysis.inspection",
     "monitor_training_step": "analysis.monitoring",
+    "robust_training_step": "recovery.robust_step",
+    "safe_inference": "recovery.safe_inference",
     "snapshot_parameters": "analysis.parameters",
     "watch": "session",
 }

@@ -1,7 +1,7 @@
 """Watches a run's trainers from outside: which are alive, how much memory they take, which were killed.
 
-Called by the helper about once a second; writes `HostSample` records, and `hang` events of what only an
-outsider sees, into the helper's own `host` stream.
+Called by the helper about once a second; writes `HostSample` records, `hang` events of what only an outsider
+sees, and events of what only several ranks together show, into the helper's own `host` stream.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -19,6 +20,9 @@ from .journal import JournalWriter
 from .journal_reader import Chunk, StreamFollower, list_writers, read_stream
 from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
 from .wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode
+
+if TYPE_CHECKING:
+    from .rank_journals import RankJournals
 
 _CLOCK_TOLERANCE_S = 2.0
 """A process that began this much after its `RunStart` is another one that got the same process id."""
@@ -167,6 +171,9 @@ class Census:
         self._unwritten: list[Event] = []
         self._known_hangs: dict[str, Event] = {}
         """By the trainer's folder: the newest event of an earlier helper."""
+        self._known_of_ranks: list[Event] = []
+        self._ranks: RankJournals | None = None
+        """From the first trainer on that is one of several ranks."""
         self._known_over = self._read_over()
         self._began = time.time()
 
@@ -176,6 +183,12 @@ class Census:
         return [trainer.folder for trainer in self._trainers.values() if self._is_local(trainer)] + [
             self._own_folder
         ]
+
+    @property
+    def living(self) -> list[Path]:
+        """Folders of this host's trainers that have not ended."""
+        trainers = self._trainers.values()
+        return [one.folder for one in trainers if one.over_at is None and self._is_local(one)]
 
     @property
     def over_since(self) -> float | None:
@@ -201,11 +214,31 @@ class Census:
                     self._unwritten += trainer.news
                 elif trainer.over_at is not None:
                     trainer.over_at = known
-        if samples:
+        self._unwritten += self._compare_ranks()
+        if samples or self._unwritten:
             # On a full disk: the next second's sample says the same, and events are tried again with it.
             with contextlib.suppress(JournalError):
                 self._journal.append_many("host", [*map(encode, self._unwritten), *samples])
                 self._unwritten.clear()
+
+    def _compare_ranks(self) -> list[Event]:
+        """What the local ranks' journals show together, but for those that an earlier helper has seen end."""
+        local = [
+            trainer
+            for trainer in self._trainers.values()
+            if trainer.start is not None
+            and self._is_local(trainer)
+            and (trainer.start.rank, trainer.start.incarnation) not in self._known_over
+        ]
+        if self._ranks is None:
+            if not any(trainer.start and trainer.start.world_size > 1 for trainer in local):
+                return []
+            # numpy is a quarter of the helper's memory: it is not for runs of one rank.
+            from .rank_journals import RankJournals
+
+            self._ranks = RankJournals(self._run_folder, self._known_of_ranks)
+        over = [trainer.folder for trainer in local if trainer.over_at is not None]
+        return self._ranks.look([trainer.folder for trainer in local], over)
 
     def close(self) -> None:
         """Close the helper's own journal."""
@@ -223,6 +256,8 @@ class Census:
                 record = decode_record(data)
                 if isinstance(record, HostSample) and record.state != "running":
                     over[(record.rank, record.incarnation)] = record.time
+                elif isinstance(record, Event) and record.kind != "hang":
+                    self._known_of_ranks.append(record)
                 elif isinstance(record, Event):
                     self._known_hangs[f"{record.rank}-{record.incarnation}"] = record
         return over

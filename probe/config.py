@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -14,6 +14,8 @@ from .detectors.sampled_thresholds import SampledThresholds
 from .levels import Level as Level
 from .levels import Settings
 from .places import default_spool
+from .recovery.options import NonfiniteAction, Recovery, Strategy, as_recovery
+from .recovery.policies import InputPolicy, OutputPolicy, require_policy
 from .segments import is_folder_name
 from .watchdog import DEFAULT_HANG_S
 
@@ -60,6 +62,17 @@ class ProbeConfig:
     """Replay a failing step to find the op that made the first NaN or Inf."""
     max_replays: int = 5
     """Replays per run at most."""
+    replay_limit_s: float = 30.0
+    """A replay that takes longer is stopped, and says so; the training goes on."""
+    intended_infinities: Sequence[str] = ()
+    """Modules and ops whose infinities are meant, as masks are: no origin. Names, such as ``decoder.*.mask``
+    or ``masked_fill``."""
+    recovery: Recovery | NonfiniteAction | Strategy | None = None
+    """What is done before the update of a step whose loss or gradients are bad; nothing by default."""
+    input_policy: InputPolicy | None = None
+    """What the model may be called with in training; anything by default."""
+    output_policy: OutputPolicy | None = None
+    """What it may return."""
     bundles: int = 3
     """Bundles per run at most: folders that reproduce a failing step on another machine; 0 writes none."""
     bundle_inputs: bool = True
@@ -83,6 +96,10 @@ class ProbeConfig:
     stack_signal: bool = True
     """Take a free real-time signal (`faulthandler.register`), by which the helper gets stacks while C code
     holds Python's lock."""
+    pause_limit_s: float = 3600.0
+    """A training that a watchpoint has paused goes on by itself after so many seconds."""
+    pause_ranks: bool = False
+    """Pause also where other ranks then wait for this one, and may run into the time limit of a collective."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
 
@@ -95,6 +112,15 @@ class ProbeConfig:
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
         _require_at_least("max_replays", self.max_replays, 0)
+        _require_seconds("replay_limit_s", self.replay_limit_s)
+        _require_names("intended_infinities", self.intended_infinities)
+        object.__setattr__(self, "recovery", as_recovery(self.recovery))
+        require_policy("input_policy", self.input_policy, InputPolicy)
+        require_policy("output_policy", self.output_policy, OutputPolicy)
+        if self.recovery is not None and self.mode == "raise":
+            raise ValueError(
+                'mode="raise" ends at the step that recovery=... would go on from; choose one of them'
+            )
         _require_at_least("bundles", self.bundles, 0)
         _require_at_least("bundle_limit_bytes", self.bundle_limit_bytes, 1)
         if not isinstance(self.bundle_inputs, bool):
@@ -106,6 +132,9 @@ class ProbeConfig:
         _require_seconds("hang_seconds", self.hang_seconds)
         if not isinstance(self.stack_signal, bool):
             raise ValueError(f"stack_signal={self.stack_signal!r} must be True or False")
+        _require_seconds("pause_limit_s", self.pause_limit_s)
+        if not isinstance(self.pause_ranks, bool):
+            raise ValueError(f"pause_ranks={self.pause_ranks!r} must be True or False")
         if not isinstance(self.logger, logging.Logger | None):
             raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
 
@@ -172,6 +201,11 @@ def _require_one_of(option: str, value: object, allowed: tuple[str, ...]) -> Non
 def _require_seconds(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"{option}={value!r} must be a number of seconds above 0")
+
+
+def _require_names(option: str, value: object) -> None:
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{option}={value!r} must be a list of names of modules or ops")
 
 
 def _require_at_least(option: str, value: object, least: int) -> None:

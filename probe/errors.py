@@ -2,6 +2,7 @@
 
 ProbeError
 |-- AnomalyError        mode="raise": the only exception that detection sends into a training loop
+|   `-- PolicyError     an input or output policy with action "raise"; a ValueError, too
 |-- ReplayError         a replay that cannot go on; becomes the reason in its result
 |-- BundleError         a bundle that cannot be written, read or replayed; says why
 |-- WireError           bytes that are not a valid message or record
@@ -19,6 +20,12 @@ class AnomalyError(ProbeError):
     """Raised into the training loop at a critical event when `mode="raise"`."""
 
     # The one that users see: in a traceback it has the name under which they import it.
+    __module__ = "probe"
+
+
+class PolicyError(AnomalyError, ValueError):
+    """Raised out of the watched model's call where a policy of the user's asks for it."""
+
     __module__ = "probe"
 
 

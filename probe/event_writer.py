@@ -10,13 +10,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from .config import ProbeConfig
 from .detectors.advice import advice_for
 from .detectors.base import Finding
+from .events import make_event
 from .failure_texts import TEXT_LIMIT
 from .forensics.stacks import capture_stack
 from .recorder import Recorder
-from .wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks, event_id
+from .wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks
 
 _logger = logging.getLogger(__name__)
 _LOG_LEVELS: Final[Mapping[Severity, int]] = {
@@ -24,6 +27,9 @@ _LOG_LEVELS: Final[Mapping[Severity, int]] = {
     "warning": logging.WARNING,
     "info": logging.INFO,
 }
+_WHOLE_STACKS: Final = 20
+"""Events of one kind and subject whose stacks have the source around their lines."""
+_MAX_SUBJECTS: Final = 4096
 
 
 class EventWriter:
@@ -33,10 +39,18 @@ class EventWriter:
         self._start, self._model = start, model
         self._config, self._recorder = config, recorder
         self._logger = config.logger or _logger
+        self._told: dict[tuple[str, str], int] = {}
+        """How many events there were of each kind and subject."""
 
     def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
         """Write and log an event that is complete: of what is judged beside the steps' detectors."""
-        event = self._new_event(
+        self.write(self.make(finding, step, time, stack=stack))
+
+    def make(
+        self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame], ended: bool = True
+    ) -> Event:
+        """Make the event of a finding, which whoever asked has written."""
+        return self._new_event(
             finding.kind,
             finding.subject,
             step=step,
@@ -47,10 +61,14 @@ class EventWriter:
             propagated_to=list(finding.affected),
             stacks=Stacks(training_loop=list(stack)),
             advice=advice_for(finding.kind),
-            ended=True,
+            ended=ended,
         )
+
+    def write(self, event: Event, *, is_new: bool = True) -> None:
+        """Write a state of an event, and log the first one."""
         self._recorder.event(event)
-        self._announce(event)
+        if is_new:
+            self._announce(event)
 
     def note(
         self,
@@ -97,28 +115,18 @@ class EventWriter:
 
     def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
         """An event of this rank, with its deterministic id."""
-        identity = event_id(
-            run=self._start.run,
-            rank=self._start.rank,
-            incarnation=self._start.incarnation,
-            model=self._model,
-            kind=kind,
-            subject=subject,
-            step=step,
-        )
-        return Event(
-            id=identity,
-            run=self._start.run,
-            rank=self._start.rank,
-            incarnation=self._start.incarnation,
-            model=self._model,
-            kind=kind,
-            subject=subject,
-            step=step,
-            time=time,
-            last_step=step,
-            **fields,
-        )
+        if "stacks" in fields:
+            fields["stacks"] = self._bounded(kind, subject, fields["stacks"])
+        return make_event(self._start, self._model, kind, subject, step=step, time=time, **fields)
+
+    def _bounded(self, kind: str, subject: str, stacks: Stacks) -> Stacks:
+        """Leave out the source around the lines of what has come often: events are never evicted."""
+        key = (kind, subject)
+        count = self._told.get(key, 0) + 1
+        if count > _WHOLE_STACKS or (key not in self._told and len(self._told) >= _MAX_SUBJECTS):
+            return Stacks(**{name: _bare(getattr(stacks, name)) for name in stacks.__struct_fields__})
+        self._told[key] = count
+        return stacks
 
     def _announce(self, event: Event) -> None:
         """Tell Python logging, and in `mode="warn"` the warnings module."""
@@ -126,6 +134,10 @@ class EventWriter:
         self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":
             warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
+
+
+def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:
+    return [msgspec.structs.replace(frame, code="") for frame in frames]
 
 
 def evidence_of(finding: Finding) -> Evidence:

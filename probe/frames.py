@@ -147,6 +147,7 @@ def _module_fields(modules: ModuleStatistics | None) -> dict[str, Any]:
 def build_observation(measured: MeasuredStep) -> Observation:
     """Arrange one step for the detectors."""
     gradients, layout = measured.gradients, measured.layout
+    lowest, highest = _rates(measured.scalars)
     return Observation(
         step=measured.step,
         loss=measured.loss.value,
@@ -160,13 +161,25 @@ def build_observation(measured: MeasuredStep) -> Observation:
         parameter_names=layout.names,
         layer_names=layout.layer_names,
         layer_of=layout.layer_of,
+        lowest_rate=lowest,
+        highest_rate=highest,
     )
+
+
+def _rates(scalars: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """The lowest and the highest learning rate of all groups; None where none is known."""
+    rate = scalars.get("lr")
+    if rate is not None:
+        return rate, rate
+    rates = [value for name, value in scalars.items() if name.startswith("lr/")]
+    return (min(rates), max(rates)) if rates else (None, None)
 
 
 def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
     """Arrange successive quiet steps of one layout for the detectors."""
     layout = steps[0].layout
     missing = np.array([step.gradients.missing for step in steps])
+    lowest, highest = zip(*[_rates(step.scalars) for step in steps], strict=True)
     return ObservationBatch(
         steps=[step.step for step in steps],
         losses=[step.loss.value for step in steps],
@@ -178,6 +191,8 @@ def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
         parameter_names=layout.names,
         layer_names=layout.layer_names,
         layer_of=layout.layer_of,
+        lowest_rates=lowest,
+        highest_rates=highest,
     )
 
 
@@ -201,7 +216,7 @@ def build_sample(measured: MeasuredStep) -> Sample:
             **measured.scalars,
             **{name: read() for name, read in measured.logged.items()},
         },
-        modules=None if measured.modules is None else _module_sample(measured.modules),
+        modules=None if measured.modules is None else module_sample(measured.modules),
         inputs=measured.inputs,
         parameter_std=measured.parameter_std,
         is_matrix=measured.is_matrix,
@@ -211,8 +226,8 @@ def build_sample(measured: MeasuredStep) -> Sample:
     )
 
 
-def _module_sample(modules: ModuleStatistics) -> ModuleSample:
-    """One value per module; where a column has several calls of one, their maximum."""
+def module_sample(modules: ModuleStatistics) -> ModuleSample:
+    """Return one value per module; where a column has several calls of one, their maximum."""
     count = len(modules.modules)
     columns: dict[str, Floats] = {}
     for name, values in modules.columns.items():

@@ -81,6 +81,23 @@ class Guard:
             self._depth = 0
             self.spent_ns += min(_brief_clock_ns() - started_ns, _BRIEF_NS)
 
+    def attempt(
+        self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[R | None, Exception | None]:
+        """Call a function of the user's; return what it returned, and what it raised. Timed like ours."""
+        if self._depth == 0:
+            self._entered_ns = _clock_ns()
+        self._depth += 1
+        try:
+            return function(*args, **kwargs), None
+        except Exception as error:  # noqa: BLE001 - the user's code runs in there
+            return None, error
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._entered_ns is not None:
+                self.spent_ns += max(_clock_ns() - self._entered_ns, 0)
+                self._entered_ns = None
+
     def _switch_off(self, part: str) -> None:
         self.failures += 1
         self._off.add(part)

@@ -10,7 +10,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from .wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks, event_id
+from .events import make_event
+from .wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks
 
 State: TypeAlias = Literal["stuck", "stopped", "dead"]
 """The event's subject. `stuck`: it lives and does not train on. `stopped`: by a signal, until another lets it
@@ -76,26 +77,14 @@ def hang_event(
         frames: stack of the thread that trains.
         ended: whether it is over already.
     """
-    identity = event_id(
-        run=start.run,
-        rank=start.rank,
-        incarnation=start.incarnation,
-        model=model,
-        kind="hang",
-        subject=state,
-        step=step,
-    )
-    return Event(
-        id=identity,
-        run=start.run,
-        rank=start.rank,
-        incarnation=start.incarnation,
-        model=model,
+    return make_event(
+        start,
+        model,
+        "hang",
+        state,
         step=step,
         time=time,
-        kind="hang",
         severity=SEVERITY[state],
-        subject=state,
         message=message[:_TEXT_LIMIT],
         evidence=Evidence(
             value=idle_s,
@@ -104,7 +93,6 @@ def hang_event(
         ),
         stacks=Stacks(training_loop=list(frames)),
         advice=list(ADVICE[state]),
-        last_step=step,
         ended=ended,
     )
 

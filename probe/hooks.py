@@ -37,6 +37,10 @@ class Listener(Protocol):
         """Run `call(root, *args, **kwargs)`, the real forward, and return its result."""
         ...
 
+    def before_evaluation(self) -> None:
+        """The model, or a part of it, is about to be called with gradients disabled."""
+        ...
+
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """An outermost `torch.autograd.backward` begins."""
         ...
@@ -76,13 +80,17 @@ class Attachment:
     def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
         self._listener: Listener | None = listener
         self._steps = _OptimizerSteps(listener)
-        self._root_keys = [root_calls.add(root, listener) for root in roots]
+        self._root_keys = [root_calls.add(root, listener, listener.before_evaluation) for root in roots]
         _functions.add(listener)
 
     @property
     def in_trial(self) -> bool:
         """Whether a line search evaluates its closure again, after the step's own gradient was seen."""
         return self._steps.in_trial
+
+    def tell_before_closures(self, tell: Callable[[Optimizer], None]) -> None:
+        """Call `tell` with an optimizer whose step begins and will evaluate a closure before its update."""
+        self._steps.before_closure = tell
 
     @property
     def foreign_steps(self) -> int:
@@ -221,6 +229,7 @@ class _OptimizerSteps:
         self._in_closure = False
         self.in_trial = False
         self.foreign = 0
+        self.before_closure: Callable[[Optimizer], None] | None = None
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -254,6 +263,8 @@ class _OptimizerSteps:
         if closure is None:
             self._listener.before_step(optimizer)
             return None
+        if self.before_closure is not None:
+            self.before_closure(optimizer)
         wrapped = self._wrap_closure(closure, optimizer)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}

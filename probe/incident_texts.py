@@ -11,7 +11,7 @@ from .detectors.base import Finding
 from .forensics.origin import EITHER_KIND
 from .forensics.replay import Replay
 from .whereabouts import is_installed
-from .wire import StackFrame
+from .wire import StackFrame, is_in_derivative
 
 REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 """Kinds of events with a single origin, which a replay of the step can find."""
@@ -37,7 +37,8 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     if replay.value_kind not in (seen, EITHER_KIND):
         what = f"{seen} at step {step} began as {replay.value_kind}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
-    return f"{what} {where}{at_line(replay.forward)}, {origin.phase} ({origin.op})"
+    line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
+    return f"{what} {where}{line}, {origin.phase} ({origin.op})"
 
 
 def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:

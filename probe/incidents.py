@@ -244,7 +244,7 @@ class IncidentReporter(EventWriter):
             finding.subject,
             step=step,
             time=time,
-            micro_step=evidence.micro_step,
+            micro_step=evidence.micro_step if replay is None else _micro_step(replay, evidence),
             severity=finding.severity,
             message="\n".join(
                 [
@@ -304,6 +304,8 @@ class IncidentReporter(EventWriter):
             gradients={name: parameter.grad for name, parameter in evidence.parameters.items()},
             loss=evidence.loss,
             stage=evidence.stage,
+            limit_s=self._config.replay_limit_s,
+            intended=self._config.intended_infinities,
         )
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
@@ -336,6 +338,11 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
+
+
+def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:
+    """The one that the origin was found in; else the newest."""
+    return evidence.micro_step if replay.micro_step is None else replay.micro_step
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:

@@ -29,7 +29,7 @@ def measure_inputs(called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
         args: its positional arguments.
         kwargs: its keyword arguments.
     """
-    named = zip(_argument_names(called, len(args)), args, strict=True)
+    named = zip(argument_names(called, len(args)), args, strict=True)
     found = dict(_named_tensors([*named, *kwargs.items()], _DEPTH))
     if not found:
         return None
@@ -45,7 +45,7 @@ def measure_inputs(called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     )
 
 
-def _argument_names(called: nn.Module, count: int) -> list[str]:
+def argument_names(called: nn.Module, count: int) -> list[str]:
     """What the forward calls its positional arguments; ``args[0]`` where it takes any number."""
     try:
         parameters = inspect.signature(called.forward).parameters.values()

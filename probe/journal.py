@@ -73,6 +73,8 @@ class JournalWriter:
         self.folder = folder
         self._run, self._writer = run, writer
         self._closed = False
+        self.evicted = 0
+        """Metrics of this writer that were deleted to keep to the cap."""
         self._cap_bytes, self._segment_bytes = cap_bytes, segment_bytes
         self._streams: dict[StreamName, _Stream] = {
             name: _Stream(name) for name in ("events", "metrics", "host")
@@ -219,6 +221,7 @@ class JournalWriter:
         return [*sorted(earlier, key=lambda folder: int(folder.name.partition("-")[2])), self.folder]
 
     def _record_gap(self, first_seq: int, end_seq: int) -> None:
+        self.evicted += end_seq - first_seq
         reason = f"the journal reached its cap of {self._cap_bytes} bytes"
         gap = Gap(stream="metrics", first_seq=first_seq, end_seq=end_seq, reason=reason, time=time.time())
         with contextlib.suppress(JournalError):

@@ -22,6 +22,7 @@ from .wire import (
     VERSION,
     Ack,
     Challenge,
+    Control,
     Hello,
     Message,
     Proof,
@@ -91,7 +92,10 @@ class Link:
         except zmq.ZMQError:
             self.close()
             raise
-        self._greeted = self.send(Hello(version=VERSION, nonce=self._nonce))
+        self._greeted = self._greet()
+
+    def _greet(self) -> bool:
+        return self.send(Hello(version=VERSION, nonce=self._nonce, takes_control=True))
 
     def send(self, message: Message) -> bool:
         """Queue a message; False when the queue is full or there is no connection."""
@@ -101,11 +105,11 @@ class Link:
             return False
         return True
 
-    def pump(self, timeout_s: float) -> list[Ack]:
-        """Wait for the collector, at most `timeout_s`; do the handshake; return its acks."""
+    def pump(self, timeout_s: float) -> list[Ack | Control]:
+        """Wait for the collector, at most `timeout_s`; do the handshake; return its acks and requests."""
         if not self._greeted:
-            self._greeted = self.send(Hello(version=VERSION, nonce=self._nonce))
-        acks: list[Ack] = []
+            self._greeted = self._greet()
+        received: list[Ack | Control] = []
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         if self._monitor in ready:
             self._observe_connection()
@@ -114,8 +118,8 @@ class Link:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            acks.extend(self._receive(data))
-        return acks
+            received.extend(self._receive(data))
+        return received
 
     def close(self) -> None:
         """Close the socket and its monitor; what is queued is in the journal."""
@@ -130,13 +134,13 @@ class Link:
         elif self.established:
             self.failed = "the dashboard has gone"
 
-    def _receive(self, data: bytes) -> list[Ack]:
+    def _receive(self, data: bytes) -> list[Ack | Control]:
         try:
             message = decode_message(data)
         except WireError as error:
             self.failed = f"the dashboard sent what does not decode: {error}"
             return []
-        if isinstance(message, Ack) and self.ready:
+        if isinstance(message, Ack | Control) and self.ready:
             return [message]
         if isinstance(message, Challenge) and not self.ready:
             self._answer(message)

@@ -47,6 +47,8 @@ class OpenStep:
     settled_forwards: int = 0
     """How many of them there were at the last backward that succeeded."""
     backwards: int = 0
+    before_backward_ns: int = 0
+    """Before each backward, since the one before or the update: time in which no rank waits for another."""
     samples: int = 0
     loss: Tensor | None = None
     measured: TensorStatistics | None = None

@@ -103,8 +103,8 @@ class Recorder:
         self._wake = threading.Event()
         self._closed = False
         self._close_request: Callable[[], None] | None = None
-        self.watch: Watch | None = None
-        """To be set once; it looks at the training from the thread."""
+        self.watches: list[Watch] = []
+        """They look at the training from the thread; to be added by who starts the session."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
@@ -114,6 +114,11 @@ class Recorder:
     def has_helper(self) -> bool:
         """Whether a helper process looks at this one from outside."""
         return self._helper is not None
+
+    @property
+    def evicted(self) -> int:
+        """Frames of this incarnation that were deleted to keep the journal below its cap."""
+        return self._journal.evicted
 
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
@@ -159,8 +164,8 @@ class Recorder:
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_S)
         self._write_frames()
-        if self.watch is not None:
-            self._write_of_watch(self.watch.close())
+        for watch in self.watches:
+            self._write_of_watch(watch.close())
         with self._events_lock:
             self._write_events()
             self._count_unwritten()
@@ -198,8 +203,9 @@ class Recorder:
             self._wake.wait(WAKE_S)
             self._wake.clear()
             self._write_frames()
-            if self.watch is not None and (events := self.watch.look()):
-                self._write_of_watch(events)
+            for watch in self.watches:
+                if events := watch.look():
+                    self._write_of_watch(events)
             if self._close_request is not None:
                 self._close_request()
                 return

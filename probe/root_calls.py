@@ -33,6 +33,7 @@ _LONGEST_WAIT: Final = 128
 
 Watches = tuple["_Watch", ...]
 Call = Callable[..., Any]
+OnEvaluation = Callable[[], None]
 
 
 class CallListener(Protocol):
@@ -49,8 +50,10 @@ class CallListener(Protocol):
 class _Watch:
     """One model whose calls one listener wants to know of."""
 
-    def __init__(self, key: int, root: nn.Module, listener: CallListener) -> None:
-        self.key, self.listener = key, listener
+    def __init__(
+        self, key: int, root: nn.Module, listener: CallListener, on_evaluation: OnEvaluation | None = None
+    ) -> None:
+        self.key, self.listener, self.on_evaluation = key, listener, on_evaluation
         self.calls = 0
         """Since the last step."""
         self.is_looking = True
@@ -154,14 +157,15 @@ class RootCalls:
         """Whether nobody listens, nothing is wrapped and nothing remembered."""
         return not (self._watches or self._related or self._alive) and self._wrappers.is_empty
 
-    def add(self, root: nn.Module, listener: CallListener) -> int:
+    def add(self, root: nn.Module, listener: CallListener, on_evaluation: OnEvaluation | None = None) -> int:
         """Tell `listener` of the outermost calls in, of and around `root`; returns the key for `remove`.
 
         Args:
             root: the watched model, in the wrapper that the script uses, if any. Not referenced.
             listener: told of calls with gradients enabled, outside of a backward, not while compiling.
+            on_evaluation: told of a call with gradients disabled, before it; may not raise.
         """
-        return self._add(_Watch(self._new_key(), root, listener))
+        return self._add(_Watch(self._new_key(), root, listener, on_evaluation))
 
     def add_scout(self, listener: CallListener) -> int:
         """Tell `listener` of the outermost training calls of all modules, until `remove`."""
@@ -203,6 +207,9 @@ class RootCalls:
                 watches = self._guard.run("roots", self._classify, module) or ()
             if watches and not is_grad_enabled():
                 pulse.evaluations += 1
+                for watch in watches:
+                    if watch.on_evaluation is not None:
+                        watch.on_evaluation()
                 return call(module, *args, **kwargs)
             # Not in a backward (the recompute of a checkpoint), and not what `torch.jit.trace` records.
             if not watches or graph_task_id() != -1 or is_jit_tracing():

@@ -23,6 +23,11 @@ _STACK_FRAMES: Final = 64
 class SampleBank(Protocol):
     """The detectors of one model."""
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to say though nothing new was measured."""
+        ...
+
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind."""
         ...
@@ -38,6 +43,8 @@ class SampleJudge:
     def wants(self, measured: MeasuredStep) -> bool:
         """Whether a step has anything that steps usually have not, or none was judged for long."""
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
+            return True
+        if self._bank.has_news:
             return True
         # A clock that was set back is no reason to wait.
         return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S

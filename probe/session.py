@@ -21,7 +21,11 @@ from torch.optim.optimizer import Optimizer
 from .analysis.session_calls import AnalysisCalls
 from .config import Level, Mode, ProbeConfig, is_switched_off
 from .control import Command, SetFeatures, SetLevel
+from .control_watch import ControlWatch
+from .detectors.base import Finding
 from .errors import JournalError
+from .forensics.stacks import capture_stack
+from .gap_watch import GapWatch
 from .guard import Guard
 from .hang_watch import HangWatch
 from .incidents import IncidentReporter
@@ -30,6 +34,9 @@ from .log_values import deferred_float
 from .open_step import LogValue
 from .process_hooks import ProcessHooks
 from .recorder import Recorder
+from .rules.entry_points import add_installed_rules
+from .rules.rule_book import RuleBook
+from .rules.session_calls import RuleCalls
 from .run_facts import describe_run
 from .run_id import derive_run_id
 from .step_tracker import StepTracker
@@ -96,6 +103,11 @@ def running_session(model: nn.Module) -> Probe | None:
     return _sessions.get(id(unwrap(model)))
 
 
+def running_sessions() -> list[Probe]:
+    """Return the sessions that are recording, in the order in which they began."""
+    return list(_sessions.values())
+
+
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     """Clip a model's gradients to a global L2 norm; see `Probe.clip_gradients`.
 
@@ -107,7 +119,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     return session.clip_gradients(max_norm)
 
 
-class Probe(AnalysisCalls):
+class Probe(AnalysisCalls, RuleCalls):
     """One running session; made by `watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -164,14 +176,20 @@ class Probe(AnalysisCalls):
             incidents=probe._incidents,
             guard=probe._guard,
         )
-        recorder.watch = HangWatch(
-            start,
-            layout.record.model,
-            config=config,
-            recorder=recorder,
-            mark=tracker.mark,
-            last_step=lambda: tracker.last_step,
-        )
+        model_name, last_step = layout.record.model, lambda: tracker.last_step
+        recorder.watches += [
+            HangWatch(
+                start,
+                model_name,
+                config=config,
+                recorder=recorder,
+                mark=tracker.mark,
+                last_step=last_step,
+            ),
+            GapWatch(start, model_name, recorder=recorder, last_step=last_step),
+            ControlWatch(recorder.folder, tracker, probe._incidents),
+        ]
+        add_installed_rules(tracker.rules.add_rule, probe._guard)
         probe._key = id(naming_root)
         _sessions[probe._key] = probe
         probe._model_reference = weakref.ref(naming_root, lambda _: probe._let_go())
@@ -197,6 +215,9 @@ class Probe(AnalysisCalls):
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
         if self._tracker is not None:
             self._guard.run("log", self._tracker.log, dict(values))
+
+    def _rule_book(self) -> RuleBook | None:
+        return None if self._tracker is None else self._tracker.rules
 
     def _watched_model(self) -> nn.Module | None:
         return None if self._model_reference is None else self._model_reference()
@@ -299,6 +320,19 @@ class Probe(AnalysisCalls):
             samples=self._tracker.open_samples,
         )
 
+    def _record_finding(self, finding: Finding) -> None:
+        """Write an event of what a call of the user's found or did, at the step that is under way."""
+        if self._incidents is not None and self._tracker is not None:
+            step, stack = self._tracker.next_step, capture_stack()
+            self._guard.run("finding", self._incidents.report, finding, step, time.time(), stack=stack)
+
+    def _optimizers(self) -> list[Optimizer]:
+        """Those that were seen to update the watched model."""
+        return [] if self._tracker is None else self._tracker.optimizers
+
+    def _is_updated_by(self, optimizer: Optimizer) -> bool:
+        return self._tracker is not None and self._tracker.owns(optimizer)
+
     def _close(self, outcome: str) -> None:
         self._stop_watching()
         self._finish(outcome)
@@ -318,6 +352,7 @@ class Probe(AnalysisCalls):
         _unfinished.append(self)
         _sessions.pop(self._key, None)
         self._model_reference = None
+        self._tracker.rules.end_pauses()
         self._tracker.stop()
         if not _sessions:
             _process.release()
@@ -332,6 +367,7 @@ class Probe(AnalysisCalls):
             return
         self._tracker.close()
         if self._incidents is not None and self._tracker.last_step is not None:
+            self._guard.run("close", self._tracker.rules.close, self._tracker.last_step, time.time())
             self._guard.run("close", self._incidents.close, step=self._tracker.last_step, time=time.time())
         self._recorder.close(
             outcome="exception" if outcome == "exception" else "finished",

@@ -18,6 +18,7 @@ from typing import Final
 import zmq
 
 from .census import Census
+from .control_relay import ControlRelay
 from .journal_reader import Chunk, Skipped, StreamFollower
 from .link import Link, find_target
 from .wire import Ack, Batch, Position, Skip, StreamKey, StreamName
@@ -133,6 +134,7 @@ class Shipper:
         self._connect = connect
         self._linger_s = linger_s
         self._census = Census(run_folder)
+        self._relay = ControlRelay()
         self._lanes: dict[tuple[str, StreamName], Lane] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._link: Link | None = None
@@ -180,8 +182,11 @@ class Shipper:
             return False
         self._receive(0.0)
         self._judge_link()
+        answered = self._relay.poll()
         if self._link is None or not self._link.ready:
             return False
+        for message in answered:
+            self._link.send(message)
         self._ask_positions(self._link)
         for lane in self._lanes.values():
             lane.resend_if_stalled()
@@ -207,9 +212,12 @@ class Shipper:
         """Take in what the collector says, waiting for it at most `timeout_s`."""
         if self._link is None:
             return
-        for ack in self._link.pump(timeout_s):
+        for message in self._link.pump(timeout_s):
             self._heard, self._backoff_s = time.monotonic(), 0.1
-            self._take_ack(ack)
+            if isinstance(message, Ack):
+                self._take_ack(message)
+            elif message.run == self._run_folder.name:
+                self._relay.begin(message, self._census.living)
 
     def _take_ack(self, ack: Ack) -> None:
         lane = self._lanes.get((ack.key.writer, ack.key.stream))

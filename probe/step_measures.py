@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from . import torch_private
 from .budget import Budget
 from .calibration import Calibration
 from .closer_look import STEPS, CloserLook
@@ -86,6 +87,11 @@ class StepMeasures:
         self._added: dict[str, float] | None = None
 
     @property
+    def settings(self) -> Settings:
+        """What the user has asked for; a closer look measures more for a while."""
+        return self._settings
+
+    @property
     def is_off(self) -> bool:
         """Whether nothing is to be looked at, not even for NaN and Inf, until a command says otherwise."""
         return self._settings.level == "off"
@@ -103,7 +109,7 @@ class StepMeasures:
     def begin_forward(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """A training forward begins at a step that is `observed`."""
         self._observed_from_ns = self._guard.spent_so_far_ns()
-        if self.due.activations and self._inputs is None:
+        if self.due.activations and self._inputs is None and not torch_private.in_transform():
             self._inputs = self._guard.run("inputs", measure_inputs, called, args, kwargs)
         due = [name for name, period in self.due.periods().items() if period]
         self._observer.begin_forward(due, called, args, kwargs)

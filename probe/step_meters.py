@@ -54,6 +54,11 @@ class StepMeters:
             return None
         return StepTime(step_ns=now_ns - previous_ns, own_ns=own_ns, failures=self._guard.failures)
 
+    def leave_out(self, ns: int) -> None:
+        """Count so much less to the step under way: a pause is no part of it."""
+        if self._previous_ns is not None:
+            self._previous_ns += ns
+
     def read_memory(self) -> dict[str, float]:
         """Memory in bytes, where there is a new reading; nothing otherwise."""
         scalars: dict[str, float] = {}

@@ -20,7 +20,10 @@ from torch.optim.optimizer import Optimizer
 from .clipping import clip_open_step, note_clipping
 from .config import ProbeConfig
 from .control import Command
+from .detectors.overfitting import LOGGED_NAMES
 from .detectors.sampled_bank import SampledDetectorBank
+from .errors import PolicyError
+from .evaluation import SERIES, EvaluationLoss
 from .failure_texts import is_out_of_memory
 from .forensics.capture import RootCapture
 from .forensics.replay import is_replaying
@@ -31,8 +34,14 @@ from .hooks import attach
 from .host_copy import is_capturing
 from .incidents import IncidentReporter, StepEvidence
 from .layout import ModelLayout, unwrap
+from .levels import Settings
+from .loss_shapes import pairs_in_loss
 from .open_step import LogValue, OpenStep
 from .recorder import Recorder
+from .recovery.enforcement import Enforcement
+from .recovery.options import as_recovery
+from .recovery.step_recovery import StepRecovery
+from .rules.rule_book import RuleBook
 from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
 from .step_meters import StepMeters
@@ -40,6 +49,7 @@ from .step_writer import StepWriter
 from .training_loop import TrainingLoop
 from .watchdog import LoopMark, pulse
 from .watched_model import WatchedModel
+from .wiring_watch import WiringWatch
 
 _logger = logging.getLogger(__name__)
 _STACK_FRAMES: Final = 256
@@ -64,24 +74,57 @@ class StepTracker:
         bank = SampledDetectorBank(config.sampled_thresholds)
         incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
+        self._wiring = WiringWatch(
+            self._model,
+            bank.wiring,
+            lambda: self._measures.optimizers,
+            updates=bank.updates,
+            not_updated=bank.not_updated,
+            guard=guard,
+        )
+        meters = StepMeters(guard, recorder)
         self._writer = StepWriter(
             self._model,
             self._measures,
-            StepMeters(guard, recorder),
+            meters,
             config=config,
             recorder=recorder,
             incidents=incidents,
             guard=guard,
             samples=SampleJudge(bank, incidents),
+            wiring=self._wiring,
         )
+        self.rules = self._writer.rules = RuleBook(
+            self._model, meters, config=config, recorder=recorder, incidents=incidents, guard=guard
+        )
+        """The user's watchpoints and rules."""
         self._loop = TrainingLoop(self._model, self._measures, self._writer, config=config, recorder=recorder)
+        self._evaluation = EvaluationLoss(guard)
+        self._loss_shapes = bank.loss_shapes
         self._clearing = ClearingWatch(self._model, bank.accumulation)
         self.mark = LoopMark()
         """Where the training loop is, for who watches over it."""
         self._root_is_open = self._has_told_of_capture = False
         self._failed: tuple[BaseException, RootCapture] | None = None
         """What the newest forward raised, if it did; until the next one begins."""
+        self._recovery = self._make_recovery(config, incidents)
+        self._policies = Enforcement.of(config, layout.record.model, incidents=incidents, guard=guard)
         self._attachment = self._loop.attachment = attach(self, [root])
+        if self._recovery is not None:
+            self._attachment.tell_before_closures(self._recovery.before_closure)
+
+    def _make_recovery(self, config: ProbeConfig, incidents: IncidentReporter) -> StepRecovery | None:
+        options = as_recovery(config.recovery)
+        if options is None:
+            return None
+        self._writer.recovery = StepRecovery(
+            options,
+            self._model,
+            incidents=incidents,
+            guard=self._guard,
+            optimizers=lambda: self._measures.optimizers,
+        )
+        return self._writer.recovery
 
     # -- Listener
 
@@ -97,15 +140,27 @@ class StepTracker:
         pulse.beats += 1
         if self._root_is_open or self._looks_away():
             return call(root, *args, **kwargs)
+        policies = self._policies
+        if policies is not None:
+            args, kwargs = policies.check_inputs(root, args, kwargs, self.next_step)
+        if not root.training:
+            self._evaluation.begin(with_gradients=True)
+        elif self._evaluation.is_open:
+            self._end_evaluation()
         self._failed = None
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
         observed = self._measures.observed
         if observed:
             self._guard.run("measures", self._measures.begin_forward, root, args, kwargs)
+        is_followed = self._wiring.wants_calls
+        if is_followed:
+            self._guard.run("wiring", self._wiring.begin_call, root, args, kwargs)
         self._root_is_open = True
         try:
             output = call(root, *args, **kwargs)
         except BaseException as error:
+            if is_followed:
+                self._guard.run("wiring", self._wiring.end_call, None, raised=True)
             if observed:
                 self._guard.run("measures", self._measures.end_forward, None, raised=True)
             if capture is not None:
@@ -117,20 +172,41 @@ class StepTracker:
             self._root_is_open = False
         if observed:
             self._guard.run("measures", self._measures.end_forward, output)
+        if is_followed:
+            self._guard.run("wiring", self._wiring.end_call, output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
-        return output
+        return output if policies is None else self._checked_output(policies, output, capture)
+
+    def _checked_output(self, policies: Enforcement, output: Any, capture: RootCapture | None) -> Any:
+        """What the script gets of what a forward returned; raises where a policy says so."""
+        try:
+            return policies.check_output(output, self.next_step)
+        except PolicyError:
+            if capture is not None:
+                self._guard.run("capture", self._loop.open.forget, capture)
+            raise
+
+    def before_evaluation(self) -> None:
+        """Listen to the losses that follow; a checkpoint's forward has no gradients either."""
+        if not self._root_is_open and not self._looks_away():
+            self._evaluation.begin(with_gradients=False)
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
         pulse.beats += 1
         if self._looks_away():
             return
+        self._evaluation.note_backward()
         if not self._clearing.is_over:
             self._guard.run_brief("clearing", self._clearing.before_backward)
         if self._loop.is_foreign_backward():
             return
+        if not self._loss_shapes.is_over:
+            self._guard.run("loss shapes", self._look_at_loss, tensors)
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
+        if self._recovery is not None:
+            self._recovery.begin_backward(is_judged=self._loop.finished_early)
 
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
@@ -144,6 +220,8 @@ class StepTracker:
         pulse.owner = self.mark
         if self.mark.wanted:
             self.mark.take(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
+        if self._wiring.wants_backward:
+            self._guard.run("wiring", self._wiring.after_backward)
         self._guard.run("step", self._loop.end_backward, tensors)
         if self._writer.anomaly is not None:
             self._raise_anomaly()
@@ -180,12 +258,16 @@ class StepTracker:
             return
         self._guard.run("step", self._loop.finish_at_optimizer, optimizer)
         self._raise_anomaly()
+        if self._recovery is not None:
+            self._recovery.before_update(optimizer)
         if self._measures.due.update_ratios:
             self._guard.run("measures", self._measures.before_update, optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Look at what the update did, and let go of the step's inputs."""
         pulse.beats += 1
+        if self._recovery is not None:
+            self._recovery.after_update()
         self._loop.open.captures.clear()
         if not self._clearing.is_over:
             self._guard.run_brief("clearing", self._clearing.after_step, optimizer, self._writer.last_step)
@@ -196,6 +278,8 @@ class StepTracker:
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Give values to the most recent backward; too late for its frame, they get one of their own."""
+        if not LOGGED_NAMES.isdisjoint(values):
+            self._evaluation.switch_off()
         if self._loop.open.backwards:
             self._loop.open.logged |= values
         elif self._writer.has_pending:
@@ -228,6 +312,11 @@ class StepTracker:
         self._guard.run("step", self._writer.judge_waiting)
 
     @property
+    def settings(self) -> Settings:
+        """What is measured how often, as it was asked for last; from any thread."""
+        return self._measures.settings
+
+    @property
     def optimizers(self) -> list[Optimizer]:
         """Those that were seen to update the watched model."""
         return self._measures.optimizers
@@ -257,10 +346,14 @@ class StepTracker:
     def stop(self) -> None:
         """Remove every hook; what is pending is kept for `close`. Idempotent."""
         self._attachment.detach()
+        self._stop_recovery()
+        self._end_evaluation()
 
     def detach(self) -> None:
         """Remove every hook and forget what is pending; idempotent."""
         self._attachment.detach()
+        self._stop_recovery()
+        self._evaluation.abandon()
         self._failed = None
         self._writer.forget()
         self._measures.stop()
@@ -268,12 +361,28 @@ class StepTracker:
 
     def close(self) -> None:
         """Remove every hook and write what is pending; idempotent."""
-        self._attachment.detach()
+        self.stop()
         self._failed = None
         self._guard.run("step", self._writer.judge_waiting)
         self._guard.run("step", self._writer.write_pending)
+        if self._policies is not None:
+            self._policies.close(self.next_step)
         self._guard.run("measures", self._measures.stop)
         self._loop.open = OpenStep()
+
+    def _stop_recovery(self) -> None:
+        if self._recovery is not None:
+            self._recovery.stop()
+
+    def _look_at_loss(self, tensors: Any) -> None:
+        sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
+        self._loss_shapes.note(pairs_in_loss(tensors, sizes))
+
+    def _end_evaluation(self) -> None:
+        """Give the newest step the loss of the evaluation that is over, where one was seen."""
+        mean = self._evaluation.end()
+        if mean is not None:
+            self._guard.run(SERIES, self.log, {SERIES: mean})
 
     def _looks_away(self) -> bool:
         """Whether what happens now is no part of a training step, or must not be touched."""

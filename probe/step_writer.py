@@ -24,6 +24,7 @@ from .observation.context import describe_outputs
 from .open_step import LogValue, OpenStep, why_not_replayable
 from .recorder import Recorder
 from .recovery.step_recovery import StepRecovery
+from .rules.rule_book import RuleBook
 from .sample_judge import SampleJudge
 from .stages import Stage
 from .statistics import TensorStatistics
@@ -32,6 +33,7 @@ from .step_meters import StepMeters
 from .update_meter import UpdateRatios
 from .watched_model import WatchedModel
 from .wire import Frame
+from .wiring_watch import WiringWatch
 
 _WAITING_STEPS: Final = 32
 _WAITING_NS: Final = 500_000_000
@@ -52,6 +54,8 @@ class FinishedStep(NamedTuple):
     was_scaled: bool
     is_early: bool = False
     """Whether it is judged right after a backward or before clipping, not at the update."""
+    is_updated: bool = False
+    """Whether an update that no hook told of was made already."""
 
 
 class StepWriter:
@@ -61,6 +65,7 @@ class StepWriter:
         last_step: number of the newest finished step; None before the first.
         anomaly: what `mode="raise"` has to raise, once the guard is left.
         recovery: what acts before the update of a bad step, where the user asked for it.
+        rules: the user's watchpoints and rules.
     """
 
     def __init__(
@@ -74,11 +79,13 @@ class StepWriter:
         incidents: IncidentReporter,
         guard: Guard,
         samples: SampleJudge,
+        wiring: WiringWatch,
     ) -> None:
         self._model, self._measures, self._meters = model, measures, meters
-        self._samples = samples
+        self._samples, self._wiring = samples, wiring
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
+        self.rules: RuleBook | None = None
         self.recovery: StepRecovery | None = None
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
         self._leaks = LeakWatch.of_this_process()
@@ -92,10 +99,14 @@ class StepWriter:
     def finish(self, finished: FinishedStep) -> None:
         """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
         measured = self._measured(finished)
+        if not self._wiring.is_over(measured.layout):
+            self._guard.run_brief("wiring", self._note_wiring, finished, measured)
         self._incidents.black_box.keep(measured.step, finished.opened.captures)
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
         recovery = self.recovery
         if self._raises or not measured.is_quiet or (recovery is not None and recovery.judges_explosions):
+            if not (measured.is_quiet or finished.is_updated) and measured.parameter_norm is None:
+                self._guard.run("parameter_norms", self._look_at_parameters, measured)
             self.judge_waiting()
             self._incidents.kinds = frozenset()
             self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured))
@@ -113,6 +124,35 @@ class StepWriter:
         if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
             self._guard.run("memory_leak", self._follow_memory, measured)
         self._end(measured)
+        if self.rules is not None and self.rules.has_early:
+            self._follow_watchpoints(finished, measured, self.rules)
+
+    def _follow_watchpoints(self, finished: FinishedStep, measured: MeasuredStep, rules: RuleBook) -> None:
+        """Judge what can be judged before the update, and wait where a watchpoint asks for it."""
+        evidence = None if finished.is_updated else lambda: self._evidence(finished, measured)
+        self._guard.run("rules", rules.before_update, measured, evidence)
+        if rules.wants_pause:
+            # Who looks at the page meanwhile sees the step.
+            self.judge_waiting()
+            self.write_pending()
+            rules.hold()
+
+    def _note_wiring(self, finished: FinishedStep, measured: MeasuredStep) -> None:
+        """Tell which parameters were not reached, and whether an update follows."""
+        self._wiring.note_step(
+            measured.step,
+            finished.gradients.missing,
+            layout=measured.layout,
+            had_backward=finished.opened.backwards > 0,
+            is_update=not finished.is_early,
+            is_zero=not finished.gradients.max_abs.any(),
+        )
+
+    def _look_at_parameters(self, measured: MeasuredStep) -> None:
+        """Parameters that are bad already are why the step is, and not what it computes of them."""
+        parameters = self._model.measure_parameters()
+        if not parameters.is_finite:
+            measured.parameter_norm = parameters.norm
 
     def _follow_memory(self, measured: MeasuredStep) -> None:
         """Have memory watched; a look at all objects makes the step an unusual one, as a replay does."""
@@ -180,9 +220,14 @@ class StepWriter:
         """Hand the newest frame to the recorder: nothing can be added any more."""
         pending, self._pending = self._pending, None
         if pending is not None:
+            rules = self.rules
+            if rules is not None and rules.has_late:
+                self._guard.run("rules", rules.after_step, pending)
             self._recorder.frame(pending)
             if self._samples.wants(pending):
                 self._guard.run("detectors of samples", self._samples.take, pending)
+            if rules is not None and rules.wants_pause:
+                rules.hold()
 
     def forget(self) -> None:
         """Drop what has not been written."""
@@ -194,6 +239,8 @@ class StepWriter:
         scalars = self._clip_scalars(opened) if due.clipping else {}
         if due.memory:
             scalars |= self._meters.read_memory()
+        if opened.before_backward_ns:
+            scalars["before_backward_s"] = opened.before_backward_ns / 1e9
         return MeasuredStep(
             step=finished.step,
             time=time.time(),

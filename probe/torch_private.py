@@ -113,6 +113,19 @@ def is_custom_node(node: Any) -> bool:
     return isinstance(node, BackwardCFunction)
 
 
+def forward_code(node: Any) -> types.CodeType | None:
+    """The code of the forward of a user's `autograd.Function`, by its node; None where torch cannot say."""
+    if not is_custom_node(node):
+        return None
+    forward = getattr(getattr(type(node), "_forward_cls", None), "forward", None)
+    return getattr(forward, "__code__", None)
+
+
+def is_engine(code: types.CodeType) -> bool:
+    """Whether a frame with this code is the innermost of Python before autograd's engine runs."""
+    return code.co_name == "_engine_run_backward"
+
+
 def node_name(node: Any) -> str:
     """Name of an autograd node such as ``SqrtBackward0``; a user's Function gives its class name."""
     name: str = node.name() if callable(getattr(node, "name", None)) else type(node).__name__
@@ -121,6 +134,14 @@ def node_name(node: Any) -> str:
 
 is_functorch_wrapped: Callable[[Tensor], bool] = _is_functorch_wrapped or (lambda _: False)
 """Whether a tensor belongs to a `torch.func` transform (vmap, grad); False where torch cannot say."""
+
+
+_transform_level: Callable[[], int | None] | None = symbol("_functorch", "maybe_current_level")
+
+
+def in_transform() -> bool:
+    """Whether a `torch.func` transform runs: what ops return then, ours included, has no memory to read."""
+    return _transform_level is not None and _transform_level() is not None
 
 
 def version_of(tensor: Tensor) -> int | None:
@@ -154,6 +175,11 @@ def storage_bytes(tensor: Tensor) -> int:
 def is_view(tensor: Tensor) -> bool:
     """Whether autograd tracks the tensor as a view of another."""
     return tensor._is_view()
+
+
+def is_made_up_zero(tensor: Tensor) -> bool:
+    """Whether a tensor is a ZeroTensor, which has a shape and no memory; they occur inside a backward."""
+    return bool(tensor._is_zerotensor())
 
 
 _has_cuda: Final = hasattr(torch._C, "_cuda_getDeviceCount")

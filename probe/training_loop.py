@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from typing import Any
 
 from torch import Tensor, nn
@@ -65,6 +66,8 @@ class TrainingLoop:
         self._model, self._measures, self._writer = model, measures, writer
         self._config, self._recorder = config, recorder
         self._foreign_steps_seen = 0
+        self._free_since_ns = 0
+        """When the newest backward or step ended; 0 before the first."""
         self._has_called_root = False
 
     @property
@@ -105,7 +108,8 @@ class TrainingLoop:
 
     def _finish_unseen(self) -> None:
         gradients = self.open.measured or self.open.after_backward
-        self._finish(stage_optimizer=None, step=self.counter.at_step(0), gradients=gradients)
+        step = self.counter.at_step(0)
+        self._finish(stage_optimizer=None, step=step, gradients=gradients, is_updated=True)
 
     def _forget_failed_backward(self) -> None:
         """Take back a backward that raised, with the forwards that led to it."""
@@ -142,6 +146,8 @@ class TrainingLoop:
         if self._measures.observed:
             self._measures.begin_backward()
         opened = self.open
+        if self._free_since_ns and torch_private.is_distributed():
+            opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
         self.backward = RunningBackward(
             opened,
             threading.get_ident(),
@@ -188,6 +194,7 @@ class TrainingLoop:
 
     def end_backward(self, tensors: Any) -> None:
         """It has returned: a micro-step is complete."""
+        self._free_since_ns = time.perf_counter_ns()
         if self._has_passed_us_by(tensors):
             self._take_back_backward()
             return
@@ -271,6 +278,7 @@ class TrainingLoop:
         step: int,
         gradients: TensorStatistics | None = None,
         stage: Stage | None = None,
+        is_updated: bool = False,
     ) -> None:
         """Make the step's frame and have it judged."""
         if not torch_private.in_backward():
@@ -286,8 +294,10 @@ class TrainingLoop:
             is_distributed=self._model.is_reduced,
             is_sharded=self._model.is_sharded,
         )
-        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled)
+        is_early = stage_optimizer is None
+        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated)
         self._writer.finish(finished)
         self.attachment.note_step()
         if new_layout := self._model.follow():
             self._recorder.event(new_layout)
+        self._free_since_ns = time.perf_counter_ns()

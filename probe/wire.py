@@ -40,6 +40,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 SourceText = Annotated[str, msgspec.Meta(max_length=65536)]
 RunId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 WriterId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")]
 
 
@@ -208,6 +209,7 @@ SCALARS: Final[dict[str, str]] = {
     "step_time_added": "the probe's part of the step time by comparison with plain steps, as a fraction",
     "step_time_added_half_width": "half the width of its 95 % interval",
     "step_time_s": "wall-clock seconds since the previous frame",
+    "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
     "samples": "first dimension of the first input, summed over the micro-steps",
     "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
     "probe_failures": "failures of the probe's own code, which switched a part of it off",
@@ -360,6 +362,8 @@ class Hello(_Struct, tag="hello", tag_field="m", frozen=True, kw_only=True):
 
     version: int
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    takes_control: bool = False
+    """Whether the helper understands `Control`; an older one would take it for garbage."""
 
 
 class Challenge(_Struct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
@@ -406,13 +410,32 @@ class Ack(_Struct, tag="ack", tag_field="m", frozen=True, kw_only=True):
     next_seq: Count
 
 
+class Control(_Struct, tag="control", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: what a person asks of the run's trainers. Answered by one `Answered`."""
+
+    id: RequestId
+    run: RunId
+    rank: Count | None = None
+    """None asks every rank."""
+    request: Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
+    """An encoded `control_messages.Ask`; the trainer decodes it."""
+
+
+class Answered(_Struct, tag="answered", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: what this host's trainers have answered to a `Control`."""
+
+    id: RequestId
+    answers: Annotated[list[tuple[WriterId, bytes | None]], msgspec.Meta(max_length=100_000)]
+    """Each trainer with its encoded `control_messages.Answer`; None where there was none in time."""
+
+
 class Refused(_Struct, tag="refused", tag_field="m", frozen=True, kw_only=True):
     """Collector -> helper: why it will not talk (wrong version, wrong secret, malformed message)."""
 
     reason: Text
 
 
-Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Refused
+Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Answered | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _record_decoder = msgspec.msgpack.Decoder(Record)

@@ -28,6 +28,9 @@ FROM_PROBE = {
     "rank_journals",
     "rank_watch",
     "message_lines",
+    "control_messages",
+    "control_files",
+    "rules",
 }
 """What the dashboard may use of the probe; `helper` for its lock alone, which says that a helper is alive,
 and `module_frames` and `magnitude_bins`, which are numpy alone, because a frame's module columns and

@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from probe.event_json import event_json
+from probe.helper import lock_owner, lock_path
+from probe.journal_reader import list_segments, list_writers, run_folder_bytes
+from probe.rank_journals import events_of_ranks
 from probe.wire import Event
 
-from ..runs import JournalEvents, read_events, resolve_runs
+from ..runs import JournalEvents, RunFolder, read_events, resolve_runs
 from ..views import event_facts as facts
+
+_READ_AGAIN_BYTES: Final = 64 * 1024**2
+"""Journals up to this size are compared even while a helper does so, which is up to a second behind."""
 
 
 def load_events(target: str) -> JournalEvents:
-    """Read the events of RUN|SPOOL.
+    """Read the events of RUN|SPOOL, and what its ranks' journals show together where nobody has watched them.
 
     Raises:
         DashboardError: the argument names no spool and no run.
     """
-    return read_events([run.path for run in resolve_runs(target)])
+    runs = resolve_runs(target)
+    recorded = read_events([run.path for run in runs])
+    added = [event for run in runs for event in _of_ranks(run, recorded)]
+    events = sorted([*recorded.events, *added], key=facts.event_order)
+    return replace(recorded, events=tuple(events))
+
+
+def _of_ranks(run: RunFolder, recorded: JournalEvents) -> list[Event]:
+    """What the ranks show together and no helper has written: it has the same ids as that of a helper."""
+    if _was_watched(run):
+        return []
+    known = {event.id: event for event in recorded.events if event.run == run.run}
+    return [event for event in events_of_ranks(run.path, known.values()) if event.id not in known]
+
+
+def _was_watched(run: RunFolder) -> bool:
+    """Whether one helper has seen all ranks, and has said of them what there is, or soon will have."""
+    helpers = [writer for writer in list_writers(run.path) if list_segments(writer, "host")]
+    if len(helpers) != 1:
+        return False
+    is_at_work = lock_owner(lock_path(helpers[0])) is not None
+    return not is_at_work or run_folder_bytes(run.path) > _READ_AGAIN_BYTES
 
 
 def json_lines(events: Sequence[Event]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from .histograms import histogram_mark, histogram_subjects, plan_histograms, rea
 from .ingest import Intake, decode
 from .protocol import GapRange, Heatmap, MagnitudeHistogram, RunSummary, StepRange, StreamPosition
 from .queries import Snapshot, read_scalars
+from .rank_events import RankEvents
 from .schema import FILE_NAME, open_cursor, open_database
 from .writer import Writer
 
@@ -71,6 +72,7 @@ class DuckStore:
         self._raw_steps = raw_steps
         self._writer = Writer(self._database)
         self._edge = Edge()
+        self._ranks = RankEvents()
         self._epoch = _read_epoch(self._database)
         self._queued_bytes = 0
         self._lock = threading.Lock()
@@ -103,12 +105,16 @@ class DuckStore:
             size = sum(map(len, records))
             if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 return expected
+            is_followed = self._ranks.knows(key.run)
         decoded = decode(records[max(0, expected - first_seq) :])
+        known = [] if is_followed else self.events(key.run)
         with self._lock:
+            self._ranks.begin(key.run, known)
             self._require_open()
             if not decoded or self._next_seq(key) != expected:
                 return self._next_seq(key)
-            pending, refused = Intake(self._catalog, key, now=self._clock()).take(expected, decoded)
+            intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks)
+            pending, refused = intake.take(expected, decoded)
             stream = self._catalog.stream(key)
             stream.next_seq += len(decoded)
             stream.dropped += refused

@@ -31,6 +31,7 @@ from probe.wire import (
 from .catalog import SCALAR, Catalog, Incarnation, IncarnationState
 from .edge import GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
+from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
 
 MAX_SCALARS: Final = 4096
@@ -66,8 +67,8 @@ def writer_of(key: StreamKey) -> tuple[int, int] | None:
 class Intake:
     """Sorts the records of one append. Used once."""
 
-    def __init__(self, catalog: Catalog, key: StreamKey, *, now: float) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, key: StreamKey, *, now: float, ranks: RankEvents) -> None:
+        self._catalog, self._ranks = catalog, ranks
         self._key = key
         self._now = now
         self._writer = writer_of(key)
@@ -89,6 +90,7 @@ class Intake:
             except RefusedError:
                 refused += 1
         self._finish_frames()
+        self._pending.events += [(event, encode(event)) for event in self._ranks.found(self._key.run)]
         return self._pending, refused
 
     def _take_one(self, seq: int, record: Record) -> None:
@@ -98,6 +100,7 @@ class Intake:
             case Event():
                 self._expect(record.run == self._key.run, "another run's event")
                 self._pending.events.append((record, encode(record)))
+                self._ranks.take_event(record)
                 self._hear(record.rank, record.incarnation, record.time)
             case HostSample():
                 self._take_host_sample(record)
@@ -111,12 +114,14 @@ class Intake:
                     self._catalog.add_layout(self._key.run, rank, incarnation, record)
                 except ValueError as error:
                     raise RefusedError(str(error)) from error
-                self._hear(rank, incarnation, None)
+                self._ranks.take_layout(self._hear(rank, incarnation, None), record)
             case Gap():
                 self._take_gap(record)
             case RunEnd():
-                state = self._hear(*self._trainer(), record.time).state
-                state.outcome, state.lost_before_write = record.outcome, record.lost_before_write
+                entry = self._hear(*self._trainer(), record.time)
+                entry.state.outcome = record.outcome
+                entry.state.lost_before_write = record.lost_before_write
+                self._ranks.take_end(entry, record)
 
     def _expect(self, condition: bool, message: str) -> None:
         if not condition:
@@ -135,6 +140,7 @@ class Intake:
     def _take_host_sample(self, sample: HostSample) -> None:
         entry = self._hear(sample.rank, sample.incarnation, sample.time)
         entry.state.host_state = sample.state
+        self._ranks.take_end(entry, sample)
         row = (self._key.run, sample.rank, sample.incarnation, sample.time, encode(sample))
         self._pending.host_samples.append(row)
 
@@ -165,6 +171,7 @@ class Intake:
         _note_step(entry.state, frame)
         self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
         self._frames[timeline].append((seq, frame))
+        self._ranks.take_frame(self._catalog, entry, frame)
 
     def _finish_frames(self) -> None:
         if not self._frames:

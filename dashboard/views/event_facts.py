@@ -153,8 +153,10 @@ def quantity(event: Event) -> str:
     """What the numbers of the evidence are, with their unit."""
     if event.kind in _BYTE_KINDS:
         return "memory"
-    if event.kind == "replayed":
+    if event.kind in ("replayed", "hang"):
         return "seconds"
+    if event.kind == "rank_divergence":
+        return "relative difference"
     if "loss" in event.kind:
         return "loss"
     if "gradient" in event.kind:

@@ -72,7 +72,7 @@ def _lines(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> Iterato
     yield f"  in the run: {event.message.splitlines()[0] if event.message else event.kind}"
     yield f"  replayed:   {raised or _verdict(replay.origin, replay.forward, replay.reason)}"
     yield from (f"  {operand}" for operand in replay.operands)
-    if replay.origin is not None and replay.origin.phase == "loss":
+    if replay.origin is not None and replay.origin.phase == "loss" and not done.has_loss:
         yield "  Only the model runs again; what its outputs went into is as the run saw it."
     yield f"Fidelity: {_fidelity(done)}"
     if replay.fidelity not in ("exact", "confirmed"):
@@ -80,6 +80,7 @@ def _lines(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> Iterato
     if not done.has_raised:
         yield from _comparison(done)
     yield from (f"  {note}" for note in done.notes)
+    yield from (f"  not in the bundle: {part}" for part in bundle.left_out)
     if inputs:
         yield "Inputs, the step's own last:"
         yield from (f"  {line}" for line in inputs)
@@ -93,6 +94,8 @@ def _comparison(done: Reproduction) -> Iterator[str]:
     yield f"  outputs: {_compared(outputs.identical, outputs.different, outputs.unknown)}" + (
         f"; largest difference {outputs.largest_difference:.3g}" if outputs.different else ""
     )
+    if done.has_loss:
+        yield "  loss: bit for bit as in the run, by the script's own lines"
     if done.gradients:
         yield f"  gradients: {done.gradients}, {_gradients(done.replay.fidelity)}"
     else:
@@ -163,6 +166,7 @@ def _as_json(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> dict[
             "backward": msgspec.to_builtins(done.replay.backward),
             "outputs": asdict(done.outputs),
             "gradients": done.gradients,
+            "loss": done.has_loss,
             "inputs": inputs,
             "notes": done.notes,
         }

@@ -81,6 +81,7 @@ class CallPacker:
             passes=[self._backward(back, f"{place}/backward/{i}") for i, back in enumerate(capture.passes)],
             loss_is_closed=capture.loss_graph.is_closed,
             order=capture.order,
+            backwards=capture.backwards,
         )
 
     def pack_batch(self, held: HeldArguments, *, step: int, number: int) -> Batch:
@@ -93,6 +94,10 @@ class CallPacker:
         args, kwargs, _ = held.again()
         encoder = Encoder(self._reference(f"batches/{step}/{number}"), names=self._names)
         return Batch(step=step, args=encoder.encode(args, "args"), kwargs=encoder.encode(kwargs, "kwargs"))
+
+    def encoder(self, place: str) -> Encoder:
+        """Return what describes other values of the step; their tensors are labelled by `place`."""
+        return Encoder(self._reference(place), names=self._names)
 
     def _reference(self, place: str) -> Callable[[Tensor, str], Any]:
         def refer(tensor: Tensor, path: str) -> Any:
@@ -170,6 +175,7 @@ def unpack_call(
         op=loss_op, is_proven=loss_op is not None, is_closed=call.loss_is_closed
     )
     capture.order = call.order
+    capture.backwards = call.backwards
     return capture
 
 

@@ -19,18 +19,21 @@ from ..errors import BundleError, ReplayError
 from ..forensics.capture import RootCapture
 from ..forensics.dispatch import OutputScan
 from ..forensics.fidelity import Fidelity
+from ..forensics.loss_code import LossCode
 from ..forensics.module_state import preserved, state_as_before
 from ..forensics.modules import ModuleTracker
 from ..forensics.outputs import held_values
-from ..forensics.replay import Replay, locate_origin
+from ..forensics.passes import StepReplay
+from ..forensics.replay import Replay, locate_origin, unnoticed
 from ..forensics.rerun import run_forward
 from ..forensics.stacks import stack_from_traceback
 from ..layout import clean_name
 from ..wire import Origin, StackFrame
 from .calls import referred, unpack_call
 from .environment import apply_settings, differences
+from .loss_lines import loss_code_of
 from .model_state import load_model, named_modules
-from .schema import DESCRIPTION, MAX_DESCRIPTION_BYTES, TENSORS, Bundle, Contents, decode_bundle
+from .schema import DESCRIPTION, MAX_DESCRIPTION_BYTES, TENSORS, Bundle, Contents, LossMaker, decode_bundle
 from .unpacker import TensorReader
 from .values import Decoder
 
@@ -60,6 +63,8 @@ class Reproduction:
     """How many of the run's gradients there were to compare with."""
     notes: tuple[str, ...]
     """What is not as it was in the run."""
+    has_loss: bool = False
+    """Whether the script's own lines gave the loss of the run, bit for bit."""
     has_raised: bool = False
     """Whether the step was a forward that raised, and it raised once more."""
 
@@ -115,11 +120,14 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
         step = _Step(top, contents, tensors, origin=bundle.event.origin)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise BundleError(f"the bundle cannot be followed: {type(error).__name__}: {error}") from error
+    has_loss = False
     if step.ends_in_exception:
         replay = step.raise_again(bundle.event.subject)
     else:
         loss = None if contents.loss is None else tensors.get(contents.loss)
-        replay = step.replay(loss, contents.stage)
+        code = step.loss_code(contents.loss_maker)
+        has_loss = code is not None and loss is not None and step.gives_loss(loss, code)
+        replay = step.replay(loss, code if has_loss else None, contents.stage)
     notes = [*step.notes, *differences(bundle.environment)]
     notes += [
         f"{device} is not here: the CPU stands in for it, whose sums differ in the last bits and whose "
@@ -133,6 +141,7 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
         outputs=step.compare_outputs(),
         gradients=sum(gradient is not None for gradient in step.gradients.values()),
         notes=tuple(notes),
+        has_loss=has_loss,
         has_raised=step.ends_in_exception and replay.fidelity == "confirmed",
     )
 
@@ -149,7 +158,7 @@ class _Step:
             ("module", name): module for name, module in modules.items()
         }
         named |= {("parameter", clean_name(name)): value for name, value in top.named_parameters()}
-        decoder = Decoder(referred(tensors), named=named, device=tensors.device)
+        self._decoder = decoder = Decoder(referred(tensors), named=named, device=tensors.device)
         self.notes = load_model(top, contents.model, tensors, decoder)
         if contents.model.naming_root not in modules:
             raise BundleError(f"the model has no module {contents.model.naming_root!r}")
@@ -177,7 +186,35 @@ class _Step:
         """Whether a forward raised."""
         return any(capture.output_count < 0 for capture in self.captures)
 
-    def replay(self, loss: Tensor | None, stage: str) -> Replay:
+    def loss_code(self, maker: LossMaker | None) -> LossCode | None:
+        """Return the lines that made the loss, where they are to be had; else a note says why not."""
+        if maker is None:
+            return None
+        try:
+            return loss_code_of(maker, self._decoder)
+        except BundleError as error:
+            self.notes.append(f"the loss is not computed again: {error}")
+            return None
+
+    def gives_loss(self, loss: Tensor, code: LossCode) -> bool:
+        """Run forwards and loss once more; whether the loss is the run's, bit for bit."""
+        replay = StepReplay(
+            self.naming_root,
+            self.captures,
+            parameters=self.parameters,
+            loss=loss,
+            loss_code=code,
+            deadline_s=time.monotonic() + LIMIT_S,
+        )
+        try:
+            with unnoticed():
+                replay.scan_by_lines()
+        except Exception as error:  # noqa: BLE001 - the user's own lines run in there
+            self.notes.append(f"the loss did not come again: {type(error).__name__}: {error}"[:1000])
+            return False
+        return True
+
+    def replay(self, loss: Tensor | None, code: LossCode | None, stage: str) -> Replay:
         """Replay as the run itself does."""
         return locate_origin(
             self.naming_root,
@@ -185,6 +222,7 @@ class _Step:
             parameters=self.parameters,
             gradients=self.gradients,
             loss=loss,
+            loss_code=code,
             stage=stage,
             limit_s=LIMIT_S,
         )

@@ -150,6 +150,8 @@ class Call(_Struct, frozen=True, kw_only=True):
     loss_is_closed: bool
     """Whether the loss was made of nothing of the forward but its outputs."""
     order: Count
+    backwards: Count = 0
+    """How often backward was called while it was the newest call."""
 
 
 class Batch(_Struct, frozen=True, kw_only=True):
@@ -158,6 +160,23 @@ class Batch(_Struct, frozen=True, kw_only=True):
     step: Count
     args: Any
     kwargs: Any
+
+
+class LossMaker(_Struct, frozen=True, kw_only=True):
+    """Which lines of the script made the loss, and what they read. They are never run from here."""
+
+    file: Text
+    """Without its folder."""
+    function: Text
+    """Its qualified name; `<module>` outside of any."""
+    lines: tuple[int, int, int]
+    """Of the model's call, of backward, and of where the step was, from the function's first line."""
+    text: Annotated[str, msgspec.Meta(max_length=1 << 20)]
+    """The statements, to be compared with those that are found."""
+    values: list[tuple[Text, Any]]
+    """What they read, by name."""
+    outside: list[Text]
+    """Names that the script's module has by itself: imports and functions."""
 
 
 class Settings(_Struct, frozen=True, kw_only=True):
@@ -205,6 +224,8 @@ class Contents(_Struct, frozen=True, kw_only=True):
     gradients: list[Gradient] | None
     """None where they were left out."""
     loss: Index | None
+    loss_maker: LossMaker | None = None
+    """None where the loss was made by other code, or reads what cannot be written."""
     batches: Annotated[list[Batch], msgspec.Meta(max_length=65536)] = []
     """Of the steps before, the oldest first."""
     stage: Text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +32,10 @@ from ..wire import Event, Frame, RunStart
 from . import last_steps
 from .calls import CallPacker
 from .environment import describe_environment
+from .loss_lines import describe_loss
 from .model_state import describe_model, named_modules
 from .packer import TensorPacker, WrittenTensors
-from .schema import DESCRIPTION, SPOOL, STATISTICS, TENSORS, VERSION, Batch, Call, Gradient, Model
+from .schema import DESCRIPTION, SPOOL, STATISTICS, TENSORS, VERSION, Batch, Call, Gradient, LossMaker, Model
 
 EXCEPTIONS: Final = frozenset({"exception", "out_of_memory"})
 """Kinds whose step ends in the middle of a forward: the last capture is not finished."""
@@ -98,9 +100,10 @@ class _Packed:
     gradients: list[Gradient] | None
     loss: int | None
     tensors: TensorPacker
+    loss_maker: LossMaker | None
     batches: list[Batch]
     without: list[str]
-    """Of the batches before: those that could not be written, in words."""
+    """Of the loss and the batches before: what could not be written, in words."""
 
 
 class BundleWriter:
@@ -261,8 +264,19 @@ def _packed(
     if with_gradients:
         gradients = [_gradient(name, parameter, tensors) for name, parameter in step.parameters.items()]
     loss = None if step.loss is None else tensors.add(step.loss, "loss")
+    maker, problem = _loss_maker(captures, calls)
     batches, without = _batches(step.past_batches if with_batches else (), calls)
-    return _Packed(model, packed_calls, gradients, loss, tensors, batches, without)
+    return _Packed(model, packed_calls, gradients, loss, tensors, maker, batches, problem + without)
+
+
+def _loss_maker(captures: Sequence[RootCapture], calls: CallPacker) -> tuple[LossMaker | None, list[str]]:
+    """The lines that made the loss; a model that returns its loss needs none."""
+    if not captures:
+        return None, []
+    try:
+        return describe_loss(captures, sys._getframe(), calls.encoder("loss")), []
+    except BundleError as error:
+        return None, [f"the lines that made the loss: {error}"]
 
 
 def _batches(past: Sequence[PastBatch], calls: CallPacker) -> tuple[list[Batch], list[str]]:
@@ -312,6 +326,7 @@ def _contents(packed: _Packed | None, written: WrittenTensors | None, stage: str
         "calls": msgspec.to_builtins(packed.calls),
         "gradients": msgspec.to_builtins(packed.gradients),
         "loss": packed.loss,
+        "loss_maker": msgspec.to_builtins(packed.loss_maker),
         "batches": msgspec.to_builtins(packed.batches),
         "stage": stage,
         "tensors": msgspec.to_builtins(written.records),

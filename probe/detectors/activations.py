@@ -26,6 +26,12 @@ BORN_DEAD_SHARE: Final = 0.9
 ALIVE_PATIENCE: Final = 5
 """Samples of nothing but zeros for a layer that has been alive: a margin may be kept for a while."""
 RELU_TYPES: Final = frozenset({"ReLU", "ReLU6", "Threshold"})
+BORN_SHARE: Final = 2 / 3
+"""Of `saturated_share`: so many of a tanh's outputs, at both limits, are too many for an initialization."""
+BORN_SPREAD: Final = 0.6
+"""Deviation of outputs at both limits; at a single one, the unit is a gate that was closed on purpose."""
+BORN_STEPS: Final = 20
+BORN_TYPES: Final = frozenset({"Tanh", "RNN"})
 SOFT_TYPES: Final = frozenset({"Sigmoid", "Tanh", "LSTM", "GRU", "RNN"})
 """Saturated from the start is a fault in these; the hard ones are made to reach their limits."""
 HARD_TYPES: Final = frozenset({"Hardtanh", "Hardsigmoid", "ReLU6"})
@@ -123,6 +129,7 @@ class SaturationDetector:
         self._standing = []
         self._is_soft: Flags = np.array([name in SOFT_TYPES for name in types], dtype=np.bool_)
         self._is_hard: Flags = np.array([name in HARD_TYPES for name in types], dtype=np.bool_)
+        self._may_be_born: Flags = np.array([name in BORN_TYPES for name in types], dtype=np.bool_)
         self._lowest: Floats = np.full(len(types), np.nan)
         self._run = np.zeros(len(types), dtype=np.int64)
 
@@ -139,12 +146,21 @@ class SaturationDetector:
         self._lowest = np.fmin(self._lowest, share)
         high = (share >= self._thresholds.saturated_share) & _is_wide(modules, len(share))
         high &= self._is_soft | (self._is_hard & (share - self._lowest >= RISE))
+        high |= self._is_born(sample, modules, share)
         if high.any():
             high &= ~returned_by_model(modules)
         self._run = np.where(np.isnan(share), self._run, np.where(high, self._run + 1, 0))
         late = high & (self._run >= self._thresholds.sustained_samples)
         self._standing = [self._finding(sample, modules, share, late)] if late.any() else []
         return list(self._standing)
+
+    def _is_born(self, sample: Sample, modules: ModuleSample, share: Floats) -> Flags:
+        """Layers put at both of their limits by the initialization, or by the scale of the input."""
+        spread = modules.columns.get("activation_std")
+        if spread is None or sample.step > BORN_STEPS:
+            return np.zeros(len(share), dtype=np.bool_)
+        born = self._may_be_born & (spread >= BORN_SPREAD) & _is_wide(modules, len(share))
+        return born & (self._lowest >= BORN_SHARE * self._thresholds.saturated_share)
 
     def _finding(self, sample: Sample, modules: ModuleSample, share: Floats, late: Flags) -> Finding:
         rows = np.flatnonzero(late)

@@ -59,7 +59,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "zero_gradient": (
         "The layers named are part of the graph but get exactly 0: they do not learn.",
         "Usual causes: all ReLUs of a layer dead, a clamp or hard sigmoid out of its range, a loss weight or "
-        "mask of 0, underflow in float16, an argmax, round or comparison on the way.",
+        "mask of 0, a gate that is 0 and not trained, a softmax over one logit, weights that were all set to "
+        "0, underflow in float16, an argmax, round or comparison on the way.",
         "If it began after a large step, the layer died: lower the learning rate, or re-initialise it.",
         "If it is intended (an auxiliary branch that is switched off), freeze it with "
         "`requires_grad_(False)`.",
@@ -93,7 +94,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "affected.",
         "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`.",
     ),
-    "custom": ("Recorded by the training script itself.",),
+    "custom": ("Recorded by the training script, by one of its rules, or by a watchpoint of this run.",),
     "nonfinite_activation": (
         "The module named returned NaN or +Inf; what comes after it spreads it, unless it is masked away.",
         "Look at the operations inside this module: a division, a root, a log or a softmax over nothing but "
@@ -143,10 +144,13 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "If it stopped after learning well: lower the learning rate now, or it is done.",
     ),
     "parameter_not_updated": (
-        "The parameter gets a gradient, but nothing changes it.",
-        "Most likely it is not in the optimizer: a layer that was added or replaced after the optimizer was "
-        "made, or kept in a plain list in place of `nn.ModuleList`.",
-        "Or its group has a learning rate of 0, or `optimizer.step()` is not called.",
+        "Training does not change these parameters: no gradient reaches them, or nothing makes use of it.",
+        "Without a gradient: look for a `.detach()`, `.item()`, `.numpy()` or `torch.no_grad()` on the way "
+        "from the module to the loss, or an output that is never used.",
+        "With one, it is most likely not in the optimizer: a layer that was added or replaced after the "
+        "optimizer was made, or kept in a plain list in place of `nn.ModuleList`.",
+        "Or its group has a learning rate of 0, `optimizer.step()` is not called, or `zero_grad()` stands "
+        "between `backward()` and `step()`.",
         "In bfloat16 or float16 an update below 1/256 of the value is lost in rounding: keep float32 weights "
         "and use autocast.",
         "If it is to stay as it is, say `requires_grad_(False)`: that saves its share of backward and "
@@ -166,10 +170,13 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Warm the learning rate up: Adam's first updates are as large as the learning rate for every weight, "
         "however small the gradient.",
         "If it rose suddenly: a scheduler step, an outlier batch, or a gradient that was not clipped.",
+        "If it is weight decay: learning rate times weight_decay is what every step takes of the weights; "
+        "1e-4 is much.",
     ),
     "update_ratio_low": (
         "The updates are too small to change anything: at 1e-7 a step, a weight needs millions of steps.",
-        "Raise the learning rate, or look at what the scheduler makes of it (`scheduler.get_last_lr()`).",
+        "Raise the learning rate, or look at what the scheduler makes of it (`scheduler.get_last_lr()`): one "
+        "that is meant for epochs and stepped at every batch has soon decayed to nothing.",
         "Check whether a loss weight, a clip norm or a division (by accumulation steps, twice) makes the "
         "gradient tiny; with SGD the update shrinks in proportion.",
         "In bfloat16 or float16 weights, updates this small are lost in rounding altogether.",
@@ -249,7 +256,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "A recovery that was switched on has acted: it changed this step, so that the run can go on.",
         "If it acts often, treat the cause that the event before it names.",
     ),
-    "snapshot": ("A copy of the view at this step was kept, as a watchpoint or a person asked.",),
+    "snapshot": ("All numbers of this step were kept in a file, as a watchpoint or a person asked.",),
     "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
     "level_changed": ("What is measured has changed from this step on: gaps in charts begin or end here.",),
     "throttled": (

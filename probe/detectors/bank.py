@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 
 from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
+from .divergence import LossDivergenceDetector
 from .gradients import GradientScaleDetector
+from .learning_rate import DecayedRateDetector
 from .limits import AbsoluteLimitDetector
 from .loss import LossSpikeDetector
 from .nonfinite import NonFiniteDetector
@@ -67,6 +69,8 @@ def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
         GradientScaleDetector(thresholds),
         ZeroGradientDetector(thresholds),
         LossSpikeDetector(thresholds),
+        LossDivergenceDetector(),
+        DecayedRateDetector(),
     ]
     if AbsoluteLimitDetector.is_wanted(thresholds):
         detectors.append(AbsoluteLimitDetector(thresholds))

@@ -38,6 +38,9 @@ class Observation:
     layer_names: tuple[str, ...]
     layer_of: npt.NDArray[np.intp]
     """(parameters,) index into `layer_names`; grouped: layers are contiguous and ascending."""
+    lowest_rate: float | None = None
+    """Learning rate of the parameter group that has the lowest; None when unknown."""
+    highest_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,9 @@ class ObservationBatch:
     parameter_names: tuple[str, ...]
     layer_names: tuple[str, ...]
     layer_of: npt.NDArray[np.intp]
+    lowest_rates: Sequence[float | None] = ()
+    """One entry per step; empty when unknown."""
+    highest_rates: Sequence[float | None] = ()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -75,6 +81,8 @@ class ObservationBatch:
             grad_max_abs=self.grad_max_abs[chosen],
             missing=None if self.missing is None else self.missing[chosen],
             parameter_norms=self.parameter_norms[chosen],
+            lowest_rates=self.lowest_rates[chosen],
+            highest_rates=self.highest_rates[chosen],
         )
 
     def at(self, index: int) -> Observation:
@@ -92,6 +100,8 @@ class ObservationBatch:
             parameter_names=self.parameter_names,
             layer_names=self.layer_names,
             layer_of=self.layer_of,
+            lowest_rate=self.lowest_rates[index] if self.lowest_rates else None,
+            highest_rate=self.highest_rates[index] if self.highest_rates else None,
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
+from .bursts import TAIL_FACTOR, BurstContext
 from .gradient_baseline import BatchPreview, GradientBaseline, l2_norm, log_norm
 from .history import WINDOW, Strikes
 from .layers import LayerIndex, and_more, in_words
@@ -51,6 +52,7 @@ class GradientScaleDetector:
         self._total: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
         self._recent: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
         self._weights: Floats | None = None
+        self._bursts = BurstContext(thresholds)
         self._step = -1
         self._reset()
 
@@ -60,6 +62,7 @@ class GradientScaleDetector:
             return []
         if self._index.update(observation) or observation.step < self._step:
             self._weights = None
+            self._bursts.clear()
             self._reset()
         self._step = observation.step
         if has_nonfinite_gradient(observation):
@@ -67,7 +70,9 @@ class GradientScaleDetector:
         if observation.parameter_norm is not None:
             self._weights = observation.parameter_norm
         with np.errstate(all="ignore"):
-            return self._judge(observation, self._index.norms(observation))
+            findings = self._judge(observation, self._index.norms(observation))
+        self._bursts.learn((observation.loss,))
+        return findings
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Learn steps whose norms keep so close to the baselines that no limit can be reached."""
@@ -86,6 +91,7 @@ class GradientScaleDetector:
             self._low_run[(preview.norms > 0.0).any(axis=0)] = 0
         self._state.extend(preview)
         self._strikes.calm(len(batch))
+        self._bursts.learn(batch.losses)
         newest = list(zip(batch.steps, preview.norms, strict=True))[-NEIGHBOURS:]
         self._recent.extend(newest)
         self._total.extend(newest)
@@ -183,17 +189,23 @@ class GradientScaleDetector:
         limits = np.maximum(own_limits, math.log(OUTWEIGHS) + expected)
         limit = math.inf
         if len(self._common) >= options.warmup_steps // 2:
-            median, mad = self._common.robust()
-            limit = expected + median + max(options.explosion_mads * mad, factor)
+            _, median, mad, tail = self._common.baseline()
+            reach = TAIL_FACTOR * (tail - median)
+            limit = expected + median + max(options.explosion_mads * mad, factor, reach)
         if not (common + expected > limit or (ready & (logs > limits)).any()):
             return None
+        surcharge = self._bursts.surcharge(observation.loss)
+        limit, own_limits = limit + surcharge, own_limits + surcharge
         floor = self._state.floor(ready, 0.0 if self._weights is None else l2_norm(self._weights))
         if common + expected > max(limit, floor):
             over = np.flatnonzero(ready & (logs > own_limits))
             usual = expected + self._common.robust()[0]
             return self._explosion_of_all(observation, norms, over, limit=max(limit, floor), expected=usual)
-        limits = np.maximum(limits, floor)
+        limits = np.maximum(np.maximum(limits, own_limits), floor)
         over = np.flatnonzero(ready & (logs > limits))
+        if len(over):
+            limits[over] = np.maximum(limits[over], self._bursts.limits(observation.loss, self._layers, over))
+            over = over[logs[over] > limits[over]]
         return self._explosion_of_layers(observation, logs, over, limits) if len(over) else None
 
     def _explosion_of_all(

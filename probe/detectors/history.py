@@ -231,6 +231,16 @@ class RowHistory:
         for refresh in refreshes:
             self._apply(refresh)
 
+    def now(self, rows: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+        """Return (median, MAD, tail) of some rows as they are now, not as at their last refresh."""
+        window = np.sort(self._window[rows], axis=1)
+        median = _row_medians(window)
+        mad = _row_medians(np.sort(np.abs(window - median[:, None]), axis=1))
+        count = window.shape[1] - np.isnan(window).sum(axis=1)
+        at = np.clip(np.ceil(TAIL * count).astype(np.intp), 0, np.maximum(count - 1, 0))
+        tail: Floats = window[np.arange(len(rows)), at].astype(np.float64)
+        return median, mad, tail
+
     def refresh_all(self) -> None:
         """Recompute median, MAD and slow reference of every row from its window."""
         self._refresh(0, len(self.median))

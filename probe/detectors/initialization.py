@@ -1,4 +1,4 @@
-"""Poor initialization: signals that shrink or grow layer by layer, and units that all begin the same.
+"""Poor initialization: signals or gradients that shrink or grow layer by layer, units that begin the same.
 
 Judged on the first samples of a run, and never again.
 """
@@ -22,9 +22,32 @@ MIN_LAYERS: Final = 4
 MIN_CORRELATION: Final = 0.95
 """Of log size and depth: a bottleneck in the middle is a choice, a straight line is the initialization."""
 TIMES: Final = 2
-"""Samples in which it must be seen."""
+"""Samples in which it must be seen ..."""
+GRADIENT_TIMES: Final = 4
+"""... in a row; of gradients more of them, for these change with every batch."""
+MIN_MATRICES: Final = 6
+"""Weight matrices with a gradient, of which the gradients are judged: with fewer a line means little."""
 CONSTANT_SHARE: Final = 0.5
 """Of the weight matrices; a single one is symmetric for good reasons, LoRA's B are zeros."""
+TINY_GAIN: Final = 1e-2
+"""A matrix of n x n random elements makes a signal std * sqrt(n) times as large: 0.3 to 1.4 is usual."""
+NONLINEAR_TYPES: Final = frozenset(
+    {
+        "ReLU",
+        "LeakyReLU",
+        "PReLU",
+        "ELU",
+        "SELU",
+        "GELU",
+        "SiLU",
+        "Mish",
+        "Softplus",
+        "Tanh",
+        "Sigmoid",
+        "ReLU6",
+    }
+)
+"""A deep linear net may well begin near 0 on purpose: that is how its saddles are studied."""
 ROUNDING: Final = 1e-6
 """Deviation of a matrix whose elements are all equal, relative to their size."""
 
@@ -38,6 +61,8 @@ class InitializationDetector:
         self._first_step: int | None = None
         self._samples = self._seen = 0
         self._groups: list[npt.NDArray[np.intp]] = []
+        self._is_matrix: npt.NDArray[np.bool_] | None = None
+        self._steep = 0
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one finding."""
@@ -45,12 +70,48 @@ class InitializationDetector:
             self._first_step = sample.step
         if sample.step > self._first_step + FIRST_STEPS:
             return []
-        constant = None
-        if self._parameters.begins_anew(sample) and sample.step == self._first_step:
-            constant = _constant(sample)
-        if constant is not None:
-            return [constant]
-        return self._signal(sample, sample.modules) if sample.modules is not None else []
+        if self._parameters.begins_anew(sample):
+            self._is_matrix, self._steep = sample.is_matrix, 0
+            if sample.step == self._first_step:
+                finding = _constant(sample) or _zero(sample) or _tiny(sample)
+                if finding is not None:
+                    return [finding]
+        elif self._is_matrix is None:
+            self._is_matrix = sample.is_matrix
+        signal = self._signal(sample, sample.modules) if sample.modules is not None else []
+        return signal or self._gradient(sample)
+
+    def _gradient(self, sample: Sample) -> list[Finding]:
+        """Gradients of the weight matrices that fall or rise in a straight line over the depth."""
+        norms = sample.grad_norm
+        if norms is None or self._is_matrix is None or len(self._is_matrix) != len(norms):
+            return []
+        rows = np.flatnonzero(self._is_matrix & (norms > 0.0) & np.isfinite(norms))
+        if len(rows) < MIN_MATRICES:
+            return []
+        logs = np.log(norms[rows])
+        is_steep = abs(logs[-1] - logs[0]) >= math.log(self._ratio)
+        self._steep = self._steep + 1 if is_steep and abs(_correlation(logs)) >= MIN_CORRELATION else 0
+        if self._steep < GRADIENT_TIMES:
+            return []
+        first, last = int(rows[0]), int(rows[-1])
+        per_matrix = math.exp(abs(logs[-1] - logs[0]) / (len(rows) - 1))
+        verb = "shrinks" if norms[first] < norms[last] else "grows"
+        names = sample.parameter_names
+        return [
+            Finding(
+                kind="poor_initialization",
+                severity="warning",
+                subject=names[first],
+                message=f"On its way back the gradient {verb} by a factor of {per_matrix:.3g} from one "
+                f"weight matrix to the one before: from {norms[last]:.3g} in {names[last]} to "
+                f"{norms[first]:.3g} in {names[first]} at step {sample.step}",
+                value=float(np.exp(abs(logs[-1] - logs[0]))),
+                threshold=self._ratio,
+                neighbours=tuple((i, float(norms[row])) for i, row in enumerate(rows)),
+                affected=tuple(names[row] for row in rows),
+            )
+        ]
 
     def _signal(self, sample: Sample, modules: ModuleSample) -> list[Finding]:
         if self._modules.begins_anew(modules, sample.step):
@@ -122,6 +183,67 @@ def _correlation(values: Floats) -> float:
 def _span(rms: Floats, rows: npt.NDArray[np.intp]) -> float:
     """Log of last over first."""
     return math.log(rms[rows[-1]]) - math.log(rms[rows[0]])
+
+
+def _zero(sample: Sample) -> Finding | None:
+    """Weight matrices of nothing but zeros that get no gradient either: they stand behind one another.
+
+    A single zero-initialised matrix (LoRA's B, the last one of a residual branch, a head) gets a gradient.
+    """
+    norm, grad, is_matrix = sample.parameter_norm, sample.grad_norm, sample.is_matrix
+    if norm is None or grad is None or is_matrix is None or sample.missing is None:
+        return None
+    matrices = np.flatnonzero(is_matrix)
+    stuck = matrices[(norm[matrices] == 0.0) & (grad[matrices] == 0.0) & ~sample.missing[matrices]]
+    if len(stuck) < 2 or len(stuck) < CONSTANT_SHARE * len(matrices) or not (grad > 0.0).any():
+        return None
+    names = tuple(sample.parameter_names[row] for row in stuck)
+    return Finding(
+        kind="poor_initialization",
+        severity="warning",
+        subject=names[0],
+        message=f"{names[0]} and {len(names) - 1} more of {len(matrices)} weight matrices are 0 throughout "
+        f"at step {sample.step}, and so are their gradients: zeros behind zeros do not learn",
+        value=0.0,
+        threshold=None,
+        affected=names,
+    )
+
+
+def _tiny(sample: Sample) -> Finding | None:
+    """Weight matrices that let next to nothing through: outputs do not depend on the input, nothing learns.
+
+    The size n of a matrix of n x n elements is (norm / std) ** 2 = n ** 2, where their mean is about 0.
+    """
+    std, norm, is_matrix, modules = (
+        sample.parameter_std,
+        sample.parameter_norm,
+        sample.is_matrix,
+        sample.modules,
+    )
+    if std is None or norm is None or is_matrix is None or modules is None:
+        return None
+    matrices = np.flatnonzero(is_matrix)
+    gain = np.sqrt(norm[matrices] * std[matrices])
+    tiny = matrices[(gain > 0.0) & (gain < TINY_GAIN)]
+    if (
+        len(tiny) < 2
+        or len(tiny) < CONSTANT_SHARE * len(matrices)
+        or NONLINEAR_TYPES.isdisjoint(modules.types)
+    ):
+        return None
+    names = tuple(sample.parameter_names[row] for row in tiny)
+    return Finding(
+        kind="poor_initialization",
+        severity="warning",
+        subject=names[0],
+        message=f"The elements of {names[0]} and {len(names) - 1} more of {len(matrices)} weight matrices "
+        f"are so small (standard deviation {std[tiny[0]]:.2g}) that each makes its input about "
+        f"{1.0 / gain[gain > 0.0].min():.2g} times smaller at step {sample.step}",
+        value=float(gain[gain > 0.0].min()),
+        threshold=TINY_GAIN,
+        affected=names,
+    )
 
 
 def _constant(sample: Sample) -> Finding | None:

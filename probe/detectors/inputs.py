@@ -1,4 +1,4 @@
-"""What the model is called with: NaN and Inf, and magnitudes far beyond what this input usually has."""
+"""What the model is called with: NaN and Inf, magnitudes far beyond the usual, and nothing any more."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ SUSTAINED_SHARE: Final = 0.4
 """... by a limit this many times as far out in MADs."""
 ZERO_SHARE: Final = 0.1
 """An input that is all zeros this often is a mask or a rare feature, and has no usual size."""
+BLANK_SAMPLES: Final = 2
+"""Samples in a row that hold one number each: one alone may be a batch without the rare thing."""
+CONSTANT: Final = 1e-9
+"""Spread below this share of the magnitude is rounding."""
 MASK_SIZE: Final = 6e4
 """Beyond it lie the stand-ins for -Inf: -65504, -1e9, `torch.finfo(dtype).min`."""
 
@@ -49,7 +53,11 @@ class InputDetector:
                 history = self._inputs[name] = _InputHistory(self._thresholds)
             finding = _nonfinite(sample, inputs, index, is_usual=history.is_never_finite)
             if finding is None:
-                finding = history.judge(sample.step, name, float(inputs.max_abs[index]))
+                size, mean, std = (
+                    float(column[index]) for column in (inputs.max_abs, inputs.mean, inputs.std)
+                )
+                blank = history.judge_spread(sample.step, name, size, mean, std)
+                finding = history.judge(sample.step, name, size) or blank
             else:
                 history.nonfinite += 1
             if finding is not None:
@@ -67,6 +75,8 @@ class _InputHistory:
         self._recent: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
         self._last: deque[float] = deque(maxlen=SUSTAINED)
         self._zeros = self._seen = 0
+        self._varied = self._blank = 0
+        self._is_sometimes_blank = False
         self._peak = 0.0
         self.nonfinite = 0
 
@@ -74,6 +84,32 @@ class _InputHistory:
     def is_never_finite(self) -> bool:
         """Whether there has been no sample without NaN or Inf."""
         return self._seen == 0
+
+    def judge_spread(self, step: int, name: str, size: float, mean: float, std: float) -> Finding | None:
+        """Find an input that holds one number only, after it never did."""
+        if std > CONSTANT * size:
+            self._is_sometimes_blank |= 0 < self._blank < BLANK_SAMPLES
+            # Zeros and ones: a mask that masks nothing, or a rare flag.
+            is_binary = abs(std * std - mean * (size - mean)) <= 1e-6 * size * size
+            self._varied, self._blank = self._varied + (not is_binary), 0
+            return None
+        if self._varied < WARMUP_SAMPLES or self._is_sometimes_blank:
+            self._is_sometimes_blank = True
+            return None
+        self._blank += 1
+        if self._blank < BLANK_SAMPLES:
+            return None
+        return Finding(
+            kind="input_out_of_range",
+            severity="warning",
+            subject=name,
+            message=f"Input {name} holds nothing but {mean:.4g} at step {step}, as in the last "
+            f"{self._blank} samples of it; in the {self._varied} before it varied",
+            value=std,
+            threshold=CONSTANT * size,
+            baseline={"samples": float(self._varied)},
+            affected=(name,),
+        )
 
     def judge(self, step: int, name: str, size: float) -> Finding | None:
         """Judge one sample without NaN and Inf, and learn it if it is like the others."""

@@ -12,6 +12,7 @@ from typing import Final
 from .base import DetectorThresholds, Finding, Observation, ObservationBatch
 from .history import Baseline, SeriesHistory, Strikes
 from .nonfinite import NEIGHBOURS
+from .tails import Tail
 
 SCALE_SHARE: Final = 0.05
 """A jump below this share of the level the run came down from is noise of a converged run."""
@@ -96,6 +97,9 @@ class LossSpikeDetector:
         for baseline, start, stop in zip(baselines, starts, starts[1:], strict=False):
             if start < stop and max(losses[start:stop]) > baseline.median + self._jump(baseline):
                 return False
+        for baseline, start, stop in zip(baselines, starts, starts[1:], strict=False):
+            if baseline.mad > 0.0:
+                self._tail.extend(losses[start:stop], baseline.median, self._jump(baseline))
         self._learn_scale(baselines, len(losses))
         self._plain.extend(losses)
         self._seen += len(losses)
@@ -130,10 +134,15 @@ class LossSpikeDetector:
         self._strikes = Strikes()
         self._scale = 0.0
         self._highest_scale = 0.0
+        self._tail = Tail()
         self._seen = 0
 
     def _learn(self, loss: float) -> None:
         self._seen += 1
+        if len(self._plain) >= self._thresholds.warmup_steps:
+            baseline = self._plain.baseline()
+            if baseline.mad > 0.0:
+                self._tail.learn(loss, baseline.median, self._jump(baseline))
         self._plain.add(loss)
         if loss > 0.0:
             self._log.add(math.log(loss))
@@ -148,7 +157,7 @@ class LossSpikeDetector:
             return None
         options, baseline = self._thresholds, self._plain.baseline()
         median = baseline.median
-        jump = max(self._jump(baseline), SCALE_SHARE * self._scale, LASTING_SHARE * self._highest_scale)
+        jump = max(self._jump(baseline) * self._tail.factor(), SCALE_SHARE * self._scale, LASTING_SHARE * self._highest_scale)
         if median == 0.0:
             # Most batches satisfy a hinge: for one that does not, the earlier losses give the scale.
             jump = max(jump, ZERO_SHARE * self._highest_scale)

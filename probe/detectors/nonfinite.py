@@ -25,10 +25,13 @@ class NonFiniteDetector:
     def __init__(self) -> None:
         self._losses: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
         self._norms: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+        self._last = _LastFinite()
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return up to one finding of each of the three kinds."""
-        findings = (self._loss(observation), self._gradient(observation), _parameter(observation))
+        loss, gradient = self._loss(observation), self._gradient(observation)
+        findings = (loss, gradient, _parameter(observation, self._last))
+        self._last.note(observation, is_bad=loss is not None or gradient is not None)
         if observation.loss is not None:
             self._losses.append((observation.step, observation.loss))
         if observation.total_grad_norm is not None:
@@ -48,6 +51,7 @@ class NonFiniteDetector:
             return False
         self._losses.extend(losses[-NEIGHBOURS:])
         self._norms.extend(norms[-NEIGHBOURS:])
+        self._last.note_quiet(batch)
         return True
 
     def _loss(self, observation: Observation) -> Finding | None:
@@ -111,7 +115,44 @@ class NonFiniteDetector:
         )
 
 
-def _parameter(observation: Observation) -> Finding | None:
+class _LastFinite:
+    """The newest steps at which something was known to be finite, or not to be."""
+
+    def __init__(self) -> None:
+        self.norms: int | None = None
+        """Those of the parameters."""
+        self.step: int | None = None
+        """Loss and gradients."""
+        self.bad: int | None = None
+        """Loss or gradients were not."""
+
+    def note(self, observation: Observation, *, is_bad: bool) -> None:
+        norms = observation.parameter_norm
+        if norms is not None and np.isfinite(norms).all():
+            self.norms = observation.step
+        if is_bad:
+            self.bad = observation.step
+        else:
+            self.step = observation.step
+
+    def note_quiet(self, batch: ObservationBatch) -> None:
+        self.step = batch.steps[-1]
+        measured = zip(batch.steps, batch.parameter_norms, strict=True)
+        self.norms = max((step for step, norms in measured if norms is not None), default=self.norms)
+
+    def words(self, step: int) -> str:
+        """Since when a step's parameters can have been bad."""
+        if self.bad is not None and self.bad < step and self.bad >= (self.step or 0):
+            return f"; the loss or gradients of step {self.bad} were not finite"
+        known = []
+        if self.norms is not None:
+            known.append(f"the norms at step {self.norms}")
+        if self.step is not None:
+            known.append(f"loss and gradients at step {self.step}")
+        return f"; last known to be finite: {', '.join(known)}" if known else ""
+
+
+def _parameter(observation: Observation, last: _LastFinite) -> Finding | None:
     norms = observation.parameter_norm
     if norms is None or np.isfinite(norms).all():
         return None
@@ -123,9 +164,10 @@ def _parameter(observation: Observation) -> Finding | None:
         severity="critical",
         subject=names[bad[0]],
         message=f"Norms of {len(bad)} of {len(names)} parameters are not finite at step {observation.step}, "
-        f"among them {names[bad[0]]} ({spell(first)})",
+        f"among them {names[bad[0]]} ({spell(first)}){last.words(observation.step)}",
         value=first,
         threshold=None,
+        baseline=None if last.norms is None else {"last_finite_step": float(last.norms)},
         affected=tuple(names[i] for i in bad),
     )
 

@@ -23,7 +23,7 @@ noise, which changes it by less than a rounding unit."""
 MIN_TRAVEL: Final = 1e-5
 """Relative change of the others' norms over the time: below it, so small a step may be lost in rounding."""
 IDLE_GROUP_FACTOR: Final = 5
-"""Where a group's learning rate is 0 now, it may be about to join in."""
+"""Where a group's learning rate is 0 now, or an optimizer has yet to step, it may be about to join in."""
 ALL_FACTOR: Final = 1.5
 """Patience with a model that does not move at all ..."""
 UNSEEN_FACTOR: Final = 2.5
@@ -41,6 +41,7 @@ class NotUpdatedDetector:
         self._succession = Succession()
         self._standing: list[Finding] = []
         self._norm: Floats | None = None
+        self._waiting: frozenset[str] = frozenset()
         self._reset(0)
 
     def _reset(self, parameters: int) -> None:
@@ -53,6 +54,10 @@ class NotUpdatedDetector:
         self._travel: Floats = np.zeros(parameters)
         self._idle_intervals = self._idle_steps = 0
         self._skipped = 0.0
+
+    def note_waiting(self, names: frozenset[str]) -> None:
+        """These are in optimizers that have not made a step yet."""
+        self._waiting = names
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is known to stand still; between two measurements of the norms the last verdict."""
@@ -87,7 +92,10 @@ class NotUpdatedDetector:
         self._intervals += counted
         self._steps += steps * counted
         self._travel += np.median(np.nan_to_num(travel)) * counted
-        patience = self._patience * (IDLE_GROUP_FACTOR if _has_idle_group(sample) else 1)
+        may_wait = np.array(
+            [_has_idle_group(sample) or name in self._waiting for name in sample.parameter_names]
+        )
+        patience = np.where(may_wait, self._patience * IDLE_GROUP_FACTOR, self._patience)
         is_late = (self._intervals >= MIN_INTERVALS) & (self._steps >= patience)
         late = np.flatnonzero(is_late & ~self._has_moved & (self._travel >= MIN_TRAVEL))
         return [self._finding(sample, late)] if len(late) else []

@@ -15,7 +15,6 @@ from .sample import Sample, Succession
 from .sampled_thresholds import SampledThresholds
 
 NAMES: Final = (
-    "val_loss",
     "log/val_loss",
     "log/valid_loss",
     "log/validation_loss",
@@ -24,8 +23,11 @@ NAMES: Final = (
     "log/valid/loss",
     "log/validation/loss",
     "log/eval/loss",
+    "val_loss",
 )
-"""Scalars that are taken for a validation loss; the first one that a sample has."""
+"""Scalars that are taken for a validation loss; the first one that a sample has. The last one is what the
+probe finds by itself."""
+LOGGED_NAMES: Final = frozenset(NAMES[:-1])
 TRAINING_KEPT: Final = 64
 KEPT: Final = 128
 NOISE: Final = 6.0
@@ -33,13 +35,17 @@ NOISE: Final = 6.0
 MIN_EVALUATIONS: Final = 5
 MIN_FALL: Final = 0.05
 """Of the training loss, since the best evaluation."""
+POOLED: Final = 16
+"""Training losses that tell the level at the best evaluation, and now ..."""
+MIN_POOLED: Final = 5
+"""... and without which nothing is said: a single batch may be an easy one."""
 
 
 class _Evaluation(NamedTuple):
     step: int
     loss: float
-    training: Level | None
-    """Of the training losses since the evaluation before."""
+    training: tuple[float, ...]
+    """Known training losses since the evaluation before."""
 
 
 class OverfittingDetector:
@@ -64,8 +70,7 @@ class OverfittingDetector:
         loss = next((sample.scalars[name] for name in NAMES if name in sample.scalars), None)
         if loss is None or not np.isfinite(loss):
             return list(self._standing)
-        training = level_of(self._training) if self._training else None
-        self._evaluations.append(_Evaluation(sample.step, float(loss), training))
+        self._evaluations.append(_Evaluation(sample.step, float(loss), tuple(self._training)))
         self._training.clear()
         self._standing = self._judge()
         return list(self._standing)
@@ -89,32 +94,47 @@ class OverfittingDetector:
         since = losses[-max(late, (len(losses) - best) // 2) :]
         if losses[-late:].min() <= limit or np.median(since) <= limit:
             return []
-        if not _falls(evaluations[best].training, evaluations[-late:]):
+        levels = _training_levels(evaluations, best)
+        if levels is None or not _falls(*levels):
             return []
-        return [self._finding(evaluations, best, lowest, limit)]
+        return [self._finding(evaluations, best, lowest, limit, *levels)]
 
-    def _finding(self, evaluations: list[_Evaluation], best: int, lowest: float, limit: float) -> Finding:
+    def _finding(
+        self,
+        evaluations: list[_Evaluation],
+        best: int,
+        lowest: float,
+        limit: float,
+        before: Level,
+        training: Level,
+    ) -> Finding:
         now, then = evaluations[-1], evaluations[best]
-        before = then.training.median if then.training is not None else float("nan")
-        training = now.training.median if now.training is not None else float("nan")
         return Finding(
             kind="overfitting",
             severity="warning",
             subject="val_loss",
             message=f"Validation loss rose from {lowest:.4g} at step {then.step} to {now.loss:.4g} at step "
-            f"{now.step}, while the training loss fell from {before:.4g} to {training:.4g}",
+            f"{now.step}, while the training loss fell from {before.median:.4g} to {training.median:.4g}",
             value=now.loss,
             threshold=limit,
-            baseline={"lowest": lowest, "step": float(then.step), "training": before},
+            baseline={"lowest": lowest, "step": float(then.step), "training": before.median},
             neighbours=tuple((item.step, item.loss) for item in evaluations[-NEIGHBOURS:]),
         )
 
 
-def _falls(before: Level | None, late: list[_Evaluation]) -> bool:
-    """Whether the training loss has fallen since, beyond its noise."""
-    levels = [evaluation.training for evaluation in late if evaluation.training is not None]
-    if before is None or not levels:
-        return False
-    now = Level(float(np.median([level.median for level in levels])), max(level.error for level in levels))
+def _training_levels(evaluations: list[_Evaluation], best: int) -> tuple[Level, Level] | None:
+    """Levels of the training loss up to the best evaluation and at last; None where too few are known."""
+    before = [loss for evaluation in evaluations[: best + 1] for loss in evaluation.training][-POOLED:]
+    if len(before) < MIN_POOLED:
+        # The best came so early that the losses right after it must help: lower ones, if it falls.
+        before = [loss for evaluation in evaluations for loss in evaluation.training][:MIN_POOLED]
+    since = [loss for evaluation in evaluations[best + 1 :] for loss in evaluation.training][-POOLED:]
+    if min(len(before), len(since)) < MIN_POOLED:
+        return None
+    return level_of(before), level_of(since)
+
+
+def _falls(before: Level, now: Level) -> bool:
+    """Whether the training loss has fallen, beyond its noise."""
     fall = before.median - now.median
     return fall > max(2.0 * (before.error + now.error), MIN_FALL * abs(before.median))

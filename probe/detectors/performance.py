@@ -10,7 +10,7 @@ import numpy as np
 from ..wire import Severity
 from .base import Finding
 from .nonfinite import NEIGHBOURS
-from .sample import Sample
+from .sample import Floats, Sample
 from .sampled_thresholds import SampledThresholds
 
 SKIPPED_INTERVALS: Final = 2
@@ -26,6 +26,16 @@ MADS: Final = 8.0
 WARNING_FACTOR: Final = 2.0
 """Of the rise over the usual: from twice the rise that is allowed on, it is a warning."""
 MIN_RECENT: Final = 5
+KEPT: Final = 256
+"""Step times of the whole run that are kept, evenly spread."""
+PARTS: Final = 8
+"""Equal parts of the run whose medians rise one after the other where steps take longer and longer: by chance
+that happens once in 8! = 40,320 runs, and then not to twice the time."""
+MIN_IN_PART: Final = 5
+JUDGED_EVERY: Final = 8
+"""Samples."""
+GROWING_S: Final = 2.0
+"""Seconds that such growth must have gone on for."""
 MIN_STEPS: Final = 50
 
 
@@ -47,6 +57,8 @@ class SlowdownDetector:
         self._early_s = 0.0
         self._level: tuple[float, float, float] | None = None
         self._recent: deque[tuple[int, int, float, float]] = deque(maxlen=RECENT)
+        self._whole = _WholeRun()
+        self._longer: list[Finding] = []
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding while steps are slow."""
@@ -61,16 +73,17 @@ class SlowdownDetector:
         if self._intervals <= SKIPPED_INTERVALS:
             return []
         interval = (sample.step, steps, seconds, sample.scalars.get("samples", 0.0))
+        self._whole.add(*interval)
         if self._early_s < EARLY_S or len(self._early) < EARLY:
             self._early_s += seconds
             self._early.append(interval)
             if len(self._early) >= 4 * EARLY:
                 del self._early[1::2]
-            return []
+            return self._growing(sample)
         if self._level is None:
             self._level = _level(self._early)
         self._recent.append(interval)
-        return self._judge(sample)
+        return self._judge(sample) or self._growing(sample)
 
     def _judge(self, sample: Sample) -> list[Finding]:
         assert self._level is not None
@@ -102,6 +115,32 @@ class SlowdownDetector:
             )
         ]
 
+    def _growing(self, sample: Sample) -> list[Finding]:
+        """Steps that take longer and longer, from the first one on."""
+        if self._intervals % JUDGED_EVERY == 0:
+            self._longer = self._judge_whole(sample)
+        return self._longer
+
+    def _judge_whole(self, sample: Sample) -> list[Finding]:
+        times = self._whole.medians()
+        if times is None or sample.step - self._whole.first < 2 * self._thresholds.slowdown_steps:
+            return []
+        grave = 1.0 + WARNING_FACTOR * (self._thresholds.slowdown_factor - 1.0)
+        if (np.diff(times) <= 0.0).any() or times[-1] < grave * times[0]:
+            return []
+        return [
+            Finding(
+                kind="performance_degradation",
+                severity="warning",
+                subject="step_time",
+                message=f"Steps take longer and longer: {_seconds(times[-1])} at step {sample.step}, "
+                f"{times[-1] / times[0]:.2g} times as long as at first ({_seconds(times[0])})",
+                value=float(times[-1]),
+                threshold=float(grave * times[0]),
+                baseline={"median": float(times[0])},
+            )
+        ]
+
     def _last_stretch(self) -> list[tuple[int, int, float, float]] | None:
         """The newest intervals that cover enough steps and seconds; None where there are not so many."""
         chosen: list[tuple[int, int, float, float]] = []
@@ -113,6 +152,35 @@ class SlowdownDetector:
             if is_long and len(chosen) >= MIN_RECENT:
                 return chosen
         return None
+
+
+class _WholeRun:
+    """Step times of a whole run, by the size of the batch where it grows."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self._seconds = 0.0
+        self._times: list[float] = []
+        self._size = 0.0
+        self._every, self._offered = 1, 0
+
+    def add(self, step: int, steps: int, seconds: float, size: float) -> None:
+        if not self._offered:
+            self.first, self._size = step, size
+        self._seconds += seconds
+        if self._offered % self._every == 0:
+            grown = max(size / self._size, 1.0) if self._size > 0.0 else 1.0
+            self._times.append(seconds / steps / grown)
+        self._offered += 1
+        if len(self._times) >= KEPT:
+            del self._times[1::2]
+            self._every *= 2
+
+    def medians(self) -> Floats | None:
+        """Median times of equal parts of the run; None while it is too short."""
+        if self._seconds < GROWING_S or len(self._times) < PARTS * MIN_IN_PART:
+            return None
+        return np.array([np.median(part) for part in np.array_split(np.array(self._times), PARTS)])
 
 
 class AnomalyRateDetector:

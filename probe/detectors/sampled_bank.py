@@ -11,12 +11,14 @@ from .base import Finding
 from .convergence import PlateauDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
+from .loss_shapes import LossShapeDetector
 from .not_updated import NotUpdatedDetector
 from .overfitting import OverfittingDetector
 from .performance import AnomalyRateDetector, SlowdownDetector
 from .sample import Sample, SampleDetector
 from .sampled_thresholds import SampledThresholds
 from .updates import UpdateRatioDetector
+from .wiring import WiringDetector
 
 
 class SampledDetectorBank:
@@ -27,20 +29,30 @@ class SampledDetectorBank:
     Attributes:
         anomaly_rate: is to be told (`note`) the steps with a warning of the detectors that see every step.
         accumulation: is to be told (`note`) of every update whether the gradients had been cleared.
+        wiring: is to be told of every step which parameters have no gradient.
+        updates: is to be told how much weight decay takes.
+        not_updated: is to be told what optimizers have that have not made a step.
+        loss_shapes: is to be told of the first losses what their graph says.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
         self.anomaly_rate = AnomalyRateDetector(thresholds)
         self.accumulation = AccumulationDetector(thresholds)
+        self.wiring = WiringDetector(thresholds)
+        self.updates = UpdateRatioDetector(thresholds)
+        self.not_updated = NotUpdatedDetector(thresholds)
+        self.loss_shapes = LossShapeDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             NonFiniteActivationDetector(),
             InitializationDetector(thresholds),
             DeadUnitDetector(thresholds),
             SaturationDetector(thresholds),
+            self.loss_shapes,
             DegenerateOutputDetector(thresholds),
-            NotUpdatedDetector(thresholds),
-            UpdateRatioDetector(thresholds),
+            self.wiring,
+            self.not_updated,
+            self.updates,
             PlateauDetector(thresholds),
             OverfittingDetector(thresholds),
             SlowdownDetector(thresholds),
@@ -48,7 +60,16 @@ class SampledDetectorBank:
             self.anomaly_rate,
         ]
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a detector has been told of something that is not to wait for the next measurement."""
+        return self.wiring.has_news or self.updates.has_news
+
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
         with np.errstate(all="ignore"):
-            return [finding for detector in self._detectors for finding in detector.observe(sample)]
+            findings = [finding for detector in self._detectors for finding in detector.observe(sample)]
+        kinds: dict[str, Finding] = {}
+        for finding in findings:
+            kinds.setdefault(finding.kind, finding)
+        return list(kinds.values())

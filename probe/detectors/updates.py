@@ -29,6 +29,13 @@ SUFFER_STEPS: Final = 20
 WARMUP_STEPS: Final = 10
 """What begins at 0 (biases, LoRA's B, a zero-initialised model) has a ratio of 1 / n at its n-th update."""
 LOW_STEPS: Final = 30
+LOW_SAMPLES: Final = 2
+CLIPPED_SHARE: Final = 1e-3
+"""Where clipping leaves no more of the gradient than this share, it is why updates are small ..."""
+CLIPPED_FACTOR: Final = 10.0
+"""... and the floor is this many times as high: nobody means to train like that."""
+DECAY_LIMIT: Final = 0.1
+"""Share of every weight that decay takes at a step, momentum included: the model remembers ten batches."""
 MIN_GRADIENT: Final = 1e-5
 """Share of the weights' norm below which the gradient itself is small: a converged run, say."""
 
@@ -39,6 +46,8 @@ class UpdateRatioDetector:
     def __init__(self, thresholds: SampledThresholds) -> None:
         self._thresholds = thresholds
         self._succession = Succession()
+        self._decay: Finding | None = None
+        self._told: Finding | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -56,6 +65,25 @@ class UpdateRatioDetector:
         self._has_been_higher = False
         self._rate = -math.inf
 
+    def note_decay(self, step: int, share: float, *, how: str) -> None:
+        """Account for what weight decay alone takes of the weights at each step, 0 to 1 and above."""
+        self._decay = None
+        if share >= DECAY_LIMIT:
+            self._decay = Finding(
+                kind="update_ratio_high",
+                severity="warning",
+                subject="update_ratio",
+                message=f"Weight decay alone takes {share:.3g} times the size of the weights at every step "
+                f"({how}) at step {step}: what is learnt is forgotten at once",
+                value=share,
+                threshold=DECAY_LIMIT,
+            )
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `observe` has something to tell that it was told of, and has not said yet."""
+        return self._decay is not None and self._decay is not self._told
+
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one of each kind."""
         if self._succession.begins_anew(sample):
@@ -69,7 +97,8 @@ class UpdateRatioDetector:
             if total is not None and total > 0.0:
                 high = self._judge_high(sample, total) or high
                 self._low = self._judge_low(sample, sample.update_ratio, total)
-        return [finding for finding in (high, self._low) if finding is not None]
+        self._told = self._decay
+        return [finding for finding in (high or self._decay, self._low) if finding is not None]
 
     def _total(self, sample: Sample, ratio: Floats) -> float | None:
         """Ratio of the whole model; None where nothing is known of it."""
@@ -159,21 +188,24 @@ class UpdateRatioDetector:
         is_rising, self._rate = rate > self._rate > -math.inf, rate
         if median is None:
             return self._low
-        floor = self._thresholds.update_ratio_floor
+        left = _left_by_clipping(sample)
+        floor = self._thresholds.update_ratio_floor * (CLIPPED_FACTOR if left <= CLIPPED_SHARE else 1.0)
         self._has_been_higher |= median >= floor
         if self._has_been_higher or is_rising or not self._has_gradient(sample):
             self._lows = []
             return None
         self._lows.append(sample.step)
-        if len(self._lows) < self._thresholds.sustained_samples or sample.step - self._lows[0] < LOW_STEPS:
+        first = self._lows[0]
+        if len(self._lows) < LOW_SAMPLES or sample.step - first < LOW_STEPS:
             return None
-        first, self._lows = self._lows[0], [self._lows[0], *self._lows[-self._thresholds.sustained_samples :]]
+        self._lows = [first, sample.step]
         return Finding(
             kind="update_ratio_low",
             severity="warning",
             subject="update_ratio",
             message=f"Half of the parameters change by less than {max(median, floor):.1g} of their size in a "
-            f"step, since step {first}, and never changed faster (whole model: {total:.2g})",
+            f"step, since step {first}, and never changed faster (whole model: {total:.2g})"
+            f"{_of_clipping(left)}",
             value=median,
             threshold=floor,
             neighbours=tuple(self._recent),
@@ -193,6 +225,16 @@ def _median(sample: Sample, ratio: Floats) -> float | None:
     if sample.grad_norm is not None and len(sample.grad_norm) == len(ratio):
         known &= sample.grad_norm > 0.0
     return float(np.median(ratio[known])) if known.any() else None
+
+
+def _left_by_clipping(sample: Sample) -> float:
+    """Share of the gradient's norm that clipping has left at this step; 1 where nothing clips."""
+    after, before = sample.scalars.get("grad_norm_clipped"), sample.total_grad_norm
+    return after / before if after is not None and before else 1.0
+
+
+def _of_clipping(left: float) -> str:
+    return f"; clipping leaves {left:.2g} of the gradient" if left <= CLIPPED_SHARE else ""
 
 
 def _rate(sample: Sample) -> float:

@@ -6,7 +6,11 @@ from .base import Finding, Observation
 
 
 def merge_nonfinite(findings: list[Finding]) -> list[Finding]:
-    """A non-finite loss makes its gradients non-finite: one fault, one event."""
+    """A non-finite loss makes its gradients non-finite: one fault, one event.
+
+    Parameters that are bad before the update were so before loss and gradients, and come first.
+    """
+    findings = sorted(findings, key=lambda finding: finding.kind != "nonfinite_parameter")
     if not any(finding.kind == "nonfinite_loss" for finding in findings):
         return findings
     gradient = next((finding for finding in findings if finding.kind == "nonfinite_gradient"), None)

@@ -21,6 +21,7 @@ Counts = npt.NDArray[np.int64]
 RUN_FACTOR: Final = 3
 """A layer that has been zero before must stay zero this many times longer than ever."""
 NEVER_FACTOR: Final = 3
+LIVE_FACTOR: Final = 1.5
 LOG_CHANCE: Final = 20.7
 """A layer that has a gradient in a share p of its steps only (an expert in a mixture) is zero n times in a
 row with probability (1 - p)^n; the finding waits until that is below exp(-20.7), one in 1e9."""
@@ -32,7 +33,9 @@ class ZeroGradientDetector:
     A bias in front of a normalisation or of a softmax, a scale behind a zero-initialised gate and a frozen
     tensor have no gradient to speak of while their layer learns. A layer that was never anything but zero
     is reported after three times `warmup_steps` only: zero-initialised branches (LoRA, ReZero) begin with
-    exact zeros and leave them at the first update that a warming-up learning rate allows.
+    exact zeros and leave them at the first update that a warming-up learning rate allows. Where every group
+    is known to have had a learning rate for `LIVE_FACTOR` times `zero_steps` steps, and no layer's gradient
+    comes and goes, that update has been made, and nothing is waited for.
     """
 
     def __init__(self, thresholds: DetectorThresholds) -> None:
@@ -43,7 +46,8 @@ class ZeroGradientDetector:
         self._longest: Counts = np.zeros(0, dtype=np.int64)
         self._alive: Counts = np.zeros(0, dtype=np.int64)
         self._zero: Counts = np.zeros(0, dtype=np.int64)
-        self._observed = 0
+        self._observed = self._live = 0
+        self._comes_and_goes = False
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return at most one finding: all layers that have been zero for too long."""
@@ -55,6 +59,7 @@ class ZeroGradientDetector:
         if has_nonfinite_gradient(observation):
             return []  # clipping by an infinite norm turns all the other gradients into exact zeros
         zero, alive = self._zero_and_alive(observation)
+        self._comes_and_goes |= bool((zero & (self._alive > 0)).any())
         if observation.loss == 0.0 and not alive.any():
             return []  # a margin loss that is satisfied has nothing left to say
         np.maximum(self._longest, self._run, out=self._longest, where=alive)
@@ -63,9 +68,12 @@ class ZeroGradientDetector:
         self._alive += alive
         self._zero += zero
         self._observed += 1
-        if self._observed < self._thresholds.warmup_steps or not zero.any():
+        self._live += bool(observation.lowest_rate)
+        if not zero.any() or not (
+            self._observed >= self._thresholds.warmup_steps or self._is_live(self._live)
+        ):
             return []
-        late = np.flatnonzero(zero & (self._run >= self._patience()))
+        late = np.flatnonzero(zero & (self._run >= self._patience(is_live=self._is_live(self._live))))
         return [self._finding(observation, late)] if len(late) else []
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
@@ -75,8 +83,9 @@ class ZeroGradientDetector:
         if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
             return False
         steps, size = len(batch), batch.grad_max_abs
+        live = sum(map(bool, batch.lowest_rates))
         if batch.missing is None and size.min() > 0.0:
-            self._learn_counts(np.int64(0), np.int64(steps), steps)
+            self._learn_counts(np.int64(0), np.int64(steps), steps, live)
             self._step = batch.steps[-1]
             return True
         present = np.ones(size.shape, dtype=np.bool_) if batch.missing is None else ~batch.missing
@@ -87,17 +96,20 @@ class ZeroGradientDetector:
         zero, alive = zero_at.sum(axis=0), alive_at.sum(axis=0)
         if ((zero > 0) & (alive > 0)).any():
             return False
-        if self._observed + steps >= self._thresholds.warmup_steps and zero.any():
+        is_live = self._is_live(self._live + live)
+        if zero.any() and (self._observed + steps >= self._thresholds.warmup_steps or is_live):
             # Zeros of an unbroken run do not change what the run is allowed.
             run_ends = np.where(zero > 0, self._run + zero, 0)
-            if (run_ends >= self._patience()).any():
+            if (run_ends >= self._patience(is_live=is_live)).any():
                 return False
-        self._learn_counts(zero, alive, steps)
+        self._learn_counts(zero, alive, steps, live)
         self._step = batch.steps[-1]
         return True
 
-    def _learn_counts(self, zero: Counts | np.int64, alive: Counts | np.int64, steps: int) -> None:
+    def _learn_counts(self, zero: Counts | np.int64, alive: Counts | np.int64, steps: int, live: int) -> None:
         """Account for steps in which no layer was zero at one and alive at another."""
+        self._comes_and_goes |= bool(((zero > 0) & (self._alive > 0)).any())
+        self._live += live
         is_alive = np.broadcast_to(alive > 0, self._run.shape)
         np.maximum(self._longest, self._run, out=self._longest, where=is_alive)
         self._run += zero
@@ -112,7 +124,12 @@ class ZeroGradientDetector:
         self._longest = np.zeros(rows, dtype=np.int64)
         self._alive = np.zeros(rows, dtype=np.int64)
         self._zero = np.zeros(rows, dtype=np.int64)
-        self._observed = 0
+        self._observed = self._live = 0
+        self._comes_and_goes = False
+
+    def _is_live(self, live: int) -> bool:
+        """Whether so many steps with a learning rate show that what is zero will stay so."""
+        return live >= LIVE_FACTOR * self._thresholds.zero_steps and not self._comes_and_goes
 
     def _zero_and_alive(self, observation: Observation) -> tuple[Flags, Flags]:
         """Split the layers that have a gradient; the largest element decides, for tiny norms underflow."""
@@ -125,16 +142,15 @@ class ZeroGradientDetector:
         alive = self._index.any(present & (size != 0.0))
         return self._index.any(present) & ~alive, alive
 
-    def _patience(self) -> Floats:
+    def _patience(self, *, is_live: bool) -> Floats:
         """Zero steps in a row that each layer is allowed."""
         options = self._thresholds
         share = self._alive / (self._alive + self._zero - self._run + 1.0)
         with np.errstate(divide="ignore"):
             by_chance = np.ceil(LOG_CHANCE / -np.log1p(-share))
         allowed = np.maximum(options.zero_steps + RUN_FACTOR * self._longest, by_chance)
-        return np.where(
-            self._alive > 0, allowed, max(options.zero_steps, NEVER_FACTOR * options.warmup_steps)
-        )
+        waiting = LIVE_FACTOR * options.zero_steps if is_live else NEVER_FACTOR * options.warmup_steps
+        return np.where(self._alive > 0, allowed, max(options.zero_steps, waiting))
 
     def _finding(self, observation: Observation, late: npt.NDArray[np.intp]) -> Finding:
         names = tuple(self._index.name(observation, int(row)) for row in late)

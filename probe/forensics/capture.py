@@ -73,6 +73,8 @@ class RootCapture:
         outputs: what the forward returned, as far as it can be held.
         loss_graph: the autograd nodes between the root's outputs and the loss.
         loss_finding: what is certain about a non-finite loss.
+        backwards: how often backward was called while this was the newest call.
+        is_inside_compiled: whether what was called is a compiled module around the root.
         starts_from_one: whether the newest backward did, and not from gradients that the script gave.
     """
 
@@ -85,6 +87,8 @@ class RootCapture:
     outputs: Sequence[HeldOutput] = ()
     loss_graph = LossGraph()
     loss_finding: LossFinding | None = None
+    backwards = 0
+    is_inside_compiled = False
     starts_from_one = True
     _losses: Sequence[HeldOutput] | None = None
     _call_site: Sequence[RawFrame] = ()
@@ -108,6 +112,11 @@ class RootCapture:
         if root is None:
             raise ReplayError("the model is gone")
         return root
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether what ran was a compiled form of the root."""
+        return self.is_inside_compiled or torch_private.is_compiled(self.root)
 
     @property
     def is_abandoned(self) -> bool:
@@ -170,6 +179,7 @@ class RootCapture:
             is_from_one: whether backward starts from 1, and not from gradients that the script gives.
         """
         losses, boundary = tuple(losses), self._loss_boundary
+        self.backwards += 1
         if self.loss_graph.gradients is not None:
             self.loss_graph.gradients.release()
         numbers = [number for _, _, number in self.outputs if number is not None]
@@ -270,6 +280,8 @@ def begin_capture(
     """
     called = called_module(root)
     capture = RootCapture(called, size_cap_bytes=size_cap_bytes, parameter_stamp=parameter_stamp)
+    if called is not root and torch_private.is_compiled(root):
+        capture.is_inside_compiled = True
     try:
         capture._begin(called, args, kwargs)
     except ReplayError as error:

@@ -77,7 +77,7 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
 
     def _check(self, info: OpInfo, args: Any, kwargs: Any) -> None:
         if time.monotonic() > self._deadline_s:
-            raise ReplayError("the replay took longer than its time limit")
+            raise ReplayError("the replay took longer than its time limit (replay_limit_s)")
         if info.is_collective:
             raise ReplayError("the step talks to other ranks, which do not replay")
         for tensor in written_tensors(info, args, kwargs):

@@ -5,8 +5,8 @@ Called by `replay.py` after its first pass; asks `StepReplay` for details of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import torch
 
@@ -26,6 +26,7 @@ _BETWEEN: Final = "it went wrong outside of the model's calls: between two of th
 _NOT_BY_OUTPUTS: Final = (
     "it went wrong on a way to the loss that does not lead through the outputs of the model alone"
 )
+_NOT_ONE_OP: Final = "the lines of the loss give it again, but no one op in them made it of finite values"
 _UNKNOWN_OUTPUTS: Final = (
     f"{_IN_LOSS}, or its forward gave other outputs in the step than in the replay: those of the step were "
     "no longer at hand"
@@ -43,6 +44,8 @@ class Explanation:
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
     modules: tuple[str, ...] = ()
+    call: int | None = None
+    """Position of the call that it is about, or that its loss was made of."""
 
 
 def explain(step: StepReplay, *, stage: str, loss_is_bad: bool | None) -> Explanation:
@@ -59,17 +62,27 @@ def explain(step: StepReplay, *, stage: str, loss_is_bad: bool | None) -> Explan
         verdict = find_origin(step.detail(position).records, step.detail(position).output_causes)
         found = _explained(step, position, verdict, stage=stage, masks=masks)
         if found is not None:
-            return found
+            return replace(found, call=position)
+    if step.is_by_lines:
+        # What goes back through the outputs is not the whole of it.
+        return _in_loss(step, len(step.captures) - 1, stage=stage)
     if loss_is_bad:
         # Whatever a backward made is no cause of it.
-        return _in_loss(step, step.reached()[-1], stage=stage)
-    for position in reversed(bad):
+        found = _in_loss(step, step.reached()[-1], stage=stage)
+        if masks and found.origin is None:
+            reason = (
+                f"the model returns infinities that are written on purpose, as masks ({masks[0]}), and no op "
+                "is known to have made others"
+            )
+            return replace(found, reason=reason)
+        return found
+    for position in sorted(bad, key=step.first_backward):
         verdict = find_origin(step.detail(position).records, step.detail(position).gradient_causes)
         if verdict is not None and verdict.entry is not None and verdict.entry.source == "gradient":
-            return _in_loss(step, position, stage=stage)
+            return replace(_in_loss(step, position, stage=stage), call=position)
         found = _explained(step, position, verdict, stage=stage, masks=masks)
         if found is not None:
-            return found
+            return replace(found, call=position)
     if masks:
         return Explanation(reason=f"only infinities written on purpose, as masks, were found ({masks[0]})")
     return Explanation(reason="nothing became non-finite inside the model during the replay")
@@ -115,7 +128,9 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
         stage=stage,
     )
     backward: list[StackFrame] = []
-    if note.backward:
+    if note.asked:
+        backward = format_frames([*site, *inner_torch_removed(list(note.asked))])
+    elif note.backward:
         backward = format_frames([*_backward_site(step, position), *outer_torch_removed(list(note.frames))])
     return Explanation(
         origin=origin,
@@ -180,6 +195,8 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     backward = format_frames(site)
     if (fault := step.loss_fault(position)) is not None:
         return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
+    if step.is_by_lines:
+        return Explanation(reason=_NOT_ONE_OP, backward=backward)
     finding = _finding(step, position, is_alone=len(together) == 1)
     if not finding.is_proven and not all(step.outputs_of(call).is_complete for call in together):
         return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward)
@@ -204,13 +221,19 @@ def _from_loss_fault(fault: LossFault, site: list[RawFrame], *, stage: str, reas
     # The innermost frame of the site is the function whose lines were run.
     forward = format_frames([*site[:-1], *note.place.frames])
     inside = outer_torch_removed(list(note.frames)) if note.backward else []
+    backward = [*site[:-1], *inner_torch_removed(list(note.asked))] if note.asked else [*site, *inside]
+    phase: Literal["forward", "backward"] = "backward" if note.backward else "forward"
+    module = note.place.module
     return Explanation(
-        origin=Origin(phase="loss", op=_op_name(note), module=None, stage=stage),
-        reason=reason,
+        origin=Origin(
+            phase="loss" if module is None else phase, op=_op_name(note), module=module, stage=stage
+        ),
+        reason=reason if module is None else "",
         operands=note.operands,
         value_kind=fault.value_kind,
         forward=forward,
-        backward=format_frames([*site, *inside]),
+        backward=format_frames(backward) if note.backward or module is None else [],
+        modules=fault.after,
     )
 
 

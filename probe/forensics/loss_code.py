@@ -27,6 +27,18 @@ _ENDS: Final = (ast.Try, ast.While, ast.Match, ast.AsyncWith, ast.AsyncFor)
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
+class LossLines(NamedTuple):
+    """Where in its file a step called the model and backward, and where it is now."""
+
+    forward: int
+    backward: int
+    now: int
+
+    def moved(self, by: int) -> LossLines:
+        """The same lines, counted from elsewhere."""
+        return LossLines(self.forward + by, self.backward + by, self.now + by)
+
+
 class LossCode(NamedTuple):
     """Statements from the model's call to the loss; to be executed with a copy of the namespace."""
 
@@ -35,6 +47,18 @@ class LossCode(NamedTuple):
     """Globals and locals of the function, as they are now; names under which the code finds its values."""
     enters_blocks: bool
     """Whether it begins with a `with` around the model's call, which may switch autocast on by itself."""
+    text: str
+    """The statements, in the form that `ast.unparse` gives them."""
+    names: frozenset[str]
+    """Of the namespace: what the statements read of it."""
+
+
+class LossPlace(NamedTuple):
+    """The running function that has called the model and backward."""
+
+    code: CodeType
+    frame: FrameType
+    lines: LossLines
 
 
 def find_loss_code(
@@ -50,6 +74,18 @@ def find_loss_code(
     Raises:
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
+    place = find_loss_place(forward_site, backward_site, frame)
+    return cut_loss_code(place.code, place.lines, {**place.frame.f_globals, **place.frame.f_locals})
+
+
+def find_loss_place(
+    forward_site: Sequence[RawFrame], backward_site: Sequence[RawFrame], frame: FrameType | None
+) -> LossPlace:
+    """Find the function; see `find_loss_code`.
+
+    Raises:
+        ReplayError: there is none, or it has returned.
+    """
     # A trainer may call backward for the script: the function that led to both calls is the one.
     forward = {id(code): offset for code, offset in forward_site}
     code, offset = next(((c, o) for c, o in reversed(backward_site) if id(c) in forward), (None, 0))
@@ -59,19 +95,46 @@ def find_loss_code(
         frame = frame.f_back
     if frame is None:
         raise ReplayError("the function that called backward has returned")
-    lines = _Lines(line_of(code, forward[id(code)]), line_of(code, offset), frame.f_lineno)
-    namespace = {**frame.f_globals, **frame.f_locals}
+    lines = LossLines(line_of(code, forward[id(code)]), line_of(code, offset), frame.f_lineno)
+    return LossPlace(code, frame, lines)
+
+
+def cut_loss_code(code: CodeType, lines: LossLines, namespace: dict[str, Any]) -> LossCode:
+    """Cut the statements that made a loss out of a function's source.
+
+    Args:
+        code: of the function.
+        lines: in its file.
+        namespace: what the statements will find.
+
+    Raises:
+        ReplayError: the lines cannot be told, or depend on what has changed since.
+    """
     statements = _cut_out(_source_of(code).body, lines, namespace)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    return LossCode(cut, namespace, isinstance(statements[0], ast.With))
+    read = {node.id for node in _walk(module, ast.Name) if isinstance(node.ctx, ast.Load)}
+    return LossCode(
+        code=cut,
+        namespace=namespace,
+        enters_blocks=isinstance(statements[0], ast.With),
+        text=ast.unparse(module),
+        names=frozenset(read & namespace.keys()),
+    )
 
 
-class _Lines(NamedTuple):
-    forward: int
-    backward: int
-    now: int
+def function_called(qualified_name: str, source: str, file: str) -> list[CodeType]:
+    """Return the functions of that name in a source; `<module>` is the source itself.
+
+    Raises:
+        ReplayError: it is no Python.
+    """
+    try:
+        compiled = compile(source, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        raise ReplayError(f"{file} cannot be read") from None
+    return [code for code in _codes(compiled) if code.co_qualname == qualified_name]
 
 
 class _Body(NamedTuple):
@@ -109,7 +172,7 @@ def _is_like(one: CodeType, other: CodeType) -> bool:
     return (one.co_qualname, one.co_firstlineno) == (other.co_qualname, other.co_firstlineno)
 
 
-def _cut_out(body: list[ast.stmt], lines: _Lines, namespace: Mapping[str, Any]) -> list[ast.stmt]:
+def _cut_out(body: list[ast.stmt], lines: LossLines, namespace: Mapping[str, Any]) -> list[ast.stmt]:
     """The statements that make the loss, and one that gives it its name."""
     block, begin, end = _common_block(body, lines)
     loss = _loss_expression(block[end], lines.backward, namespace)
@@ -141,7 +204,7 @@ def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: se
             defined |= set(_assigned(statement))
 
 
-def _common_block(body: list[ast.stmt], lines: _Lines) -> tuple[list[ast.stmt], int, int]:
+def _common_block(body: list[ast.stmt], lines: LossLines) -> tuple[list[ast.stmt], int, int]:
     """The innermost list of statements with both calls in it, and which statements they are."""
     block = body
     while True:

@@ -1,7 +1,8 @@
 """Runs a forward, the lines that made its loss, and the backward once more, to find the line that went wrong.
 
-Called where a replay of the model alone has found that the fault lies outside of it. Claims nothing unless
-the loss comes out as it was, bit by bit, and the model's outputs too as far as they are at hand.
+Called where a replay of the model alone has found that the fault lies outside of it, or does not give the
+step's gradients: a penalty on a gradient goes back through more than the model's outputs. Claims nothing
+unless the loss comes out as it was, bit by bit, and the model's outputs too as far as they are at hand.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -19,23 +19,26 @@ from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import RootCapture
 from .dispatch import GuardedMode, OutputScan
-from .loss_code import RESULT, find_loss_code
+from .loss_code import RESULT, LossCode
 from .module_state import preserved, state_as_before
-from .modules import ModuleTracker
-from .origin import find_origin
+from .modules import ModuleTracker, refuse_what_needs_all_ranks
+from .origin import descendants, find_origin
 from .outputs import compare_outputs
 from .recorder import DetailRecorder, OpNote
-from .rerun import ambient, autocast_off
+from .rerun import ambient, autocast_off, gradients_of
+from .sources import StateKey, changed_state, look_at_state, name_sources
 
 _MAX_MODULES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFault:
-    """The op that went wrong between the model's outputs and the loss, or in its derivative."""
+    """The op that went wrong on the way to the loss, in the model or outside of it, or in its derivative."""
 
     note: OpNote
     value_kind: str
+    after: tuple[str, ...]
+    """Modules that the values went on to, each once, in order."""
 
 
 class LossReplay:
@@ -45,12 +48,13 @@ class LossReplay:
         roots: modules to name, and to put back as they were.
         captures: of the forwards, in the order of the calls; the newest knows where backward was called.
         loss: what backward was called on, as it was.
-        frame: of the present call, inside the function that called backward.
-        parameters: to send gradients to.
+        code: the lines that made it.
+        parameters: to send gradients to, by name.
         deadline_s: on `time.monotonic`.
+        intended: modules and ops whose infinities are meant.
 
     Raises:
-        ReplayError: the lines cannot be told, or would not give the same.
+        ReplayError: the lines would not give the same.
     """
 
     def __init__(
@@ -59,45 +63,72 @@ class LossReplay:
         captures: Sequence[RootCapture],
         *,
         loss: Tensor,
-        frame: FrameType | None,
-        parameters: Sequence[nn.Parameter],
+        code: LossCode,
+        parameters: Mapping[str, nn.Parameter],
         deadline_s: float,
+        intended: Sequence[str] = (),
     ) -> None:
+        self._intended = intended
         self._captures, self._loss, self._parameters = captures, loss, parameters
+        self._targets = tuple(parameters.values())
         self._deadline_s = deadline_s
-        self._code = find_loss_code(captures[0].call_site, captures[-1].backward_site, frame)
+        self._is_bad = not bool(torch.isfinite(loss).all())
+        self._bad: dict[int, str] | None = None
+        self._changed: list[frozenset[StateKey]] = []
+        self._code = code
         self._roots = [*roots, *_modules_in(self._code.namespace, roots)]
+        refuse_what_needs_all_ranks(module for root in self._roots for module in root.modules())
         self._tracker = ModuleTracker(roots)
 
-    def find(self) -> LossFault | None:
-        """Return the op that made the first bad value; None where that is not one op of the loss."""
-        is_bad = not bool(torch.isfinite(self._loss).all())
+    def scan(self) -> list[Tensor | None]:
+        """First pass; returns the gradients of the parameters, in order.
+
+        Raises:
+            ReplayError: what the lines give is not what it was in the step.
+        """
         with self._restored() as writable:
+            before = [look_at_state(capture.root) for capture in self._captures]
             scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
-            loss = self._run(scan)
-            if not is_bad:
-                self._send_back(loss, scan)
-            bad = scan.bad_ops()
-        if not bad:
+            gradients = self._send_back(self._run(scan), scan)
+            self._bad = scan.bad_ops()
+            self._changed = [
+                changed_state(capture.root, seen)
+                for capture, seen in zip(self._captures, before, strict=True)
+            ]
+        return gradients
+
+    def find(self) -> LossFault | None:
+        """Return the op that made the first bad value; None where it is not one op that can be named."""
+        if self._bad is None:
+            self.scan()
+        if not self._bad:
             return None
         with self._restored() as writable:
             recorder = DetailRecorder(
                 deadline_s=self._deadline_s,
                 writable=writable,
-                bad=bad,
+                bad=self._bad,
                 tracker=self._tracker,
-                outermost=frozenset({self._run.__code__, self._send_back.__code__}),
+                intended=self._intended,
+                outermost=frozenset({self._run.__code__, gradients_of.__code__}),
             )
+            self._name_sources(recorder)
             loss = self._run(recorder)
-            ends = [loss] if is_bad else [g for g in self._send_back(loss, recorder) if g is not None]
+            ends = [loss] if self._is_bad else [g for g in self._send_back(loss, recorder) if g is not None]
             causes = [cause for end in ends if (cause := recorder.cause_of(end)) is not None]
-            verdict = find_origin(recorder.records, causes)
-        if verdict is None or verdict.record is None or verdict.weak:
+        verdict = find_origin(recorder.records, causes)
+        if verdict is None or verdict.record is None:
             return None
-        note = recorder.notes[verdict.record]
-        if note.place.module is not None or not note.place.frames:
+        if verdict.weak and not (verdict.is_emptied and self._is_bad):
             return None
-        return LossFault(note=note, value_kind=recorder.records[verdict.record].created)
+        return _fault(recorder, verdict.record)
+
+    def _name_sources(self, recorder: DetailRecorder) -> None:
+        for capture, changed in zip(self._captures, self._changed, strict=True):
+            name_sources(recorder, capture, parameters=self._parameters, changed=changed)
+            arguments = {} if capture.arguments is None else capture.arguments.again()[2]
+            for name, tensor in arguments.items():
+                recorder.add_source(tensor, "argument", name=name)
 
     def _run(self, mode: GuardedMode) -> Tensor:
         """Run the cut out lines under the mode, and compare what they give with the step's own."""
@@ -116,24 +147,33 @@ class LossReplay:
             raise ReplayError("the lines of the loss call the model more or less often than in the step")
         for capture, output in zip(self._captures, returned, strict=True):
             check = compare_outputs(capture.outputs, find_outputs(output))
-            if check.difference or not check.is_finite:
-                raise ReplayError(check.difference or "the model's outputs are not finite")
+            if check.difference:
+                raise ReplayError(check.difference)
         return loss
 
-    def _send_back(self, loss: Tensor, mode: GuardedMode) -> Sequence[Tensor | None]:
+    def _send_back(self, loss: Tensor, mode: GuardedMode) -> list[Tensor | None]:
         """Backward through loss and model; nothing accumulates."""
         mode.begin_backward()
         with autocast_off(), torch.enable_grad(), self._tracker.running(), mode:
-            found: Sequence[Tensor | None] = torch.autograd.grad(
-                loss, self._parameters, torch.ones_like(loss), allow_unused=True
-            )
-        return found
+            return gradients_of([loss], [torch.ones_like(loss)], self._targets)
 
     @contextmanager
     def _restored(self) -> Iterator[list[Tensor]]:
         copies = [copy for capture in reversed(self._captures) for copy in capture.state_copies]
         with preserved(self._roots), state_as_before(self._roots, copies) as writable:
             yield writable
+
+
+def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
+    note = recorder.notes[index]
+    if not note.place.frames:
+        return None
+    names = (recorder.notes[after.index].place.module for after in descendants(recorder.records, index))
+    return LossFault(
+        note=note,
+        value_kind=recorder.records[index].created,
+        after=tuple(dict.fromkeys(name for name in names if name and name != note.place.module)),
+    )
 
 
 def _modules_in(namespace: Mapping[str, Any], roots: Sequence[nn.Module]) -> list[nn.Module]:

@@ -11,11 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from .. import torch_private
+from ..errors import ReplayError
 
 _WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+_NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
+
+
+def refuse_what_needs_all_ranks(modules: Iterable[nn.Module]) -> None:
+    """Raise `ReplayError` for a module that a rank cannot run on its own."""
+    for module in modules:
+        if type(module).__name__ in _NEED_ALL_RANKS or type(module).__module__.startswith("deepspeed"):
+            raise ReplayError(f"a {type(module).__name__} cannot be replayed alone")
 
 
 def clean_name(name: str) -> str:
@@ -61,7 +72,10 @@ class ModuleTracker:
 
     @contextmanager
     def watching(self, modules: Iterable[nn.Module]) -> Iterator[list[Any]]:
-        """Collect what outermost calls of some modules return, in their order; inside `running`."""
+        """Collect what outermost calls of some modules return, in their order; inside `running`.
+
+        Those without gradients are left out, as they are where steps are captured.
+        """
         returned: list[Any] = []
         self._watched = frozenset(map(id, modules)), returned
         try:
@@ -74,13 +88,16 @@ class ModuleTracker:
             # A data loader's thread may call modules of its own meanwhile.
             if threading.get_ident() != self._thread:
                 return original(module, *args, **kwargs)
-            stack = self._stack
+            if isinstance(module, nn.parallel.DistributedDataParallel):
+                # Its own forward may talk to the other ranks, and prepares for a backward that averages.
+                return module.module(*args, **kwargs)
+            stack, has_graph = self._stack, torch.is_grad_enabled()
             stack.append(self._names.get(id(module), self.current))
             try:
                 result = original(module, *args, **kwargs)
             finally:
                 stack.pop()
-            if self._watched is not None and not stack and id(module) in self._watched[0]:
+            if self._watched is not None and not stack and id(module) in self._watched[0] and has_graph:
                 self._watched[1].append(result)
             return result
 

@@ -47,6 +47,9 @@ _SCALES: Final = frozenset({"mul", "mul_", "div", "div_"})
 _CARRIES: Final = frozenset("_to_copy clone copy_ cat stack index contiguous".split())
 """Ops that pass on what they read."""
 
+_CHOOSES: Final = frozenset({"logsumexp", "amax", "max"})
+"""Ops over a row in which a mask leaves -inf only where there is nothing but masks in the row."""
+
 Source: TypeAlias = Literal[
     "argument",
     "parameter",
@@ -85,6 +88,8 @@ class Record:
     inputs: tuple[Cause, ...]
     constant: bool
     """A non-finite constant stands among its arguments: a mask, or a value planted by the program."""
+    is_intended: bool = False
+    """The user has said that infinities made there are meant."""
     op: str = ""
 
     @property
@@ -118,14 +123,16 @@ class Verdict:
     entry: Cause | None = None
     weak: bool = False
     """Infinities written on purpose, which a healthy output may show: only where nothing else is found."""
+    is_emptied: bool = False
+    """`record` is an op that had nothing but a mask to choose from: it is to blame where that did harm."""
 
 
 def find_origin(records: Mapping[int, Record], ends: Iterable[Cause]) -> Verdict | None:
     """Return what first made the values in `ends` bad; None when the records do not say.
 
     Order of preference: parameters, arguments and incoming gradients that were bad from the start; the
-    first op that creates a kind, or that reads bad memory which is no mask; the first op that writes an
-    infinite constant; what read a mask.
+    first op that creates a kind, or that reads bad memory which is no mask; the op that had nothing but a
+    mask to choose from; the first op that writes an infinite constant; what read a mask.
     """
     ends = tuple(ends)
     reached = slice_backwards(records, ends)
@@ -135,7 +142,10 @@ def find_origin(records: Mapping[int, Record], ends: Iterable[Cause]) -> Verdict
         for cause in entries:
             if cause.source == source and (cause in mixed or not _is_mask(cause)):
                 return Verdict(entry=cause)
+    emptied = _emptied(records, reached)
     for mask in (False, True):
+        if mask and emptied is not None:
+            return Verdict(record=emptied, weak=True, is_emptied=True)
         for record in reached:
             begins = record.creates or any(_is_bad_memory(cause, mixed) for cause in record.inputs)
             if begins and (_is_mask_op(record) and record.index not in mixed) == mask:
@@ -193,9 +203,22 @@ def _sent_into_mixing_ops(reached: Iterable[Record]) -> set[Cause | int]:
             mixed |= read
         elif record.op in _CARRIES:
             carried[record.index] = read
-        if _is_mask_op(record):
+        if _is_mask_op(record) and not record.is_intended:
             carried[record.index] = {record.index}
     return mixed
+
+
+def _emptied(records: Mapping[int, Record], reached: Iterable[Record]) -> int | None:
+    """The first op that had nothing but masks to choose from, if all masks in the slice went through it."""
+    chosen: set[int] = set()
+    first: int | None = None
+    for record in reached:
+        kinds = {record.kinds, *(cause.kinds for cause in record.inputs)}
+        if first is None and record.op in _CHOOSES and kinds == {Kinds.NEGATIVE_INFINITY}:
+            first = record.index
+            chosen = {first, *(before.index for before in slice_backwards(records, record.inputs))}
+    begun = (r for r in reached if _is_mask_op(r) or any(cause.producer is None for cause in r.inputs))
+    return first if all(record.index in chosen for record in begun) else None
 
 
 def _is_bad_memory(cause: Cause, mixed: set[Cause | int]) -> bool:
@@ -206,5 +229,5 @@ def _is_bad_memory(cause: Cause, mixed: set[Cause | int]) -> bool:
 
 
 def _is_mask_op(record: Record) -> bool:
-    """An infinite constant; a NaN constant that reaches the end was never a mask."""
-    return record.constant and not record.kinds & Kinds.NAN
+    """Makes infinities on purpose; a NaN constant that reaches the end was never a mask."""
+    return (record.constant or record.is_intended) and not record.kinds & Kinds.NAN

@@ -21,7 +21,9 @@ _ALIAS_BYTES: Final = 1 << 18
 """An output whose storage is larger is not kept alive."""
 _RELATIVE_TOLERANCE: Final = 1e-2
 """Of the largest element: a compiled forward in bf16 differs from an eager one by so much."""
-NOT_RESTORED: Final = "something that a replay cannot restore, such as a counter or a NumPy generator"
+NOT_RESTORED: Final = (
+    "something that a replay cannot restore, such as a counter, a NumPy generator or weights written since"
+)
 _CAUSE: Final = f"it depends on {NOT_RESTORED}"
 
 
@@ -62,6 +64,8 @@ class OutputCheck:
 
     difference: str = ""
     """In words; "" when none was found."""
+    is_finite_again: bool = False
+    """Whether that is: non-finite in the step, and finite in the replay."""
     is_complete: bool
     """Whether every output of the step was at hand to be compared."""
     is_finite: bool
@@ -76,7 +80,7 @@ def compare_outputs(held: Sequence[HeldOutput], replayed: Sequence[Tensor]) -> O
         replayed: what `find_outputs` gives for the replayed forward.
     """
     known = [held_values(output) for output in held] if len(held) == len(replayed) else []
-    difference = ""
+    difference, is_finite = "", not any(classify(tensor) for tensor in replayed)
     for real, again in zip(known, replayed, strict=False):
         if real is not None and not difference:
             difference = _difference(real, again.detach())
@@ -84,7 +88,10 @@ def compare_outputs(held: Sequence[HeldOutput], replayed: Sequence[Tensor]) -> O
         difference=difference,
         is_complete=len(known) == len(replayed)
         and all(real is not None and is_checkable(real) for real in known),
-        is_finite=not any(classify(tensor) for tensor in replayed),
+        is_finite=is_finite,
+        is_finite_again=bool(difference)
+        and is_finite
+        and any(tensor is not None and bool(classify(tensor)) for tensor in known),
     )
 
 

@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from .. import torch_private
+from ..errors import ReplayError
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
+from .loss_code import LossCode, find_loss_code
 from .loss_replay import LossFault, LossReplay
 from .module_state import preserved, state_as_before
 from .modules import ModuleTracker
 from .origin import Cause, Record
 from .outputs import OutputCheck, compare_outputs, held_values
 from .recorder import DetailRecorder, OpNote
-from .rerun import ForwardRun, run_backward, run_forward
+from .rerun import ForwardRun, gradients_of, run_backward, run_forward
 from .sources import StateKey, changed_state, look_at_state, name_sources
 from .values import classify, summarise
 
-_OUTERMOST = frozenset({run_forward.__code__, run_backward.__code__})
+_OUTERMOST = frozenset({run_forward.__code__, run_backward.__code__, gradients_of.__code__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +54,26 @@ class StepReplay:
         *,
         parameters: Mapping[str, nn.Parameter],
         loss: Tensor | None = None,
+        loss_code: LossCode | None = None,
         deadline_s: float,
+        intended: Sequence[str] = (),
     ) -> None:
-        """Take the step's captures in the order of the calls; `deadline_s` is on `time.monotonic`."""
+        """Take the step's captures in the order of the calls; `deadline_s` is on `time.monotonic`.
+
+        Without `loss_code` the lines that made the loss are looked for in the functions that are running.
+        """
         self.captures = tuple(captures)
-        self._loss = loss
+        self._loss, self._loss_code = loss, loss_code
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
-        self._deadline_s = deadline_s
+        self._deadline_s, self._intended = deadline_s, intended
         self._roots = [root, *(capture.root for capture in captures)]
         self.tracker = ModuleTracker(self._roots)
         self._bad: dict[int, dict[int, str]] = {}
         self._outputs: dict[int, OutputCheck] = {}
         self._changed: dict[int, frozenset[StateKey]] = {}
         self._details: dict[int, Detail] = {}
+        self._lines: LossReplay | None = None
 
     def scan(self) -> dict[str, Tensor | None]:
         """First pass over all calls; returns the gradients of the step by parameter name.
@@ -73,22 +81,48 @@ class StepReplay:
         Raises:
             ReplayError: a call cannot be made again.
         """
+        return dict(zip(self._names, self._scan_calls(range(len(self.captures))), strict=True))
+
+    def _scan_calls(self, positions: Iterable[int]) -> list[Tensor | None]:
         total: list[Tensor | None] = [None] * len(self._parameters)
         partial: list[Tensor | None] = list(total)
         task: int | None = None
-        for position in sorted(range(len(self.captures)), key=self._first_backward):
+        for position in sorted(positions, key=self.first_backward):
             for gradients, found in self._scan_call(position):
                 # Autograd sums within one backward before it adds to what p.grad held.
                 if task is not None and gradients.task != task:
                     total, partial = _add(total, partial), [None] * len(total)
                 task = gradients.task
                 partial = _add(partial, found)
-        return dict(zip(self._names, _add(total, partial), strict=True))
+        return _add(total, partial)
+
+    @property
+    def is_by_lines(self) -> bool:
+        """Whether only the script's own lines have given the step's gradients: see `scan_by_lines`."""
+        return self._lines is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every backward is known to have begun at finite losses and come through outputs alone."""
+        ends = [capture for capture in self.captures if capture.backwards]
+        return bool(ends) and all(
+            capture.backwards == 1 and capture.loss_graph.is_closed and capture.loss_is_finite
+            for capture in ends
+        )
 
     @property
     def difference(self) -> str:
         """How the replayed outputs differ from the step's own, in words; "" when nothing speaks for it."""
         return next((check.difference for check in self._outputs.values() if check.difference), "")
+
+    @property
+    def is_by_the_compiler(self) -> bool:
+        """Whether compiled calls alone gave bad outputs that are finite when they are made eagerly."""
+        differ = [position for position, check in self._outputs.items() if check.difference]
+        return bool(differ) and all(
+            self.captures[position].is_compiled and self._outputs[position].is_finite_again
+            for position in differ
+        )
 
     def outputs_of(self, position: int) -> OutputCheck:
         """How the outputs of a call compare with the step's own; after `scan`."""
@@ -118,6 +152,13 @@ class StepReplay:
                 return earlier
         return None
 
+    def micro_step_of(self, position: int) -> int | None:
+        """Number of the backward, from 0, that a call belongs to; None where it is one or not known."""
+        backwards = [capture.backwards for capture in self.captures]
+        if sum(backwards) < 2 or max(backwards) > 1:
+            return None
+        return sum(backwards[:position])
+
     def has_bad_ops(self, position: int) -> bool:
         """Whether the first pass found anything non-finite in this call, or coming into it."""
         gradients = (tensor for back in self.captures[position].passes for tensor in back.by_output.values())
@@ -128,24 +169,57 @@ class StepReplay:
 
         Of a micro-step before the newest nothing is known.
         """
-        together = self.with_the_same_backward(position)
-        if self._loss is None or together[-1] != len(self.captures) - 1:
+        newest = self._of_newest_backward()
+        if position not in newest:
             return None
-        if torch_private.is_distributed():
-            # A loss may talk to the other ranks, which do not replay.
-            return None
-        try:
-            return LossReplay(
-                self._roots,
-                [self.captures[call] for call in together],
-                loss=self._loss,
-                frame=sys._getframe(1),
-                parameters=self._parameters,
-                deadline_s=self._deadline_s,
-            ).find()
-        # The script's own lines run in there, and may raise anything at all.
-        except Exception:  # noqa: BLE001
-            return None
+        if self._lines is not None:
+            return self._lines.find()
+        for together in (self.with_the_same_backward(position), newest):
+            if together[-1] != newest[-1]:
+                continue
+            # The script's own lines run in there, and may raise anything at all.
+            try:
+                return self._loss_replay(together).find()
+            except Exception:  # noqa: BLE001
+                continue
+        return None
+
+    def scan_by_lines(self) -> dict[str, Tensor | None]:
+        """Like `scan`, with the script's own lines for the newest loss: it may go back past the outputs.
+
+        Raises:
+            ReplayError: they cannot be run again, or give something else.
+        """
+        newest = self._of_newest_backward()
+        earlier = range(newest[0])
+        if any(self.captures[call].passes[:1] == [] for call in earlier):
+            raise ReplayError("a forward of the step belongs to no backward")
+        lines = self._loss_replay(newest)
+        gradients = _add(self._scan_calls(earlier), lines.scan())
+        self._lines = lines
+        return dict(zip(self._names, gradients, strict=True))
+
+    def _loss_replay(self, calls: Sequence[int]) -> LossReplay:
+        if self._loss is None:
+            raise ReplayError("the loss is not known")
+        captures = [self.captures[call] for call in calls]
+        code = self._loss_code
+        if code is None:
+            code = find_loss_code(captures[0].call_site, captures[-1].backward_site, sys._getframe(1))
+        return LossReplay(
+            self._roots,
+            captures,
+            loss=self._loss,
+            code=code,
+            parameters=dict(zip(self._names, self._parameters, strict=True)),
+            deadline_s=self._deadline_s,
+            intended=self._intended,
+        )
+
+    def _of_newest_backward(self) -> list[int]:
+        """The calls since the last backward but one."""
+        noted = [call for call, capture in enumerate(self.captures[:-1]) if capture.backwards]
+        return list(range(noted[-1] + 1 if noted else 0, len(self.captures)))
 
     def detail(self, position: int) -> Detail:
         """Second pass over one call; made once."""
@@ -153,7 +227,8 @@ class StepReplay:
             self._details[position] = self._record_call(position)
         return self._details[position]
 
-    def _first_backward(self, position: int) -> tuple[int, int]:
+    def first_backward(self, position: int) -> tuple[int, int]:
+        """Sorts calls by when a backward came to their outputs; those that none did come last."""
         capture = self.captures[position]
         return (capture.passes[0].order if capture.passes else 2**62, capture.order)
 
@@ -192,6 +267,7 @@ class StepReplay:
                 writable=writable,
                 bad=self._bad.get(position, {}),
                 tracker=self.tracker,
+                intended=self._intended,
                 outermost=_OUTERMOST,
             )
             summaries: dict[str, str] = {}

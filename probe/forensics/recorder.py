@@ -6,8 +6,9 @@ Active on the replaying thread, and on autograd's device threads during a backwa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import CodeType
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .modules import ModuleTracker
 from .origin import Cause, Kinds, Record, Source
 from .outputs import NOT_RESTORED
-from .stacks import RawFrame, outer_torch_removed, raw_stack
+from .stacks import RawFrame, inner_torch_removed, outer_torch_removed, raw_stack
 from .values import classify, has_nonfinite_constant, summarise
 
 _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
@@ -55,6 +56,8 @@ class OpNote:
     frames: tuple[RawFrame, ...]
     """Python frames of the op itself; of a backward op, those inside the backward."""
     operands: tuple[str, ...]
+    asked: tuple[RawFrame, ...] = ()
+    """Of a derivative that the program asked for with `create_graph`, in forward or loss: where it did."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,22 @@ class _Memory:
     sources: dict[int, tuple[Source, str]] = field(default_factory=dict)
 
 
+def _is_run_by_the_engine(frames: Sequence[RawFrame]) -> bool:
+    """Whether no Python runs inside of the derivative, as it does where a checkpoint recomputes."""
+    return not frames or torch_private.is_engine(frames[-1][0])
+
+
+def _of_the_call(node: Any, place: Place | None) -> Place | None:
+    """Of a user's own function not the op inside of its forward that came first, but the call of it."""
+    forward = torch_private.forward_code(node)
+    if place is None or forward is None:
+        return place
+    codes = [code for code, _ in place.frames]
+    end = codes.index(forward) if forward in codes else len(codes)
+    frames = tuple(inner_torch_removed(list(place.frames[:end])))
+    return Place(op=place.op, module=place.module, frames=frames)
+
+
 class _Places:
     """Which forward op made which autograd node, by the node's sequence number."""
 
@@ -73,6 +92,12 @@ class _Places:
         self.outer_task: int | None = None
         self._made: dict[int, Place] = {}
         self._recomputed: dict[int, Place] = {}
+        self._derived: dict[int, Place] = {}
+
+    def note_derived(self, place: Place) -> None:
+        """Note an op of a derivative with a graph: its node belongs to the place of what was derived."""
+        if (number := torch_private.next_sequence_number()) is not None:
+            self._derived.setdefault(number - 1, place)
 
     def note(self, place: Place, *, recomputed: bool, makes_second: bool) -> None:
         """Note an op that is about to run: its node has the newest number, first come first kept."""
@@ -97,8 +122,11 @@ class _Places:
         # Numbers count per thread, and on CUDA a checkpoint recomputes on autograd's thread. Only a
         # reentrant one runs the nodes that it makes there, in a backward of its own.
         nested = torch_private.graph_task_id() != self.outer_task
-        recomputed = self._recomputed.get(number) if nested else None
-        return recomputed or self._made.get(number)
+        if nested and (recomputed := self._recomputed.get(number)) is not None:
+            return recomputed
+        made, derived = self._made.get(number), self._derived.get(number)
+        # Both, where derivatives run on autograd's own threads: which of them made the node is not known.
+        return made or derived if made is None or derived is None else None
 
 
 class DetailRecorder(GuardedMode):
@@ -112,13 +140,17 @@ class DetailRecorder(GuardedMode):
         bad: Mapping[int, str],
         tracker: ModuleTracker,
         outermost: frozenset[CodeType],
+        intended: Sequence[str] = (),
     ) -> None:
-        """Take the verdict of the first pass, op by op, and the code objects of ours that end a stack."""
+        """Take the verdict of the first pass, op by op, and the code objects of ours that end a stack.
+
+        Infinities of `intended` ops, and of ops in `intended` modules, are taken for a mask's.
+        """
         super().__init__(deadline_s=deadline_s, writable=writable)
         self.records: dict[int, Record] = {}
         self.notes: dict[int, OpNote] = {}
         self._bad = bad
-        self._tracker = tracker
+        self._tracker, self._intended = tracker, intended
         self._outermost = outermost
         self._memory = _Memory()
         self._places = _Places()
@@ -186,27 +218,36 @@ class DetailRecorder(GuardedMode):
                 operands.append(f"output {position}: {summarise(tensor)}")
         if not kinds and not self._read_garbage(inputs):
             raise ReplayError(_WENT_ANOTHER_WAY)
+        self.notes[index] = note = self._note(info, node, own, operands)
         self.records[index] = Record(
             index=index,
             kinds=kinds,
             inputs=causes,
             constant=has_nonfinite_constant(args, kwargs),
+            is_intended=own is not None and self._is_intended(note.place),
             op=info.name,
         )
-        self.notes[index] = self._note(info, node if backward else None, own, operands)
         return out
+
+    def _is_intended(self, place: Place) -> bool:
+        names = (place.op, place.module or "")
+        return any(fnmatchcase(name, pattern) for pattern in self._intended for name in names)
 
     def _read_garbage(self, inputs: list[Tensor]) -> bool:
         return any(torch_private.storage_key(tensor) in self._memory.uninitialised for tensor in inputs)
 
     def _forward_place(self, info: OpInfo, node: Any, inputs: list[Tensor]) -> Place:
         """Note where a forward op runs, for the autograd nodes that it makes."""
-        module = self._tracker.current
-        if module is None and node is not None:
+        module, frames = self._tracker.current, self._frames()
+        asking = None if node is None else _of_the_call(node, self._places.of_node(node))
+        if node is not None and _is_run_by_the_engine(frames):
+            place = asking or Place(op=info.name, module=None, frames=())
+            self._places.note_derived(place)
+            return place
+        if module is None:
             # A checkpoint recomputes: the node that asked for it knows the module.
-            asking = self._places.of_node(node)
             module = asking.module if asking else None
-        place = Place(op=info.name, module=module, frames=self._frames())
+        place = Place(op=info.name, module=module, frames=frames)
         # An in-place op on a view makes a second node, CopySlices, after it has run.
         second = bool(info.written) and bool(inputs) and torch_private.is_view(inputs[0])
         makes_second = second and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
@@ -218,15 +259,21 @@ class DetailRecorder(GuardedMode):
         return tuple(raw_stack(sys._getframe(4), limit=_MAX_FRAMES, stop=self._outermost))
 
     def _note(self, info: OpInfo, node: Any, own: Place | None, operands: list[str]) -> OpNote:
+        frames = self._frames()
+        if own is not None and node is not None and _is_run_by_the_engine(frames):
+            name = torch_private.node_name(node)
+            return OpNote(
+                place=own, backward=True, node=name, frames=(), operands=tuple(operands), asked=frames
+            )
         if own is not None:
             return OpNote(place=own, backward=False, node=None, frames=own.frames, operands=tuple(operands))
-        frames = self._frames()
         # No Python runs in a derivative of torch's own but that of hooks on its node.
         nested = torch_private.graph_task_id() != self._places.outer_task
         may_run_python = nested or torch_private.is_custom_node(node)
         in_hook = not may_run_python and bool(outer_torch_removed(list(frames)))
         return OpNote(
-            place=self._places.of_node(node) or Place(op=info.name, module=None, frames=()),
+            place=_of_the_call(node, self._places.of_node(node))
+            or Place(op=info.name, module=None, frames=()),
             backward=True,
             node=torch_private.node_name(node),
             in_hook=info.name if in_hook else None,

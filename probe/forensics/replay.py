@@ -22,13 +22,23 @@ from ..wire import Origin, StackFrame
 from .capture import RootCapture
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
+from .loss_code import LossCode
+from .modules import refuse_what_needs_all_ranks
 from .origin import EITHER_KIND
+from .outputs import NOT_RESTORED
 from .passes import StepReplay
 from .values import classify
 
 DEFAULT_LIMIT_S: Final = 30.0
-_NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
 _MAX_NAMES: Final = 10_000
+_FROM_ANOTHER_RANK: Final = (
+    "this rank's own gradients are finite when they are made again: the bad values came from another rank, "
+    "with the average"
+)
+_COMPILED_ONLY: Final = (
+    "replayed eagerly the forward is finite: it went wrong only in the compiled code, or depends on "
+    f"{NOT_RESTORED}"
+)
 _replaying: set[int] = set()
 """Threads that are inside a replay; nearly always none, which is quick to see."""
 
@@ -49,6 +59,8 @@ class Replay:
     backward: list[StackFrame]
     propagated_to: list[str]
     """Modules the values went on to, then parameters whose gradients are bad, each in order."""
+    micro_step: int | None = None
+    """Number of the backward, from 0, that `origin` was found in, where the step has several."""
     duration_s: float
 
 
@@ -78,9 +90,11 @@ def locate_origin(
     parameters: Mapping[str, nn.Parameter],
     gradients: Mapping[str, Tensor | None],
     loss: Tensor | None,
+    loss_code: LossCode | None = None,
     stage: str,
     parameter_stamp: object = None,
     limit_s: float = DEFAULT_LIMIT_S,
+    intended: Sequence[str] = (),
 ) -> Replay:
     """Replay the captured calls of a step and name the origin of its non-finite values.
 
@@ -94,23 +108,37 @@ def locate_origin(
         parameters: by name, in model order.
         gradients: the step's gradients by the same names, as they were at the trip.
         loss: the loss, if known; what it is made of comes from `RootCapture.note_backward`.
+        loss_code: the lines that made it, where the function that ran them is not running here.
         stage: which gradient tripped; copied to the origin.
         parameter_stamp: must equal the captures' stamps.
         limit_s: the replay stops after this many seconds.
+        intended: names of modules and ops, ``*`` allowed, whose infinities are meant, as those of masks are.
     """
     started = time.monotonic()
     _replaying.add(threading.get_ident())
     fidelity: Fidelity = "declined"
     bad: list[str] = []
+    micro_step: int | None = None
     try:
         _check_captures(captures, parameter_stamp)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            step = StepReplay(root, captures, parameters=parameters, loss=loss, deadline_s=started + limit_s)
-            fidelity, difference = _compare(step, gradients)
+            step = StepReplay(
+                root,
+                captures,
+                parameters=parameters,
+                loss=loss,
+                loss_code=loss_code,
+                deadline_s=started + limit_s,
+                intended=intended,
+            )
+            # What a frozen parameter holds is of an earlier step.
+            trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
+            fidelity, difference = _compare(step, trained, is_reduced=stage == "reduced")
             if difference:
                 raise ReplayError(difference)
             found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
+            micro_step = None if found.call is None else step.micro_step_of(found.call)
             bad = [name for name, value in gradients.items() if value is not None and classify(value)]
     except ReplayError as error:
         found = Explanation(reason=str(error))
@@ -129,19 +157,43 @@ def locate_origin(
         forward=found.forward,
         backward=found.backward,
         propagated_to=list(dict.fromkeys([*found.modules, *bad]))[:_MAX_NAMES],
+        micro_step=None if found.origin is None else micro_step,
         duration_s=time.monotonic() - started,
     )
 
 
-def _compare(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> tuple[Fidelity, str]:
+def _compare(
+    step: StepReplay, gradients: Mapping[str, Tensor | None], *, is_reduced: bool
+) -> tuple[Fidelity, str]:
     """Make the step again; return how close it came, and in words what differs from the real one."""
-    fidelity = compare_gradients(gradients, step.scan())
+    replayed = step.scan()
+    fidelity = compare_gradients(gradients, replayed)
+    if step.is_by_the_compiler:
+        return "could not reproduce", _COMPILED_ONLY
     if step.difference:
         # Where all gradients are NaN, those of another forward are no different.
         return "could not reproduce", step.difference
     if fidelity == "could not reproduce":
+        # A penalty on a gradient goes back into the model by other ways than its outputs.
+        fidelity = _by_lines(step, gradients)
+    if fidelity == "could not reproduce" and is_reduced and step.is_closed and _are_finite(replayed):
+        return fidelity, _FROM_ANOTHER_RANK
+    if fidelity == "could not reproduce":
         return fidelity, "the replay did not give the gradients of the step"
     return fidelity, ""
+
+
+def _are_finite(gradients: Mapping[str, Tensor | None]) -> bool:
+    return not any(gradient is not None and classify(gradient) for gradient in gradients.values())
+
+
+def _by_lines(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> Fidelity:
+    """Make the step again with the script's own lines for its loss."""
+    # They may raise anything at all.
+    try:
+        return compare_gradients(gradients, step.scan_by_lines())
+    except Exception:  # noqa: BLE001
+        return "could not reproduce"
 
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
@@ -163,6 +215,4 @@ def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) ->
             raise ReplayError("the model went from training to evaluation, or back, after the forward")
         if any(hasattr(type(parameter), "__tensor_flatten__") for parameter in capture.root.parameters()):
             raise ReplayError("the parameters are sharded or quantised tensors")
-        for module in capture.root.modules():
-            if type(module).__name__ in _NEED_ALL_RANKS or type(module).__module__.startswith("deepspeed"):
-                raise ReplayError(f"a {type(module).__name__} cannot be replayed alone")
+        refuse_what_needs_all_ranks(capture.root.modules())

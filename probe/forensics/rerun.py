@@ -96,11 +96,24 @@ def run_backward(
             if _has_reentrant_checkpoint(outputs):
                 found = _accumulate(outputs, list(sent.values()), targets, keep_graph=keep_graph)
             else:
-                found = torch.autograd.grad(
-                    outputs, targets, list(sent.values()), allow_unused=True, retain_graph=keep_graph
-                )
+                found = gradients_of(outputs, list(sent.values()), targets, keep_graph=keep_graph)
     of_inputs = zip(inputs, found[len(parameters) :], strict=True)
     return list(found[: len(parameters)]), {name: grad for name, grad in of_inputs if grad is not None}
+
+
+def gradients_of(
+    outputs: Sequence[Tensor],
+    sent: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    *,
+    keep_graph: bool = False,
+) -> list[Tensor | None]:
+    """Return the gradient of each target; None of those that have none, or were frozen meanwhile."""
+    needed = [target for target in targets if target.requires_grad]
+    if not needed:
+        return [None] * len(targets)
+    found = iter(torch.autograd.grad(outputs, needed, sent, allow_unused=True, retain_graph=keep_graph))
+    return [next(found) if target.requires_grad else None for target in targets]
 
 
 def _outer_gradients(outputs: list[Tensor], captured: dict[int, Tensor]) -> dict[int, Tensor]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .. import torch_private
 from .origin import Kinds
 
 _NARROW: Final = frozenset(
@@ -29,6 +30,8 @@ def is_checkable(tensor: Tensor) -> bool:
         and tensor.dtype not in _NARROW
         and tensor.device.type != "meta"
         and tensor.numel() > 0
+        # Zeros that autograd makes up have no memory: in a dispatch mode, reading them kills the process.
+        and not torch_private.is_made_up_zero(tensor)
     )
 
 

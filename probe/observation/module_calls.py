@@ -89,6 +89,12 @@ class ModuleCalls:
         """Whether `nn.Module.__call__` is replaced at this moment."""
         return bool(self._observers)
 
+    @property
+    def observer(self) -> CallObserver | None:
+        """Who is told of this thread's calls now."""
+        is_ours = self._observers and self._thread == threading.get_ident()
+        return self._observers[-1] if is_ours else None
+
     def begin(self, observer: CallObserver) -> bool:
         """Report to `observer` from now on; False where another thread's forward is being observed."""
         with self._lock:

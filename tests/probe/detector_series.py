@@ -26,6 +26,7 @@ def observe_norms(
     loss: float | None = None,
     missing: np.ndarray | None = None,
     per_layer: int = 1,
+    rate: float | None = None,
 ) -> Observation:
     """One step of a model with `per_layer` parameters in each layer; NaN norms hold one NaN element."""
     values = np.asarray(norms, dtype=np.float64)
@@ -45,6 +46,8 @@ def observe_norms(
         parameter_names=tuple(f"layers.{i // per_layer}.p{i % per_layer}" for i in range(count)),
         layer_names=tuple(f"layers.{i}" for i in range(math.ceil(count / per_layer))),
         layer_of=np.arange(count, dtype=np.intp) // per_layer,
+        lowest_rate=rate,
+        highest_rate=rate,
     )
 
 
@@ -63,6 +66,8 @@ def as_batch(steps: Sequence[Observation]) -> ObservationBatch:
         parameter_names=first.parameter_names,
         layer_names=first.layer_names,
         layer_of=first.layer_of,
+        lowest_rates=[step.lowest_rate for step in steps],
+        highest_rates=[step.highest_rate for step in steps],
     )
 
 

@@ -50,6 +50,10 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("hang_seconds", 0, "hang_seconds=0 must be a number of seconds above 0"),
         ("hang_seconds", "5 s", "hang_seconds='5 s' must be a number of seconds above 0"),
         ("stack_signal", 1, "stack_signal=1 must be True or False"),
+        ("replay_limit_s", -1.0, "replay_limit_s=-1.0 must be a number of seconds above 0"),
+        ("intended_infinities", "mask", "intended_infinities='mask' must be a list of names"),
+        ("pause_limit_s", 0, "pause_limit_s=0 must be a number of seconds above 0"),
+        ("pause_ranks", "no", "pause_ranks='no' must be True or False"),
     ],
 )
 def test_wrong_switch_is_refused_at_attach(option: str, value: object, message: str) -> None:

@@ -104,7 +104,12 @@ def test_containers_are_left_out_for_what_they_contain() -> None:
 
 
 def saturated(
-    shares: Iterable[float], *, type_: str = "Sigmoid", returned: bool = False, units: float = 64.0
+    shares: Iterable[float],
+    *,
+    type_: str = "Sigmoid",
+    returned: bool = False,
+    units: float = 64.0,
+    spread: float = 0.0,
 ) -> list[Sample]:
     """Saturated share of the third module; `returned` makes it the model's output."""
     random = np.random.default_rng(0)
@@ -115,6 +120,7 @@ def saturated(
             {
                 "units": [10.0, units, units, 10.0],
                 "activation_rms": [own if returned else last, other, own, last],
+                "activation_std": [spread if returned else 0.1, 0.1, spread, 0.1],
                 "activation_saturated_fraction": [share if returned else 0.0, 0.0, share, 0.0],
             }
         )
@@ -127,6 +133,13 @@ def test_saturation_from_the_start_is_found(type_: str) -> None:
     assert places(found)[0] == (2, "warning", "a_act")
 
 
+@pytest.mark.parametrize("type_", ["Tanh", "RNN"])
+def test_saturation_at_both_limits_from_the_start_is_found_from_six_tenths_on(type_: str) -> None:
+    """Normal pre-activations with a deviation of 6: 62 % are beyond 3, where |tanh| is above 0.995."""
+    found = found_by(SaturationDetector(OPTIONS), saturated([0.62] * 5, type_=type_, spread=0.9))
+    assert places(found)[0] == (2, "warning", "a_act")
+
+
 @pytest.mark.parametrize("type_", ["Sigmoid", "Hardtanh", "ReLU6"])
 def test_saturation_that_comes_is_found_at_the_third_sample(type_: str) -> None:
     found = found_by(SaturationDetector(OPTIONS), saturated([0.2] * 10 + [0.95] * 5, type_=type_))
@@ -136,6 +149,11 @@ def test_saturation_that_comes_is_found_at_the_third_sample(type_: str) -> None:
 HEALTHY_SATURATED = {
     "output of the model": saturated([0.2] * 10 + [0.99] * 20, returned=True),
     "half": saturated([0.2] * 10 + [0.6] * 20),
+    "half of a tanh from the start": saturated([0.5] * 20, type_="Tanh", spread=0.9),
+    "a tanh that becomes decided": saturated([0.1] * 3 + [0.7] * 20, type_="Tanh", spread=0.9),
+    "gates closed on purpose": saturated([0.8] * 20, type_="Tanh", spread=0.1),
+    "sigmoids with noise of low temperature": saturated([0.75] * 20, spread=0.45),
+    "output at both limits": saturated([0.7] * 20, type_="Tanh", spread=0.9, returned=True),
     "hard from the start": saturated([0.95] * 20, type_="Hardsigmoid"),
     "other activation": saturated([0.2] * 10 + [0.99] * 20, type_="GELU"),
     "few units": saturated([0.2] * 10 + [0.99] * 20, units=2.0),

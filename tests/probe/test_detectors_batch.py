@@ -45,6 +45,7 @@ class Series:
         self._trouble = float(self._random.choice([0.0, 0.01, 0.05]))
         self._loss_level = float(self._random.choice([0.0, 1.0, 2.0, -3.0]))
         self._alternates = self._random.random() < 0.3
+        self._rate = 0.0 if self._trouble == 0.0 and self._sigma == 0.0 else 1e-3
         self._layout()
 
     def _layout(self) -> None:
@@ -94,7 +95,8 @@ class Series:
     def _observation(
         self, step: int, norms: np.ndarray, loss: float | None, missing: np.ndarray
     ) -> Observation:
-        plain = observe_norms(step, norms, loss=loss, missing=missing, per_layer=self._per_layer)
+        rate = None if self._alternates else float(self._rate * 0.8 ** (step % 100))
+        plain = observe_norms(step, norms, loss=loss, missing=missing, per_layer=self._per_layer, rate=rate)
         fields = {name: getattr(plain, name) for name in Observation.__dataclass_fields__}
         layout = ("parameter_names", "layer_names", "layer_of")
         fields |= {name: getattr(self._names, name) for name in layout}

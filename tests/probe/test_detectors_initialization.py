@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,3 +122,143 @@ def test_a_model_of_one_constant_matrix_is_silent() -> None:
     model = nn.Linear(8, 3)
     nn.init.constant_(model.weight, 0.1)
     assert alarms(parameters(model)) == []
+
+
+# ------------------------------------------------------------------------------------- zeros behind zeros
+
+
+def first_step(model: nn.Module) -> list[Sample]:
+    """The first step of a model on noise, with its gradients."""
+    model(torch.randn(16, 8)).square().add(1.0).log().sum().backward()
+    grads = [p.grad for p in model.parameters()]
+    (sample,) = parameters(model)
+    norms = np.array([0.0 if grad is None else float(grad.double().norm()) for grad in grads])
+    missing = np.array([grad is None for grad in grads])
+    return [replace(sample, grad_norm=norms, missing=missing)]
+
+
+def zeroed(*layers: int) -> nn.Sequential:
+    model = network()
+    for layer in layers:
+        nn.init.zeros_(model[layer].weight)
+        nn.init.zeros_(model[layer].bias)
+    nn.init.constant_(model[5].bias, 0.5)
+    return model
+
+
+def test_matrices_of_zeros_that_get_no_gradient_are_found_at_the_first_step() -> None:
+    found = find(first_step(zeroed(0, 3, 5)), InitializationDetector(OPTIONS))
+    assert [(step, finding.subject, len(finding.affected)) for step, finding in found] == [(0, "0.weight", 3)]
+    assert "3 weight matrices are 0 throughout at step 0" in found[0][1].message
+
+
+class Heads(nn.Module):
+    """Two heads that begin at 0, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(8, 2) for _ in range(2))
+        for head in self.heads:
+            nn.init.zeros_(head.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([head(x) for head in self.heads], dim=-1)
+
+
+@pytest.mark.parametrize(
+    "model", [zeroed(5), zeroed(3), zeroed(0), Heads()], ids=["head", "middle", "first", "heads side by side"]
+)
+def test_zero_matrices_that_learn_are_silent(model: nn.Module) -> None:
+    assert alarms(first_step(model)) == []
+
+
+# ------------------------------------------------------------------------------------------ tiny matrices
+
+
+def scaled(factor: float, *layers: int, types: Sequence[str] = ("Linear", "ReLU")) -> list[Sample]:
+    """The first step of the network with some matrices made smaller."""
+    model = network()
+    for layer in layers:
+        model[layer].weight.data.mul_(factor)
+    modules = module_sample(types, activation_rms=[1.0] * len(types))
+    return [replace(sample, modules=modules) for sample in parameters(model)]
+
+
+def test_matrices_that_let_next_to_nothing_through_are_found_at_the_first_step() -> None:
+    """The default has a standard deviation of 1 / sqrt(3 n), so that its own gain is about 0.6."""
+    found = find(scaled(1e-3, 0, 3, 5), InitializationDetector(OPTIONS))
+    assert [(step, finding.subject, len(finding.affected)) for step, finding in found] == [(0, "0.weight", 3)]
+    assert 1e-4 < (found[0][1].value or 0.0) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        scaled(0.1, 0, 3, 5),
+        scaled(1e-3, 5),
+        scaled(1e-3, 0, 3, 5, types=("Linear", "Dropout")),
+        scaled(0.0, 0, 3),
+    ],
+    ids=["ten times smaller", "head alone", "deep linear net", "zeros"],
+)
+def test_small_matrices_that_are_meant_are_silent(samples: list[Sample]) -> None:
+    assert alarms(samples) == []
+
+
+# ------------------------------------------------------------------------------------ gradients over depth
+
+
+def backwards(norms: Sequence[float], steps: int = 6, **values: object) -> list[Sample]:
+    """Samples of a model of so many weight matrices with these gradients."""
+    names = tuple(f"layers.{i}.weight" for i in range(len(norms)))
+    given = {
+        "grad_norm": np.asarray(norms, dtype=np.float64),
+        "missing": np.zeros(len(norms), dtype=np.bool_),
+        "is_matrix": np.ones(len(norms), dtype=np.bool_),
+        "parameter_names": names,
+        "layer_names": names,
+        "layer_of": np.arange(len(norms)),
+    }
+    return [plain(step, **(given | values)) for step in range(steps)]
+
+
+@pytest.mark.parametrize(("factor", "verb"), [(0.1, "grows"), (10.0, "shrinks")])
+@pytest.mark.parametrize("scale", [1e-9, 1.0])
+def test_gradient_that_changes_tenfold_in_each_layer_is_found_at_the_fourth_sample(
+    factor: float, verb: str, scale: float
+) -> None:
+    norms = [scale * factor**i for i in range(7)]
+    found = find(backwards(norms), InitializationDetector(OPTIONS))
+    assert (found[0][0], found[0][1].subject) == (3, "layers.0.weight")
+    assert found[0][1].value == pytest.approx(1e6)
+    assert f"the gradient {verb} by a factor of 10 from one weight matrix to the one before" in (
+        found[0][1].message
+    )
+
+
+def test_gradients_of_a_deep_sigmoid_net_are_found_and_those_of_a_shallow_one_are_not() -> None:
+    def model(depth: int, between: type[nn.Module]) -> nn.Sequential:
+        torch.manual_seed(0)
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(8, 8), between())]
+        return nn.Sequential(*layers, nn.Linear(8, 2))
+
+    (sigmoid,), (tanh,) = first_step(model(10, nn.Sigmoid)), first_step(model(5, nn.Tanh))
+    found = find([replace(sigmoid, step=step) for step in range(5)], InitializationDetector(OPTIONS))
+    assert found[0][1].kind == "poor_initialization"
+    assert alarms([replace(tanh, step=step) for step in range(5)]) == []
+
+
+HEALTHY_GRADIENTS = {
+    "equal": backwards([1.0] * 12),
+    "halved in each layer": backwards([0.5**i for i in range(12)]),
+    "too few": backwards([10.0**i for i in range(5)]),
+    "one large head": backwards([1.0] * 11 + [1e6]),
+    "alternating, as of adapters": backwards([1e-6, 1.0] * 6),
+    "biases": backwards([10.0**i for i in range(8)], is_matrix=np.zeros(8, dtype=np.bool_)),
+    "not for long": backwards([10.0**i for i in range(8)], steps=3) + backwards([1.0] * 8)[3:],
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY_GRADIENTS)
+def test_gradients_over_depth_are_silent_on_what_is_healthy(name: str) -> None:
+    assert alarms(HEALTHY_GRADIENTS[name]) == []

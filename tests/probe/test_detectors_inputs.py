@@ -134,3 +134,47 @@ def test_nan_for_missing_values_that_the_model_handles_is_information() -> None:
 def test_minus_infinity_of_a_mask_is_silent(name: str) -> None:
     samples = given_to([np.array([0.0, 0.0])] * 3 + [np.array([0.0, -math.inf])] * 5, name)
     assert alarms(samples) == []
+
+
+def held(batches: Iterable[np.ndarray]) -> list[Sample]:
+    """One sample a step of what these arrays hold."""
+    return [
+        replace(
+            sample,
+            inputs=replace(
+                sample.inputs,
+                max_abs=np.array([np.abs(batch).max()]),
+                mean=np.array([batch.mean()]),
+                std=np.array([batch.std()]),
+            ),
+        )
+        for sample, batch in zip(sized([1.0] * 1000), batches, strict=False)
+        if sample.inputs is not None
+    ]
+
+
+def batches_of(blank: Iterable[int], value: float, *, steps: int = 60) -> list[np.ndarray]:
+    """Images of 16 values each, those of some steps all of one value."""
+    random, empty = np.random.default_rng(5), set(blank)
+    return [np.full(16, value) if step in empty else random.random(16) for step in range(steps)]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
+@pytest.mark.parametrize("first", [10, 40])
+def test_images_that_went_blank_are_out_of_range_at_the_second(first: int, value: float) -> None:
+    found = alarms(held(batches_of(range(first, 60), value)))
+    assert found[0] == (first + 1, "input_out_of_range", "warning")
+
+
+BLANK_AT_TIMES = {
+    "dropped conditions": batches_of([25, 26, 27, 40, 41], 0.0)[1:24] + batches_of([3, 9, 10], 0.0),
+    "blank from the start": [np.zeros(16)] * 5 + batches_of([], 0.0) + [np.zeros(16)] * 9,
+    "one blank batch": batches_of([30], 0.0),
+    "a mask of ones": [np.array([1.0, 1.0, 1.0, 0.0])] * 40 + [np.ones(4)] * 20,
+    "one number a batch": [np.array([0.3 * step]) for step in range(60)],
+}
+
+
+@pytest.mark.parametrize("name", BLANK_AT_TIMES)
+def test_inputs_that_hold_one_number_at_times_are_silent(name: str) -> None:
+    assert alarms(held(BLANK_AT_TIMES[name])) == []

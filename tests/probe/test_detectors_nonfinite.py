@@ -91,6 +91,33 @@ def test_nonfinite_parameter_names_the_first() -> None:
     assert finding.affected == ("layers.1.p0", "layers.2.p0")
 
 
+def norms_at(step: int, *norms: float, **fields: object) -> Observation:
+    return changed(observe_norms(step, [1.0] * len(norms)), parameter_norm=np.array(norms), **fields)
+
+
+def test_nonfinite_parameter_says_when_all_was_known_to_be_finite() -> None:
+    steps = [norms_at(0, 1.0), norms_at(10, 1.0), *(observe_norms(step, [1.0]) for step in range(11, 14))]
+    found = run_detectors([*steps, norms_at(14, math.nan, loss=math.nan)])
+    finding = next(finding for _, finding in found if finding.kind == "nonfinite_parameter")
+    assert finding.message.endswith(
+        "last known to be finite: the norms at step 10, loss and gradients at step 13"
+    )
+    assert finding.baseline == {"last_finite_step": 10.0}
+
+
+def test_nonfinite_parameter_after_a_bad_step_names_that_step() -> None:
+    found = run_detectors(
+        [norms_at(0, 1.0), observe_norms(1, [math.nan]), norms_at(2, math.nan, loss=math.nan)]
+    )
+    finding = next(finding for _, finding in found if finding.kind == "nonfinite_parameter")
+    assert finding.message.endswith("; the loss or gradients of step 1 were not finite")
+
+
+def test_nonfinite_parameter_at_the_first_step_knows_of_nothing_before() -> None:
+    [(_, finding)] = run_detectors([norms_at(0, math.inf)])
+    assert finding.message.endswith("(Inf)")
+
+
 def test_clipping_by_an_infinite_norm_is_no_zero_gradient() -> None:
     steps = [observe_norms(i, [1.0, 2.0]) for i in range(50)]
     steps += [observe_norms(i, [math.nan, 0.0]) for i in range(50, 100)]

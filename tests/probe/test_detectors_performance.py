@@ -116,3 +116,23 @@ def test_anomaly_rate_forgets_steps_that_come_again() -> None:
         detector.note(step)
     detector.observe(plain(100))
     assert [finding for step in range(60) for finding in detector.observe(plain(step))] == []
+
+
+LONGER = {
+    "twice as long": 0.01 * (1.0 + np.arange(400) / 100.0),
+    "in proportion to the steps so far": 0.001 * np.arange(1, 401),
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_steps_that_take_longer_and_longer_are_found_within_seconds(name: str) -> None:
+    seconds = LONGER[name] * jitter(400) / jitter(400).mean()
+    found = slow(timed(seconds))
+    assert found
+    assert seconds[: found[0][0]].sum() < 10.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
+    seconds = 0.02 * np.exp(0.5 * np.random.default_rng(seed).standard_normal(500))
+    assert slow(timed(seconds)) == []

@@ -58,6 +58,13 @@ def test_not_updated_parameter_is_named_after_twenty_steps(ratio: bool) -> None:
     assert [step for step, *_ in found] == [20, 30, 40, 50]
 
 
+def test_not_updated_parameters_of_an_optimizer_that_waits_get_more_time() -> None:
+    detector = NotUpdatedDetector(OPTIONS)
+    detector.note_waiting(frozenset([NAMES[2]]))
+    found = find(walk(130, moves=lambda step: [True, True, False, True]), detector)
+    assert found[0][0] == 100
+
+
 def test_not_updated_finding_names_all_that_stand_still() -> None:
     samples = walk(40, moves=lambda step: [True, False, True, False])
     finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
@@ -176,6 +183,43 @@ def test_update_ratio_low_is_found_where_it_was_never_higher() -> None:
     found = judged(ratios([1e-9] * 40, [2.3] * 40))
     assert found[0] == (30, "update_ratio_low")
     assert {kind for _, kind in found} == {"update_ratio_low"}
+
+
+def test_update_ratio_low_needs_two_measurements_thirty_steps_apart() -> None:
+    samples = ratios([1e-9] * 51, [2.3] * 51)
+    assert [step for step, _ in judged([samples[0], samples[50]])] == [50]
+    assert judged([samples[0], samples[20]]) == []
+
+
+def test_update_ratio_that_clipping_makes_small_has_a_higher_floor() -> None:
+    def clipped(ratio: float, left: float) -> list[Sample]:
+        samples = ratios([ratio] * 40, [2.3] * 40)
+        return [replace(sample, scalars={"lr": 0.1, "grad_norm_clipped": left}) for sample in samples]
+
+    found = find(clipped(5e-7, 1e-6), UpdateRatioDetector(OPTIONS))
+    assert (found[0][0], found[0][1].kind) == (30, "update_ratio_low")
+    assert found[0][1].message.endswith("; clipping leaves 1e-06 of the gradient")
+    assert judged(clipped(5e-7, 0.1)) == []
+    assert judged(clipped(5e-5, 1e-4)) == []
+    assert judged(ratios([5e-7] * 40, [2.3] * 40)) == []
+
+
+def test_weight_decay_that_takes_a_tenth_of_the_weights_at_a_step_is_high() -> None:
+    detector = UpdateRatioDetector(OPTIONS)
+    detector.note_decay(3, 0.25, how="learning rate 0.05 times weight_decay 5")
+    assert detector.has_news
+    (finding,) = detector.observe(plain(3))
+    assert (finding.kind, finding.severity, finding.value) == ("update_ratio_high", "warning", 0.25)
+    assert "learning rate 0.05 times weight_decay 5" in finding.message
+    assert not detector.has_news
+
+
+@pytest.mark.parametrize("share", [0.0, 5e-5, 1e-2, 0.09])
+def test_weight_decay_of_usual_size_is_silent(share: float) -> None:
+    detector = UpdateRatioDetector(OPTIONS)
+    detector.note_decay(3, share, how="")
+    assert not detector.has_news
+    assert detector.observe(plain(3)) == []
 
 
 QUIET = {

@@ -1,5 +1,6 @@
 """The first line of an event: what was seen, as what it began, and where."""
 
+import dataclasses
 import math
 import threading
 
@@ -9,7 +10,7 @@ from probe.detectors.base import Finding
 from probe.forensics.origin import EITHER_KIND
 from probe.forensics.replay import Replay
 from probe.incident_texts import at_line, describe
-from probe.wire import Origin, StackFrame
+from probe.wire import Origin, StackFrame, is_in_derivative
 
 LIBRARY = StackFrame(file="/v/site-packages/torch/x.py", line=1, function="f", code="")
 SCRIPT = StackFrame(file="/home/me/train.py", line=26, function="forward", code="")
@@ -63,3 +64,28 @@ def test_without_an_origin_the_reason_is_given() -> None:
 def test_line_of_the_standard_library_is_not_the_users() -> None:
     library = StackFrame(file=threading.__file__, line=327, function="wait", code="")
     assert at_line([SCRIPT, library, LIBRARY]) == ", train.py:26"
+
+
+@pytest.mark.parametrize(
+    ("phase", "op", "function", "is_own"),
+    [
+        ("backward", "RootBackward", "train.<locals>.Root.backward", True),
+        ("loss", "RootBackward", "Root.backward", True),
+        ("backward", "AddmmBackward0 (hook: mul)", "spoil", True),
+        ("backward", "RootBackward", "train", False),
+        ("backward", "SqrtBackward0", "Root.backward", False),
+        ("backward", "CopySlices (sqrt_)", "train", False),
+        ("forward", "div", "Root.backward", False),
+    ],
+)
+def test_line_of_a_derivative_of_the_scripts_own_comes_first(phase, op, function, is_own):
+    own = StackFrame(file="/home/me/train.py", line=40, function=function, code="")
+    origin = Origin(phase=phase, op=op, module="norm")
+    assert is_in_derivative(origin, [SCRIPT, own]) is is_own
+    made = dataclasses.replace(replay("NaN"), origin=origin, backward=[SCRIPT, own])
+    first = describe(finding(math.nan), 4, made, None).splitlines()[0]
+    assert f"train.py:{40 if is_own else 26}, {phase}" in first
+
+
+def test_no_origin_has_no_derivative():
+    assert not is_in_derivative(None, [SCRIPT])

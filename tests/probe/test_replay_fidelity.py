@@ -239,6 +239,30 @@ def test_gradients_of_another_step_could_not_be_reproduced():
     assert (replay.fidelity, replay.origin) == ("could not reproduce", None)
 
 
+def _spoilt_by_the_average(step):
+    return {name: torch.full_like(gradient, float("nan")) for name, gradient in step.gradients().items()}
+
+
+def test_bad_average_of_good_gradients_came_from_another_rank():
+    step = run_step(around(torch.tanh), batch())
+    replay = step.replay(gradients=_spoilt_by_the_average(step), stage="reduced")
+    assert (replay.fidelity, replay.origin) == ("could not reproduce", None)
+    assert "came from another rank" in replay.reason
+
+
+@pytest.mark.parametrize("stage", ["local", "unscaled"])
+def test_bad_gradients_that_are_no_average_came_from_no_other_rank(stage):
+    step = run_step(around(torch.tanh), batch())
+    assert "another rank" not in step.replay(gradients=_spoilt_by_the_average(step), stage=stage).reason
+
+
+def test_other_rank_is_not_blamed_where_a_backward_goes_past_the_outputs():
+    model = around(torch.tanh)
+    step = CapturedStep(model)
+    step.backward(step.call(batch()).mean() + model[0].weight.square().sum())
+    assert "another rank" not in step.replay(gradients=_spoilt_by_the_average(step), stage="reduced").reason
+
+
 def test_batch_changed_in_place_after_the_forward_is_declined():
     x = batch()
     step = run_step(around(torch.tanh), x)

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from replayed_step import around, batch, run_step
+from replayed_step import Lambda, around, batch, run_step
+from torch import nn
 
 torch.set_num_threads(1)
 INFINITY = math.inf
@@ -109,3 +110,32 @@ def test_masked_logits_as_output_do_not_hide_a_backward_fault():
     model.append(type(model[1])(lambda y: y.masked_fill(mask, -INFINITY)))
     replay = run_step(model, batch(), loss=lambda y: y[:, 1:].mean()).replay()
     assert (replay.origin.phase, replay.origin.op) == ("backward", "SqrtBackward0")
+
+
+# -- infinities that the user has declared intended
+
+
+def _minus_infinity(then=lambda h: h):
+    """Module "1" makes -inf without a constant, module "2" does something with it."""
+    torch.manual_seed(0)
+    make = Lambda(lambda h: torch.log(torch.relu(h) * 0.0) + h * 0.0)
+    return nn.Sequential(nn.Linear(4, 4), make, Lambda(then))
+
+
+@pytest.mark.parametrize("names", [["1"], ["log"], ["?"], ["other", "lo*"]])
+def test_intended_infinity_is_no_origin(names):
+    step = run_step(_minus_infinity(), batch())
+    assert (step.replay().origin.op, step.replay().origin.module) == ("log", "1")
+    replay = step.replay(intended=names)
+    assert replay.origin is None
+    assert "written on purpose" in replay.reason
+
+
+def test_nan_made_of_an_intended_infinity_is_an_origin():
+    replay = run_step(_minus_infinity(lambda h: h - h), batch()).replay(intended=["1"])
+    assert (replay.origin.op, replay.origin.module) == ("sub", "2")
+
+
+def test_intended_names_of_other_modules_hide_nothing():
+    replay = run_step(_minus_infinity(), batch()).replay(intended=["0", "2", "sqrt"])
+    assert (replay.origin.op, replay.origin.module) == ("log", "1")
