@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -47,22 +47,34 @@ class BlackBox:
 
     def __init__(self, *, steps: int, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._small_bytes = limit_bytes // steps if steps else 0
+        """So many steps of this size are within the limit, and nothing has to be counted."""
         self._batches: deque[PastBatch] = deque(maxlen=steps)
-        self._nbytes = 0
+        self._has_large = False
+        """Whether one of those that are held is larger."""
 
-    def keep(self, step: int, captures: Iterable[RootCapture]) -> None:
+    def keep(self, step: int, captures: Collection[RootCapture]) -> None:
         """A step has ended: hold what its forwards were called with, as far as that was captured."""
+        if len(captures) == 1 and not self._has_large:
+            for capture in captures:
+                held = capture.arguments
+                if held is not None and held.nbytes <= self._small_bytes:
+                    self._batches.append(PastBatch(step, (held,)))
+                    return
+        self._keep_within(step, captures)
+
+    def _keep_within(self, step: int, captures: Collection[RootCapture]) -> None:
+        """Count the bytes of all."""
         batches = self._batches
         if not batches.maxlen:
             return
         batch = PastBatch(step, tuple([held for each in captures if (held := each.arguments) is not None]))
-        nbytes = batch.nbytes
-        if not batch.arguments or nbytes > self._limit_bytes:
+        if not batch.arguments or batch.nbytes > self._limit_bytes:
             return
-        while batches and (len(batches) >= batches.maxlen or self._nbytes + nbytes > self._limit_bytes):
-            self._nbytes -= batches.popleft().nbytes
         batches.append(batch)
-        self._nbytes += nbytes
+        while sum(each.nbytes for each in batches) > self._limit_bytes:
+            batches.popleft()
+        self._has_large = any(each.nbytes > self._small_bytes for each in batches)
 
     def before(self, step: int) -> list[PastBatch]:
         """The batches of the steps before `step`, the oldest first."""
@@ -71,7 +83,7 @@ class BlackBox:
     def forget(self) -> None:
         """Let go of all."""
         self._batches.clear()
-        self._nbytes = 0
+        self._has_large = False
 
     def moves(self, step: int) -> list[Move]:
         """Say which inputs were far larger than in the batches before, in the steps up to `step`.

@@ -1,5 +1,7 @@
 """Measures the floating-point tensors that a model is called with, at the steps that sample activations.
 
+Small ones also at those that measure parameter norms.
+
 Used by the step measures on the training thread, before the forward. Only tensors on the CPU: to read one on
 a device would be to wait for it.
 """
@@ -7,6 +9,7 @@ a device would be to wait for it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -21,17 +24,20 @@ _DEPTH: Final = 2
 """Containers within containers that are looked into."""
 
 
-def measure_inputs(called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputSample | None:
+def measure_inputs(
+    called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, most_elements: float = math.inf
+) -> InputSample | None:
     """Measure what a call is about to get; None where it gets no such tensor.
 
     Args:
         called: the module that is called.
         args: its positional arguments.
         kwargs: its keyword arguments.
+        most_elements: with more of them in a tensor nothing is measured.
     """
     named = zip(argument_names(called, len(args)), args, strict=True)
     found = dict(_named_tensors([*named, *kwargs.items()], _DEPTH))
-    if not found:
+    if not found or max(tensor.numel() for tensor in found.values()) > most_elements:
         return None
     names = tuple(found)[:_MOST]
     measured = tensor_statistics([found[name].detach() for name in names])

@@ -152,6 +152,8 @@ class StepTracker:
         observed = self._measures.observed
         if observed:
             self._guard.run("measures", self._measures.begin_forward, root, args, kwargs)
+        elif self._measures.due.parameter_norms:
+            self._guard.run("inputs", self._measures.glance_at_inputs, root, args, kwargs)
         is_followed = self._wiring.wants_calls
         if is_followed:
             self._guard.run("wiring", self._wiring.begin_call, root, args, kwargs)

@@ -22,8 +22,8 @@ TAIL_FACTOR: Final = 1.5
 """An explosion is this many times further above the median, in natural-log units, than the highest 5 % of
 healthy steps: MAD is blind to rare but regular bursts."""
 ORDINARY_FACTOR: Final = 5.0
-"""Where the loss is none of the highest 5 % of the recent ones, or no higher than at the start, an explosion is
-this many times larger still: a hard batch, not a broken one, and no more than the run has survived before."""
+"""Where the loss is none of the highest 5 % of the recent ones, or no higher than at the start, an explosion
+is this many times larger still: a hard batch, not a broken one, and no more than was survived before."""
 LOSSES: Final = 64
 START: Final = 10
 """First losses, whose median is where the run began."""

@@ -31,7 +31,7 @@ KEPT: Final = 256
 PARTS: Final = 8
 """Equal parts of the run whose medians rise one after the other where steps take longer and longer: by chance
 that happens once in 8! = 40,320 runs, and then not to twice the time."""
-MIN_IN_PART: Final = 5
+MIN_IN_PART: Final = 3
 JUDGED_EVERY: Final = 8
 """Samples."""
 GROWING_S: Final = 2.0

@@ -19,7 +19,7 @@ from dashboard.views.event_panel import event_panel
 from dashboard.views.source_lines import is_library, source_lines
 from probe.detectors.why import Move, chain
 from probe.message_lines import BUNDLE
-from probe.wire import Evidence, Origin, RunStart, Stacks
+from probe.wire import Evidence, Origin, RunStart, StackFrame, Stacks
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -226,3 +226,19 @@ def test_bundle_is_the_command_that_replays_it() -> None:
     assert command in text_of(event_panel(event))
     assert "--entry MODULE:FUNCTION" in event_html(event, started=None)
     assert "Make the step again" not in text_of(event_panel(nan_event()))
+
+
+def test_line_of_a_derivative_of_the_scripts_own_comes_before_that_of_its_forward() -> None:
+    call = StackFrame(file="/home/me/train.py", line=12, function="Net.forward", code="")
+    loop = StackFrame(file="/home/me/train.py", line=30, function="train", code="")
+    own = StackFrame(file="/home/me/train.py", line=7, function="Root.backward", code="")
+    lines = []
+    for op, backward in (("RootBackward", [loop, own]), ("SqrtBackward0", [loop])):
+        event = nan_event(
+            origin=Origin(phase="backward", op=op, module="root"),
+            stacks=Stacks(forward=[call], backward=backward, training_loop=[loop]),
+        )
+        frame = facts.fault_frame(event)
+        assert frame is not None
+        lines.append(frame.line)
+    assert lines == [7, 12]

@@ -136,3 +136,8 @@ def test_steps_that_take_longer_and_longer_are_found_within_seconds(name: str) -
 def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
     seconds = 0.02 * np.exp(0.5 * np.random.default_rng(seed).standard_normal(500))
     assert slow(timed(seconds)) == []
+
+
+def test_steps_that_grow_with_their_batch_take_no_longer() -> None:
+    growth = 1.0 + np.arange(400) // 50
+    assert slow(timed(jitter(400, 0.02) * growth, list(32.0 * growth))) == []

@@ -296,3 +296,23 @@ def test_a_set_learnt_by_heart_is_overfitting_without_a_word_from_the_script(spo
 
 def test_samples_never_seen_twice_cannot_be_learnt_by_heart(spool: Path) -> None:
     assert overfit(spool, fresh=True) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda_results_are_averaged_without_a_wait(spool: Path) -> None:
+    expected: list[float] = []
+
+    def evaluate(model: nn.Module) -> None:
+        on_device = model.eval().cuda()
+        given = [(x.cuda(), y.cuda()) for x, y in batches(4) * 100]
+        torch.cuda.set_sync_debug_mode("error")
+        with torch.no_grad():
+            losses = [F.cross_entropy(on_device(x), y) for x, y in given]
+        torch.cuda.set_sync_debug_mode("default")
+        weights = torch.tensor([float(len(y)) for _, y in given], dtype=torch.float64)
+        expected.append(float((torch.stack(losses).cpu().double() * weights).sum() / weights.sum()))
+        model.cpu()
+
+    series = train(spool, evaluate, epochs=1)
+    assert series == pytest.approx({2: expected[0]}, rel=1e-5)

@@ -66,3 +66,26 @@ def test_an_input_far_out_of_its_range_is_an_event(tmp_path: Path) -> None:
     assert found[0].evidence is not None
     assert found[0].evidence.value is not None
     assert found[0].evidence.value > 1e4
+
+
+def inputs_that_go_blank(spool: Path, *, images: int) -> set[tuple[str, int]]:
+    """Train at the default level on noise that is all zeros from step 65 on; return what is out of range."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with probe.watch(model, optimizer, spool=spool, connect="", overhead_limit=0.0):
+        for step in range(95):
+            inputs = torch.randn(images, 64) * (step < 65)
+            optimizer.zero_grad()
+            (model(inputs).square().mean() + 0.1 * model[2].bias.square().sum()).backward()
+            optimizer.step()
+    (folder,) = spool.iterdir()
+    return {(e.kind, e.step) for e in read_journal(folder).events if e.kind == "input_out_of_range"}
+
+
+def test_small_inputs_are_glanced_at_where_parameters_are_measured(tmp_path: Path) -> None:
+    assert inputs_that_go_blank(tmp_path, images=8) == {("input_out_of_range", 80)}
+
+
+def test_large_inputs_are_measured_with_the_activations_alone(tmp_path: Path) -> None:
+    assert inputs_that_go_blank(tmp_path, images=512) == set()
