@@ -39,19 +39,24 @@ class SampleJudge:
     def __init__(self, bank: SampleBank, incidents: IncidentReporter) -> None:
         self._bank, self._incidents = bank, incidents
         self._judged_at = 0.0
+        self._has_news = False
+
+    def look_for_news(self) -> None:
+        """The detectors were told something; what they make of it is not to wait for a measurement."""
+        self._has_news = self._bank.has_news
 
     def wants(self, measured: MeasuredStep) -> bool:
         """Whether a step has anything that steps usually have not, or none was judged for long."""
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
             return True
-        if self._bank.has_news:
+        if self._has_news:
             return True
         # A clock that was set back is no reason to wait.
         return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S
 
     def take(self, measured: MeasuredStep) -> None:
         """Judge a finished step."""
-        self._judged_at = measured.time
+        self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured)
         findings = self._bank.observe(sample)
         self._incidents.report_sampled(

@@ -147,6 +147,7 @@ class StepWriter:
             is_update=not finished.is_early,
             is_zero=not finished.gradients.max_abs.any(),
         )
+        self._samples.look_for_news()
 
     def _look_at_parameters(self, measured: MeasuredStep) -> None:
         """Parameters that are bad already are why the step is, and not what it computes of them."""
