@@ -1,4 +1,4 @@
-"""The command `dashboard`: reads arguments, prints, and maps errors to exit codes; imports nothing heavy.
+"""The command `dashboard`: a handler per command, prints, maps errors to exit codes; imports nothing heavy.
 
 Exit codes: 0 done, 1 the reader of our output went away (or `doctor` found something missing), 2 a user's
 mistake (one sentence on stderr), 130 Ctrl-C.
@@ -11,13 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+from types import MappingProxyType
 
 MINIMUM_PYTHON = (3, 11)
 
@@ -28,13 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(unsupported_python(sys.version_info[:2]))
     from probe.errors import ProbeError
 
+    from .arguments import command_parser
     from .commands.run import split_command
     from .errors import DashboardError
 
     options, command = split_command(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(options, argparse.Namespace(command=command))
+    arguments = command_parser().parse_args(options, argparse.Namespace(command=command))
     try:
-        code: int = arguments.handler(arguments)
+        code = _HANDLERS[arguments.name](arguments)
         sys.stdout.flush()
         return code
     except (DashboardError, ProbeError) as error:
@@ -75,154 +70,6 @@ def _tolerate_any_encoding() -> None:
     """Print a question mark where the terminal's encoding lacks a character, rather than fail."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _version() -> str:
-    from probe import __version__
-
-    return f"nanscope {__version__}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dashboard", description="Live debugger for PyTorch training.")
-    parser.add_argument("--version", action="version", version=_version())
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_serve(commands)
-    _add_demo(commands)
-    _add_run(commands)
-    _add_events(commands)
-    _add_export(commands)
-    _add_open(commands)
-    _add_replay(commands)
-    _add_resume(commands)
-    _add_doctor(commands)
-    return parser
-
-
-def _add_serve(commands: Commands) -> None:
-    serve = commands.add_parser("serve", help="collect running trainings and show them")
-    _add_page_options(serve)
-    _add_folders(serve)
-    serve.set_defaults(handler=_serve)
-
-
-def _add_demo(commands: Commands) -> None:
-    demo = commands.add_parser("demo", help="serve, and train a small real model beside it")
-    _add_page_options(demo)
-    _add_folders(demo)
-    demo.add_argument("script_arguments", nargs="*", metavar="-- ARGS", help="arguments for demo_train.py")
-    demo.set_defaults(handler=_demo)
-
-
-def _add_run(commands: Commands) -> None:
-    from .commands.run import LEVELS
-
-    run = commands.add_parser(
-        "run",
-        help="run a training script unchanged, and record it",
-        allow_abbrev=False,
-        usage="dashboard run [OPTIONS] script.py [ARGS]\n       dashboard run [OPTIONS] -m MODULE [ARGS]",
-    )
-    run.add_argument(
-        "--level", choices=LEVELS, help="how much is recorded (default: NANSCOPE_LEVEL, or basic)"
-    )
-    run.add_argument("--spool", type=Path, help="folder for the journals (default: NANSCOPE_SPOOL)")
-    run.add_argument("--connect", metavar="ADDRESS", help="dashboard to ship to (default: the local one)")
-    run.add_argument("--quiet", action="store_true", help="say nothing on stderr")
-    run.set_defaults(handler=_run, parser=run)
-
-
-def _add_events(commands: Commands) -> None:
-    events = commands.add_parser("events", help="list a run's events from its journals")
-    _add_target(events)
-    events.add_argument("--json", action="store_true", help="one JSON object a line")
-    events.set_defaults(handler=_events)
-
-
-def _add_export(commands: Commands) -> None:
-    from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
-
-    export = commands.add_parser("export", help="write a run as one file that needs no network and no server")
-    _add_target(export)
-    export.add_argument("--format", choices=("html", "json"), default="html")
-    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="- is stdout")
-    export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
-    export.add_argument("--theme", choices=("dark", "light", "system"), default="system")
-    export.add_argument(
-        "--heatmap",
-        choices=[statistic.id for statistic in STATISTICS],
-        default=DEFAULT_STATISTIC,
-        help="what its heatmap shows (default: %(default)s)",
-    )
-    export.set_defaults(handler=_export)
-
-
-def _add_open(commands: Commands) -> None:
-    command = commands.add_parser(
-        "open", help="show a bundle, or a finished spool that never had a dashboard"
-    )
-    command.add_argument("spool", metavar="SPOOL|BUNDLE")
-    _add_page_options(command, ingest="tcp://127.0.0.1:*")
-    command.set_defaults(handler=_open)
-
-
-def _add_replay(commands: Commands) -> None:
-    replay = commands.add_parser("replay", help="run the step of a bundle again, and say where it went wrong")
-    replay.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle's folder")
-    replay.add_argument(
-        "--entry",
-        required=True,
-        metavar="MODULE:FUNCTION",
-        help="builds the model, for instance train:build_model; the current folder is looked in first",
-    )
-    replay.add_argument("--json", action="store_true", help="one JSON object")
-    replay.set_defaults(handler=_replay)
-
-
-def _add_resume(commands: Commands) -> None:
-    resume = commands.add_parser("resume", help="let a training go on that a watchpoint has paused")
-    _add_target(resume)
-    resume.add_argument("--rank", type=int, help="one rank only")
-    resume.set_defaults(handler=_resume)
-
-
-def _add_doctor(commands: Commands) -> None:
-    doctor = commands.add_parser("doctor", help="say what works on this machine, what cannot, and why")
-    doctor.add_argument("--json", action="store_true", help="one JSON object")
-    doctor.set_defaults(handler=_doctor)
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="RUN|SPOOL", help="a spool's folder, or a run's id, unique prefix of one, or name"
-    )
-
-
-def _add_page_options(parser: argparse.ArgumentParser, *, ingest: str | None = None) -> None:
-    from probe.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
-
-    shown = "(default: %(default)s)"
-    parser.add_argument("--host", default="127.0.0.1", help=f"address of the page {shown}")
-    parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PAGE_PORT, help=f"port of the page; 0 takes a free one {shown}"
-    )
-    parser.add_argument(
-        "--ingest", default=ingest or DEFAULT_INGEST, help=f"ZeroMQ address that trainings ship to {shown}"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-
-
-def _add_folders(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, help="folder of the store (default: in the user's state folder)")
-    parser.add_argument(
-        "--spool", type=Path, help="spool whose finished runs are read in (default: NANSCOPE_SPOOL)"
-    )
-
-
-def _port(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
-    return int(text)
 
 
 def _events(arguments: argparse.Namespace) -> int:
@@ -341,3 +188,18 @@ def _doctor(arguments: argparse.Namespace) -> int:
     for line in [report_json(report)] if arguments.json else table_lines(report):
         print(line)
     return 0 if report.is_usable else 1
+
+
+_HANDLERS = MappingProxyType(
+    {
+        "serve": _serve,
+        "demo": _demo,
+        "run": _run,
+        "events": _events,
+        "export": _export,
+        "open": _open,
+        "replay": _replay,
+        "resume": _resume,
+        "doctor": _doctor,
+    }
+)

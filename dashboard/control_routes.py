@@ -6,10 +6,10 @@ wait there for the trainers' answers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from probe.control_messages import AddWatchpoint, AskState, read_request
@@ -20,19 +20,20 @@ from probe.rules.options import WatchpointOptions
 from .control import ControlDesk, TrainerAnswer, UnreachableError
 from .store.protocol import Store
 
-PATH = "/api/v1/runs/{run}/control"
+PATH: Final = "/api/v1/runs/{run}/control"
+Rank: TypeAlias = Annotated[int | None, Query(ge=0, le=2**31)]
 
 
 def add_control_routes(server: FastAPI, store: Store, desk: ControlDesk) -> None:
     """Add the routes: 404 for a run that is not there, 409 without a trainer of it, 422 for what is wrong."""
 
     @server.get(PATH, summary="What a running training is asked for: level, limit, watchpoints, pause")
-    def state(run: str, rank: int | None = None) -> dict[str, Any]:
+    def state(run: str, rank: Rank = None) -> dict[str, Any]:
         _require(store, run)
         return ask_trainers(desk, run, AskState(), rank=rank)
 
     @server.post(PATH, summary='Ask something of it, such as {"do": "resume"}')
-    async def change(run: str, request: Request, rank: int | None = None) -> dict[str, Any]:
+    async def change(run: str, request: Request, rank: Rank = None) -> dict[str, Any]:
         body = await request.body()
         return await run_in_threadpool(_change, store, desk, run, body, rank)
 

@@ -30,11 +30,8 @@ class PastBatch(NamedTuple):
 
     step: int
     arguments: tuple[HeldArguments, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors in it."""
-        return sum([held.nbytes for held in self.arguments])
+    nbytes: int
+    """What is in memory for its sake."""
 
 
 class BlackBox:
@@ -52,14 +49,16 @@ class BlackBox:
         self._batches: deque[PastBatch] = deque(maxlen=steps)
         self._has_large = False
         """Whether one of those that are held is larger."""
+        self._memory: list[object] = []
+        """What the inputs of the newest step were parts of, by references that keep nothing."""
 
     def keep(self, step: int, captures: Collection[RootCapture]) -> None:
         """A step has ended: hold what its forwards were called with, as far as that was captured."""
         if len(captures) == 1 and not self._has_large:
             for capture in captures:
                 held = capture.arguments
-                if held is not None and held.nbytes <= self._small_bytes:
-                    self._batches.append(PastBatch(step, (held,)))
+                if held is not None and held.nbytes <= self._small_bytes and not held.parts:
+                    self._batches.append(PastBatch(step, (held,), held.nbytes))
                     return
         self._keep_within(step, captures)
 
@@ -68,13 +67,30 @@ class BlackBox:
         batches = self._batches
         if not batches.maxlen:
             return
-        batch = PastBatch(step, tuple([held for each in captures if (held := each.arguments) is not None]))
+        arguments = tuple([held for each in captures if (held := each.arguments) is not None])
+        batch = PastBatch(step, arguments, self._bytes_for(arguments))
         if not batch.arguments or batch.nbytes > self._limit_bytes:
             return
         batches.append(batch)
         while sum(each.nbytes for each in batches) > self._limit_bytes:
             batches.popleft()
         self._has_large = any(each.nbytes > self._small_bytes for each in batches)
+
+    def _bytes_for(self, arguments: Iterable[HeldArguments]) -> int:
+        """Bytes of the inputs, and of what else they keep: all that an output was cut from, say.
+
+        What they are parts of for the second time is a data set that stays in memory anyway.
+        """
+        nbytes, before, now = 0, self._memory, list[object]()
+        for held in arguments:
+            nbytes += held.nbytes
+            for part in held.parts:
+                memory = torch_private.storage_reference(part)
+                if memory not in before:
+                    nbytes += (0 if memory in now else torch_private.storage_bytes(part)) - part.nbytes
+                now.append(memory)
+        self._memory = now
+        return nbytes
 
     def before(self, step: int) -> list[PastBatch]:
         """The batches of the steps before `step`, the oldest first."""
@@ -83,7 +99,7 @@ class BlackBox:
     def forget(self) -> None:
         """Let go of all."""
         self._batches.clear()
-        self._has_large = False
+        self._memory, self._has_large = [], False
 
     def moves(self, step: int) -> list[Move]:
         """Say which inputs were far larger than in the batches before, in the steps up to `step`.

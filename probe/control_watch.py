@@ -17,7 +17,6 @@ from .control_files import put_answer, take_requests
 from .control_messages import (
     AddWatchpoint,
     Answer,
-    Ask,
     AskState,
     ChangeFeatures,
     ChangeLevel,
@@ -73,12 +72,12 @@ class ControlWatch:
     def _look(self) -> list[Event]:
         events = []
         for request_id, data in take_requests(self._folder):
-            problem: str | None = None
-            try:
-                event = self._follow(decode_ask(data))
-                events += [] if event is None else [event]
-            except (ValueError, WireError) as error:
-                problem = str(error)[:4000]
+            event, error = self._guard.attempt(self._follow, data)
+            events += [] if event is None else [event]
+            if error is not None and not isinstance(error, ValueError | WireError):
+                # The model's modules may change under us. Who asks next is answered all the same.
+                _logger.warning("nanscope: a request from outside could not be followed", exc_info=error)
+            problem = None if error is None else (str(error) or type(error).__name__)[:4000]
             answer = Answer(problem=problem, state=self._state())
             try:
                 put_answer(self._folder, request_id, encode_answer(answer))
@@ -86,12 +85,14 @@ class ControlWatch:
                 _logger.warning("nanscope: a request from outside could not be answered: %s", error)
         return events
 
-    def _follow(self, ask: Ask) -> Event | None:
+    def _follow(self, data: bytes) -> Event | None:
         """Follow one request; return the event that says so, where nothing else does.
 
         Raises:
+            WireError: it is none.
             ValueError: it cannot be followed; says why.
         """
+        ask = decode_ask(data)
         request, rules, who = ask.request, self._tracker.rules, _WHO[ask.source]
         if isinstance(request, AddWatchpoint | WriteBundle):
             options = self._options(request)

@@ -124,7 +124,7 @@ class RankWatch:
     def layout(self, rank: int, incarnation: int, layout: Layout) -> None:
         """An incarnation says what its model is."""
         start = self._starts.get((rank, incarnation))
-        if start is None:
+        if start is None or any(item.layer >= len(layout.layers) for item in layout.parameters):
             return
         key = _key_of(layout)
         self._keys[rank, incarnation, layout.layout] = key
@@ -133,11 +133,16 @@ class RankWatch:
         if member is not None and member.incarnation >= incarnation:
             return
         if group is None or member is not None:
-            # The first rank that has come again begins anew, and the others are expected to follow.
+            # The first rank that has come again begins anew, and the others are expected to follow. Journals
+            # that are read rank by rank have brought some of them before.
+            others = [] if group is None or member is None else _began_with(start, member, group)
             self._close(key)
             if len(self._groups) >= _MAX_GROUPS:
                 return
             group = self._groups[key] = _Group(layout, start.world_size, self._cap_bytes)
+            for other in others:
+                group.join(other)
+                self._leave_if_over(group, other.rank, other.incarnation)
         group.join(start)
         self._leave_if_over(group, rank, incarnation)
 
@@ -257,6 +262,15 @@ class RankWatch:
         return event
 
 
+def _began_with(new: RunStart, old: RunStart, group: _Group) -> list[RunStart]:
+    """Members of a group that began with the new incarnation of a rank, and not with its old one."""
+    return [
+        other
+        for other in group.members.values()
+        if abs(other.incarnation - new.incarnation) < abs(other.incarnation - old.incarnation)
+    ]
+
+
 def _key_of(layout: Layout) -> _Key:
     identity = layout.model, [(item.name, item.shape, item.dtype) for item in layout.parameters]
     return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
@@ -268,9 +282,13 @@ def _sample_of(frame: Frame | RankFrame) -> ReplicaSample | None:
     gradients, parameters = columns.get("grad_norm"), columns.get("parameter_norm")
     if gradients is None or parameters is None:
         return None
-    values = [
-        np.frombuffer(item.data, f"<{item.dtype}").astype(np.float64) for item in (gradients, parameters)
-    ]
+    try:
+        values = [
+            np.frombuffer(item.data, f"<{item.dtype}").astype(np.float64) for item in (gradients, parameters)
+        ]
+    except ValueError:
+        # Not a whole number of elements: a damaged journal.
+        return None
     missing = None
     if len(frame.missing):
         missing = np.unpackbits(np.frombuffer(frame.missing, np.uint8))[: len(values[0])].astype(np.bool_)

@@ -22,20 +22,19 @@ from .config import ProbeConfig
 from .control import Command
 from .detectors.overfitting import LOGGED_NAMES
 from .detectors.sampled_bank import SampledDetectorBank
+from .early_watch import EarlyWatch
 from .errors import PolicyError
 from .evaluation import SERIES, EvaluationLoss
 from .failure_texts import is_out_of_memory
 from .forensics.capture import RootCapture
 from .forensics.replay import is_replaying
 from .forensics.stacks import raw_stack
-from .gradient_clearing import ClearingWatch
 from .guard import Guard
 from .hooks import attach
 from .host_copy import is_capturing
 from .incidents import IncidentReporter, StepEvidence
 from .layout import ModelLayout, unwrap
 from .levels import Settings
-from .loss_shapes import pairs_in_loss
 from .open_step import LogValue, OpenStep
 from .recorder import Recorder
 from .recovery.enforcement import Enforcement
@@ -49,7 +48,6 @@ from .step_writer import StepWriter
 from .training_loop import TrainingLoop
 from .watchdog import LoopMark, pulse
 from .watched_model import WatchedModel
-from .wiring_watch import WiringWatch
 
 _logger = logging.getLogger(__name__)
 _STACK_FRAMES: Final = 256
@@ -74,14 +72,7 @@ class StepTracker:
         bank = SampledDetectorBank(config.sampled_thresholds)
         incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
-        self._wiring = WiringWatch(
-            self._model,
-            bank.wiring,
-            lambda: self._measures.optimizers,
-            updates=bank.updates,
-            not_updated=bank.not_updated,
-            guard=guard,
-        )
+        self._early = EarlyWatch(self._model, bank, lambda: self._measures.optimizers, guard=guard)
         meters = StepMeters(guard, recorder)
         self._writer = StepWriter(
             self._model,
@@ -92,7 +83,7 @@ class StepTracker:
             incidents=incidents,
             guard=guard,
             samples=SampleJudge(bank, incidents),
-            wiring=self._wiring,
+            early=self._early,
         )
         self.rules = self._writer.rules = RuleBook(
             self._model, meters, config=config, recorder=recorder, incidents=incidents, guard=guard
@@ -100,8 +91,6 @@ class StepTracker:
         """The user's watchpoints and rules."""
         self._loop = TrainingLoop(self._model, self._measures, self._writer, config=config, recorder=recorder)
         self._evaluation = EvaluationLoss(guard)
-        self._loss_shapes = bank.loss_shapes
-        self._clearing = ClearingWatch(self._model, bank.accumulation)
         self.mark = LoopMark()
         """Where the training loop is, for who watches over it."""
         self._root_is_open = self._has_told_of_capture = False
@@ -154,15 +143,15 @@ class StepTracker:
             self._guard.run("measures", self._measures.begin_forward, root, args, kwargs)
         elif self._measures.due.parameter_norms:
             self._guard.run("inputs", self._measures.glance_at_inputs, root, args, kwargs)
-        is_followed = self._wiring.wants_calls
+        is_followed = self._early.wants_calls
         if is_followed:
-            self._guard.run("wiring", self._wiring.begin_call, root, args, kwargs)
+            self._early.begin_call(root, args, kwargs)
         self._root_is_open = True
         try:
             output = call(root, *args, **kwargs)
         except BaseException as error:
             if is_followed:
-                self._guard.run("wiring", self._wiring.end_call, None, raised=True)
+                self._early.end_call(raised=True)
             if observed:
                 self._guard.run("measures", self._measures.end_forward, None, raised=True)
             if capture is not None:
@@ -175,7 +164,7 @@ class StepTracker:
         if observed:
             self._guard.run("measures", self._measures.end_forward, output)
         if is_followed:
-            self._guard.run("wiring", self._wiring.end_call, output)
+            self._early.end_call(output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
         return output if policies is None else self._checked_output(policies, output, capture)
@@ -199,13 +188,15 @@ class StepTracker:
         pulse.beats += 1
         if self._looks_away():
             return
-        self._evaluation.note_backward()
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.before_backward)
+        if self._evaluation.is_open:
+            self._evaluation.note_backward()
+        early = self._early
+        if early.is_on:
+            early.before_backward()
         if self._loop.is_foreign_backward():
             return
-        if not self._loss_shapes.is_over:
-            self._guard.run("loss shapes", self._look_at_loss, tensors)
+        if early.is_on:
+            early.look_at_loss(tensors, {*self._loop.open.captures.values(), self._loop.open.samples})
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
         if self._recovery is not None:
             self._recovery.begin_backward(is_judged=self._loop.finished_early)
@@ -215,15 +206,16 @@ class StepTracker:
         pulse.beats += 1
         if self._looks_away():
             return
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.after_backward)
+        early = self._early
+        if early.is_on:
+            early.after_any_backward()
         if self._loop.backward is None:
             return
         pulse.owner = self.mark
         if self.mark.wanted:
             self.mark.take(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
-        if self._wiring.wants_backward:
-            self._guard.run("wiring", self._wiring.after_backward)
+        if early.is_on:
+            early.after_backward()
         self._guard.run("step", self._loop.end_backward, tensors)
         if self._writer.anomaly is not None:
             self._raise_anomaly()
@@ -271,8 +263,8 @@ class StepTracker:
         if self._recovery is not None:
             self._recovery.after_update()
         self._loop.open.captures.clear()
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.after_step, optimizer, self._writer.last_step)
+        if self._early.is_on:
+            self._early.after_step(optimizer, self._writer.last_step)
         if self._measures.due.update_ratios:
             self._guard.run("measures", self._loop.look_after_update, optimizer)
 
@@ -375,10 +367,6 @@ class StepTracker:
     def _stop_recovery(self) -> None:
         if self._recovery is not None:
             self._recovery.stop()
-
-    def _look_at_loss(self, tensors: Any) -> None:
-        sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
-        self._loss_shapes.note(pairs_in_loss(tensors, sizes))
 
     def _end_evaluation(self) -> None:
         """Give the newest step the loss of the evaluation that is over, where one was seen."""

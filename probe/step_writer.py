@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from .clipping import clipping_scalars
 from .config import ProbeConfig
+from .early_watch import EarlyWatch
 from .errors import AnomalyError
 from .forensics.capture import RootCapture
 from .forensics.stacks import RawFrame, raw_stack
@@ -33,7 +34,6 @@ from .step_meters import StepMeters
 from .update_meter import UpdateRatios
 from .watched_model import WatchedModel
 from .wire import Frame
-from .wiring_watch import WiringWatch
 
 _WAITING_STEPS: Final = 32
 _WAITING_NS: Final = 500_000_000
@@ -79,10 +79,10 @@ class StepWriter:
         incidents: IncidentReporter,
         guard: Guard,
         samples: SampleJudge,
-        wiring: WiringWatch,
+        early: EarlyWatch,
     ) -> None:
         self._model, self._measures, self._meters = model, measures, meters
-        self._samples, self._wiring = samples, wiring
+        self._samples, self._early = samples, early
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
         self.rules: RuleBook | None = None
@@ -99,8 +99,9 @@ class StepWriter:
     def finish(self, finished: FinishedStep) -> None:
         """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
         measured = self._measured(finished)
-        if not self._wiring.is_over(measured.layout):
-            self._guard.run_brief("wiring", self._note_wiring, finished, measured)
+        if self._early.wants(measured):
+            self._early.note_step(finished, measured)
+            self._samples.look_for_news()
         self._incidents.black_box.keep(measured.step, finished.opened.captures)
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
         recovery = self.recovery
@@ -136,18 +137,6 @@ class StepWriter:
             self.judge_waiting()
             self.write_pending()
             rules.hold()
-
-    def _note_wiring(self, finished: FinishedStep, measured: MeasuredStep) -> None:
-        """Tell which parameters were not reached, and whether an update follows."""
-        self._wiring.note_step(
-            measured.step,
-            finished.gradients.missing,
-            layout=measured.layout,
-            had_backward=finished.opened.backwards > 0,
-            is_update=not finished.is_early,
-            is_zero=not finished.gradients.max_abs.any(),
-        )
-        self._samples.look_for_news()
 
     def _look_at_parameters(self, measured: MeasuredStep) -> None:
         """Parameters that are bad already are why the step is, and not what it computes of them."""

@@ -17,6 +17,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.multiprocessing.reductions import StorageWeakRef
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,6 +148,12 @@ def in_transform() -> bool:
 def version_of(tensor: Tensor) -> int | None:
     """In-place version counter; None for inference tensors, which have none."""
     return None if tensor.is_inference() else tensor._version
+
+
+def storage_reference(tensor: Tensor) -> object:
+    """Return what equals that of every tensor in the same memory, even once that is freed; keeps none."""
+    reference: object = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    return reference
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -54,6 +54,13 @@ class ChartSpec:
 CHARTS: Final = (
     ChartSpec(id="loss", title="Loss", unit="", names=("loss",), labels={"loss": "loss"}, always=True),
     ChartSpec(
+        id="val_loss",
+        title="Validation loss, as seen in evaluations",
+        unit="",
+        names=("val_loss",),
+        labels={"val_loss": "validation loss"},
+    ),
+    ChartSpec(
         id="grad_norm",
         title="Gradient norm",
         unit="L2",

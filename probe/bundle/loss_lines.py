@@ -1,7 +1,8 @@
 """The lines of the script that made a loss: what they read goes into a bundle, they themselves do not.
 
 On the other machine the same lines are looked for in the script that is there, the user's own, among the
-modules that building the model has imported. Lines that differ are not run, and no text of a bundle ever is.
+modules that building the model has imported. Lines that differ are not run, nor are those of installed
+packages, and no text of a bundle ever is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..forensics.loss_code import (
     find_loss_place,
     function_called,
 )
+from ..whereabouts import is_installed
 from .schema import LossMaker
 from .values import Decoder, Encoder
 
@@ -121,7 +123,7 @@ def loss_code_of(maker: LossMaker, decoder: Decoder) -> LossCode:
 def _find(maker: LossMaker) -> tuple[ModuleType, tuple[Any, LossLines]]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or Path(file).name != maker.file:
+        if not isinstance(file, str) or Path(file).name != maker.file or is_installed(file):
             continue
         source = "".join(linecache.getlines(file))
         try:
@@ -131,26 +133,27 @@ def _find(maker: LossMaker) -> tuple[ModuleType, tuple[Any, LossLines]]:
         if len(found) == 1:
             return module, (found[0], LossLines(*maker.lines).moved(found[0].co_firstlineno))
     raise BundleError(
-        f"no module that is loaded here is a {maker.file} with {maker.function}; name it by --entry"
+        f"no script that is loaded here is a {maker.file} with {maker.function}; name it by --entry"
     )
 
 
 def _decoded(value: Any, decoder: Decoder) -> Any:
     if not (isinstance(value, dict) and set(value) == {_OWN}):
         return decoder.decode(value)
-    name, described = value[_OWN]
-    kind: Callable[..., nn.Module] | None = vars(sys.modules[_TORCH_LOSSES]).get(name)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise BundleError(f"torch has no loss {name!r}")
-    made: nn.Module = kind.__new__(kind)
-    nn.Module.__init__(made)
     try:
+        name, described = value[_OWN]
+        kind: Callable[..., nn.Module] | None = vars(sys.modules[_TORCH_LOSSES]).get(name)
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise BundleError(f"torch has no loss {name!r}")
+        made: nn.Module = kind.__new__(kind)
+        nn.Module.__init__(made)
         numbers, buffers = decoder.decode(described)
         for key, item in buffers.items():
             made.register_buffer(key, item)
         for key, item in numbers.items():
-            if not hasattr(nn.Module, key):
+            # Methods and what modules keep for themselves, hooks say, are not a bundle's to set.
+            if not (key.startswith("_") or hasattr(kind, key)):
                 setattr(made, key, item)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"the loss module {name} is described in a way that is not understood") from error
+        raise BundleError("a loss module is described in a way that is not understood") from error
     return made

@@ -92,7 +92,10 @@ def read_bundle(folder: Path) -> Bundle:
             raise BundleError(f"{path} is no ordinary file, or larger than any bundle's")
         data = path.read_bytes()
     except OSError as error:
-        raise BundleError(f"{folder} is no bundle: {DESCRIPTION}: {error.strerror or error}") from error
+        raise BundleError(
+            f"{folder} is no bundle: {DESCRIPTION}: {error.strerror or error}; the last line of an event's "
+            "message names its bundle's folder"
+        ) from error
     try:
         return decode_bundle(data)
     except ValueError as error:

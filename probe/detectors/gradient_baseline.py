@@ -118,6 +118,32 @@ class GradientBaseline:
         common = [actual - usual for actual, usual in zip(log_l2(norms_known), expected, strict=True)]
         return BatchPreview(norms, logs, refreshes, common) if all(map(math.isfinite, common)) else None
 
+    def stay_within(
+        self, preview: BatchPreview, *, jump: float, fall: float, mads: float, slack: float
+    ) -> bool:
+        """Whether every layer stays within its own limits, whichever of the batch's medians they are of.
+
+        Args:
+            preview: of the batch.
+            jump: least distance of the upper limit from the median, in natural-log units.
+            fall: distance of the lower limit from the higher one of median and slow reference, negative.
+            mads: distance of the upper limit in MADs, where that is more.
+            slack: how much nearer than so many MADs.
+        """
+        layers = self.layers
+        highest, lowest = np.fmax.reduce(preview.logs, axis=0), np.fmin.reduce(preview.logs, axis=0)
+        sections = [(slice(None), layers.median, layers.mad, np.fmax(layers.median, layers.slow))]
+        for new in preview.refreshes:
+            rows = slice(new.start, new.stop)
+            sections.append((rows, new.median, new.mad, np.fmax(new.median, new.slow)))
+        for rows, median, mad, reference in sections:
+            if (lowest[rows] < reference + fall).any():
+                return False
+            above = highest[rows] - median
+            if (above > jump).any() and (above > np.maximum(mads * mad - slack, jump)).any():
+                return False
+        return True
+
     def extend(self, preview: BatchPreview) -> None:
         """Learn the steps of a preview, all of them healthy."""
         before = self.healthy

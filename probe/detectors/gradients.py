@@ -81,7 +81,13 @@ class GradientScaleDetector:
         if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
             return False
         preview = self._state.preview(self._index.batch_norms(batch.grad_norm, batch.missing))
-        if preview is None or not self._is_layerwise_quiet(preview):
+        if preview is None:
+            return False
+        options = self._thresholds
+        jump, fall = math.log(options.explosion_factor) - SLACK, math.log(options.vanishing_factor)
+        if not self._state.stay_within(
+            preview, jump=jump, fall=fall, mads=options.explosion_mads, slack=SLACK
+        ):
             return False
         last_normal = self._last_normal_step(batch.steps, preview)
         if last_normal is None:
@@ -127,26 +133,6 @@ class GradientScaleDetector:
         return [finding for finding in (explosion, vanishing) if finding is not None]
 
     # ----------------------------------------------------------------------------------- quiet steps
-
-    def _is_layerwise_quiet(self, preview: BatchPreview) -> bool:
-        """Whether every layer stays within its own limits, whichever of the batch's medians they are of."""
-        layers, options = self._layers, self._thresholds
-        highest, lowest = np.fmax.reduce(preview.logs, axis=0), np.fmin.reduce(preview.logs, axis=0)
-        jump, fall = math.log(options.explosion_factor) - SLACK, math.log(options.vanishing_factor)
-        reference = np.fmax(layers.median, layers.slow)
-        sections = [(slice(None), layers.median, layers.mad, reference)]
-        for new in preview.refreshes:
-            rows = slice(new.start, new.stop)
-            sections.append((rows, new.median, new.mad, np.fmax(new.median, new.slow)))
-        for rows, median, mad, reference in sections:
-            if (lowest[rows] < reference + fall).any():
-                return False
-            above = highest[rows] - median
-            if not (above > jump).any():
-                continue
-            if (above > np.maximum(options.explosion_mads * mad - SLACK, jump)).any():
-                return False
-        return True
 
     def _last_normal_step(self, steps: Sequence[int], preview: BatchPreview) -> float | None:
         """The last step at a normal level, of the batch or before it; None where a step may be abnormal."""

@@ -21,7 +21,8 @@ SCALE_MEMORY: Final = 0.999
 LASTING_SHARE: Final = 1e-3
 """... but a jump below this share of its highest level ever is noise for good."""
 ZERO_SHARE: Final = 0.5
-"""Where most losses are exactly 0, a spike is above this share of the highest level ever."""
+"""Where most losses are exactly 0, a spike is above this share of the highest level ever, and above every
+ordinary loss so far."""
 TAIL_FACTOR: Final = 3.0
 """A spike is this many times further above the median than the highest 5 % of healthy steps: MAD is blind
 to rare but regular hard batches."""
@@ -49,6 +50,9 @@ class LossSpikeDetector:
         self._step = -1
         self._scale: float = 0.0
         self._highest_scale: float = 0.0
+        self._highest: float = 0.0
+        self._tail = Tail()
+        self._seen: int = 0
         self._reset()
 
     def observe(self, observation: Observation) -> list[Finding]:
@@ -103,6 +107,7 @@ class LossSpikeDetector:
         self._learn_scale(baselines, len(losses))
         self._plain.extend(losses)
         self._seen += len(losses)
+        self._highest = max(self._highest, *losses)
         last_not_positive = next((i for i in range(len(losses) - 1, -1, -1) if losses[i] <= 0.0), None)
         if last_not_positive is not None:
             self._log.clear()
@@ -134,11 +139,13 @@ class LossSpikeDetector:
         self._strikes = Strikes()
         self._scale = 0.0
         self._highest_scale = 0.0
+        self._highest = 0.0
         self._tail = Tail()
         self._seen = 0
 
     def _learn(self, loss: float) -> None:
         self._seen += 1
+        self._highest = max(self._highest, loss)
         if len(self._plain) >= self._thresholds.warmup_steps:
             baseline = self._plain.baseline()
             if baseline.mad > 0.0:
@@ -157,10 +164,14 @@ class LossSpikeDetector:
             return None
         options, baseline = self._thresholds, self._plain.baseline()
         median = baseline.median
-        jump = max(self._jump(baseline) * self._tail.factor(), SCALE_SHARE * self._scale, LASTING_SHARE * self._highest_scale)
+        jump = max(
+            self._jump(baseline) * self._tail.factor(),
+            SCALE_SHARE * self._scale,
+            LASTING_SHARE * self._highest_scale,
+        )
         if median == 0.0:
             # Most batches satisfy a hinge: for one that does not, the earlier losses give the scale.
-            jump = max(jump, ZERO_SHARE * self._highest_scale)
+            jump = max(jump, ZERO_SHARE * self._highest_scale, self._highest)
         caution = 2.0 - min(self._seen / CAUTION_STEPS, 1.0)
         limit = median + caution * jump
         if len(self._log) == len(self._plain):

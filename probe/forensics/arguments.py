@@ -58,7 +58,7 @@ class HeldTensor:
 class HeldArguments:
     """The arguments of one call."""
 
-    __slots__ = ("_args", "_kwargs", "nbytes")
+    __slots__ = ("_args", "_kwargs", "nbytes", "parts")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Hold `args` and `kwargs`.
@@ -67,6 +67,8 @@ class HeldArguments:
             ReplayError: an argument is of a kind that cannot be held; the message says which.
         """
         self.nbytes = 0
+        self.parts: list[Tensor] = []
+        """Those that show a part of some memory, and keep all of it."""
         self._args = [self._hold(value) for value in args]
         self._kwargs = {name: self._hold(value) for name, value in kwargs.items()} if kwargs else {}
 
@@ -93,7 +95,11 @@ class HeldArguments:
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):
             held = HeldTensor(value)
-            self.nbytes += value.nbytes if value.layout is torch.strided else 0
+            if value.layout is torch.strided:
+                nbytes = value.nbytes
+                self.nbytes += nbytes
+                if torch_private.storage_bytes(value) > nbytes:
+                    self.parts.append(held.alias)
             return held
         if type(value) in _ATOMS or isinstance(value, _BY_REFERENCE):
             return value

@@ -29,6 +29,14 @@ class SkippedUpdate:
         passes_over = passes_over_missing_gradients(optimizer)
         if not passes_over:
             self._restores = [keep_optimizer(one) for one in _with_inner(optimizer, set())]
+        try:
+            self._take_gradients(optimizer, passes_over=passes_over)
+        except BaseException:
+            # Memory is short, say. Half of the gradients would be a step that nobody has asked for.
+            self.end()
+            raise
+
+    def _take_gradients(self, optimizer: Optimizer, *, passes_over: bool) -> None:
         for parameter in parameters_of(optimizer):
             gradient = parameter.grad
             if gradient is not None:

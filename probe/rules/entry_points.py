@@ -20,7 +20,10 @@ def add_installed_rules(add: Callable[[Any, str], object], guard: Guard) -> None
         add: takes a function and its name.
         guard: calls what the packages bring.
     """
-    for point in entry_points(group=GROUP):
+    points, problem = guard.attempt(entry_points, group=GROUP)
+    if problem is not None:
+        _logger.warning("nanscope: rules of installed packages are not used: %s", problem)
+    for point in points or ():
         _, error = guard.attempt(_add, point, add)
         if error is not None:
             _logger.warning(

@@ -50,8 +50,10 @@ class WatchpointOptions:
             raise ValueError(f"watchpoint {self.condition[:80]!r}: {error}") from None
         if self.action not in ACTIONS:
             raise ValueError(f"action={self.action!r} is not available; choose one of {', '.join(ACTIONS)}")
-        if not isinstance(self.name, str) or len(self.name) > MAX_NAME or "\n" in self.name:
-            raise ValueError(f"name={self.name!r} must be one line of at most {MAX_NAME} characters")
+        name = self.name
+        # Names stand in the log, on whatever terminal that is.
+        if not isinstance(name, str) or len(name) > MAX_NAME or not name.isprintable():
+            raise ValueError(f"name={name!r} must be one line of at most {MAX_NAME} printable characters")
         if self.severity is not None and self.severity not in SEVERITIES:
             raise ValueError(
                 f"severity={self.severity!r} is not available; choose one of {', '.join(SEVERITIES)}"

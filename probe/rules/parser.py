@@ -73,6 +73,8 @@ def parse(text: str) -> Condition:
     source = without_when(text)
     if not source:
         raise ValueError(f"the condition is empty; write {_CONDITIONS}")
+    if not source.isprintable():
+        raise ValueError(f"the condition cannot be read: {source[:_SHOWN]!r} has characters without a glyph")
     return _Reader(source).read()
 
 

@@ -15,7 +15,7 @@ class RuleResult:
     """A rule's verdict on a step, with what an event can show besides a text.
 
     Raises:
-        ValueError: no such severity.
+        ValueError: no text, or no such severity.
     """
 
     message: str
@@ -27,6 +27,8 @@ class RuleResult:
     """Layers or parameters that it is about."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.message, str) or not self.message.strip():
+            raise ValueError(f"message={self.message!r} must be a text")
         if self.severity not in _SEVERITIES:
             raise ValueError(f"severity={self.severity!r} is not available; choose one of {_SEVERITIES}")
 
@@ -42,7 +44,7 @@ def as_result(returned: object, name: str) -> RuleResult | None:
     if returned is True:
         return RuleResult(message=f"Rule {name} holds")
     if isinstance(returned, str):
-        return RuleResult(message=returned) if returned else None
+        return RuleResult(message=returned) if returned.strip() else None
     if isinstance(returned, RuleResult):
         return returned
     raise TypeError(

@@ -102,7 +102,7 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
     gaps = {"activation_rms": np.arange(modules) == 1}
     return msgspec.structs.replace(
         plain,
-        scalars=plain.scalars | scalars | ({"update_ratio": 1e-3} if sampled else {}),
+        scalars=plain.scalars | scalars | ({"update_ratio": 1e-3, "val_loss": 2.0} if sampled else {}),
         parameter_columns=pack_module_columns(sampled, {}),
         module_columns=pack_module_columns(observed, gaps),
         histograms=histograms(step, parameters, modules) if step % HISTOGRAMS_EVERY == 0 else [],

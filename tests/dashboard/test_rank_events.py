@@ -25,6 +25,7 @@ from dashboard.commands.events import load_events
 from dashboard.spool_ingest import SpoolIngest
 from dashboard.store.duck import DuckStore
 from probe.journal import JournalWriter
+from probe.rank_watch import RankWatch
 from probe.wire import Event, Evidence, HostSample, Origin, Record, RunEnd, StreamKey, encode, event_id
 
 
@@ -154,6 +155,33 @@ def test_restarted_ranks_are_compared_with_each_other_alone(spool: Path) -> None
         write_rank(spool, rank, 3, list(written), began=late + rank / 2)
     (event,) = load_events(str(spool)).events
     assert (event.rank, event.step, event.incarnation) == (1, 50, incarnation_of(1, late + 0.5))
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (0, 1, 2, 3), (0, 2, 3, 1), (1, 0, 3, 2), (3, 1, 0, 2)])
+def test_restarted_ranks_are_compared_in_whatever_order_they_are_told_of(order: tuple[int, ...]) -> None:
+    again = BEGAN + 1000
+    watch = RankWatch(RUN)
+    for index in order:
+        start = run_start(index % 2, 2, began=again if index >= 2 else BEGAN)
+        watch.start(start)
+        watch.layout(start.rank, start.incarnation, layout())
+    both = [list(frames(rank, range(200), bad_from(1, 50), began=again)) for rank in range(2)]
+    for frame_pair in zip(*both, strict=True):
+        for rank, frame in enumerate(frame_pair):
+            watch.frame(rank, incarnation_of(rank, again), frame)
+    newest = watch.take(everything=True)[-1]
+    assert (newest.kind, newest.rank, newest.step) == ("rank_divergence", 1, 50)
+
+
+def test_damaged_records_are_passed_over() -> None:
+    watch, start, whole = RankWatch(RUN), run_start(0, 2), layout()
+    watch.start(start)
+    watch.layout(0, start.incarnation, msgspec.structs.replace(whole, layers=whole.layers[:1]))
+    watch.layout(0, start.incarnation, whole)
+    (frame,) = frames(0, range(1))
+    torn = [msgspec.structs.replace(column, data=column.data[:5]) for column in frame.columns]
+    watch.frame(0, start.incarnation, msgspec.structs.replace(frame, columns=torn))
+    assert watch.take(everything=True) == []
 
 
 def test_divergence_before_a_restart_is_found_as_well(spool: Path) -> None:

@@ -91,6 +91,9 @@ def test_watchpoint_pause_and_resume_over_http(
         assert call(server, "asked", b"{")[0] == 422
         assert call(server, "other", {"do": "resume"})[0] == 404
         assert call(server, "asked", {"do": "resume"}, query="?rank=5")[0] == 409
+        # What no message can carry, or no helper reads, must not reach the collector.
+        for rank in (-1, 2**62 + 1, 10**30):
+            assert call(server, "asked", query=f"?rank={rank}")[0] == 422
         wanted = {"do": "add_watchpoint", "condition": "step == 6", "action": "pause", "name": "stop"}
         status, told = call(server, "asked", wanted)
         assert (status, told["answers"][0]["problem"]) == (200, None)

@@ -48,6 +48,21 @@ def test_bytes_are_limited(limit, left):
     assert steps_in(box_of([torch.zeros(4)] * 6, limit_bytes=limit)) == left
 
 
+def test_memory_that_an_input_is_a_part_of_counts_unless_it_stays():
+    hidden = [torch.zeros(8, 16, 4) for _ in range(4)]
+    assert steps_in(box_of([whole[:, 0] for whole in hidden], limit_bytes=8 * 16 * 4 * 4 - 1)) == []
+    rows = torch.zeros(64, 4).split(4)[:6]
+    assert steps_in(box_of(rows, limit_bytes=256)) == [2, 3, 4, 5]
+
+
+def test_two_parts_of_the_same_memory_count_it_once():
+    box = BlackBox(steps=8, limit_bytes=32 * 4)
+    for step in range(3):
+        halves = torch.zeros(32).chunk(2)
+        box.keep(step, [capture_of(half) for half in halves])
+    assert steps_in(box) == [2]
+
+
 def test_a_step_that_is_too_large_leaves_the_others():
     box = box_of([torch.zeros(4), torch.zeros(100), torch.zeros(4)], limit_bytes=64)
     assert steps_in(box) == [0, 2]

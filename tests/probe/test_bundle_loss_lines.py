@@ -1,5 +1,6 @@
 """Which losses of a script can be made again from a bundle, and what is said of the others."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import torch
 from journals import read_journal
 
 import probe
+from probe.bundle import loss_lines
 from probe.bundle.reproduce import Reproduction, read_bundle, reproduce
-from probe.bundle.schema import Bundle
+from probe.bundle.schema import Bundle, LossMaker
+from probe.bundle.values import Decoder
+from probe.errors import BundleError
 from probe.wire import Event
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
@@ -66,3 +70,36 @@ def test_function_of_the_loop_itself_is_left_out_and_said(spool):
     assert described.left_out == [f"the lines that made the loss: {reason}"]
     assert not done.has_loss
     assert done.replay.origin.op == event.origin.op
+
+
+def test_loss_module_of_a_stranger_sets_neither_hooks_nor_methods():
+    theirs = ["forward", "_forward_pre_hooks", "_backward_hooks", "__class__", "_call_impl"]
+    pairs = [[key, {"module": "0"}] for key in theirs] + [["reduction", "sum"], ["training", False]]
+    described = {"tuple": [{"dict": pairs}, {"dict": []}]}
+    model = bundled_losses.build()
+    decoder = Decoder(lambda _: torch.zeros(1), named={("module", "0"): model[0]})
+    made = loss_lines._decoded({"loss module": ["MSELoss", described]}, decoder)
+    assert (type(made), made.reduction, made.training) == (torch.nn.MSELoss, "sum", False)
+    assert made.forward.__func__ is torch.nn.MSELoss.forward
+    assert not (made._forward_pre_hooks or made._backward_hooks)
+    assert made(torch.ones(3), torch.zeros(3)) == 3.0
+
+
+@pytest.mark.parametrize("content", [[], ["MSELoss"], [["MSELoss"], {}], ["Linear", 1], 5])
+def test_loss_module_that_is_none_is_refused(content):
+    with pytest.raises(BundleError):
+        loss_lines._decoded({"loss module": content}, Decoder(lambda _: torch.zeros(1)))
+
+
+def test_lines_of_installed_packages_are_nobodys_script():
+    found = LossMaker(
+        file="checkpoint.py",
+        function="CheckpointFunction.backward",
+        lines=(1, 2, 3),
+        text="",
+        values=[],
+        outside=[],
+    )
+    assert "torch.utils.checkpoint" in sys.modules
+    with pytest.raises(BundleError, match="no script that is loaded here"):
+        loss_lines.loss_code_of(found, Decoder(lambda _: torch.zeros(1)))

@@ -215,3 +215,13 @@ def test_detectors_new_model_layout_starts_anew() -> None:
     steps += [observe_norms(i, [1e3] * 4) for i in range(100, 200)]
     findings = run_detectors(steps)
     assert not findings, describe(findings)
+
+
+def test_detectors_margin_loss_with_few_batches_left_is_quiet() -> None:
+    """Triplets that are met sooner or later: a rare loss is no larger than the first ones were."""
+    random = np.random.default_rng(0)
+    share = np.concatenate([np.full(40, 0.55), np.full(560, 0.04)])
+    losses = (random.exponential(0.02, 600) * (random.random(600) < share)).clip(0.0, 0.1)
+    losses[:2] = 0.13, 0.11
+    findings = run_detectors(observe_norms(i, [1.0], loss=float(x)) for i, x in enumerate(losses))
+    assert not findings, describe(findings)

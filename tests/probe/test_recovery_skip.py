@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import Optimizer
 
 import probe
+from probe.recovery.update_skip import SkippedUpdate
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 Make = Callable[[Iterable[Tensor]], Optimizer]
@@ -280,3 +281,23 @@ def test_optimizer_that_moves_first_is_declined_with_the_reason(spool: Path) -> 
     (declined,) = recoveries(spool)
     assert (declined.subject, declined.severity, declined.step) == ("declined", "warning", BAD)
     assert "moved the parameters before it evaluated its closure" in declined.message
+
+
+class _NoRoom(Tensor):
+    """A gradient that cannot be copied, as where memory is short."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.zeros_like:
+            raise MemoryError
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_skip_that_fails_leaves_every_gradient_as_it_was() -> None:
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    first.grad, second.grad = torch.full((2,), math.nan), torch.ones(2).as_subclass(_NoRoom)
+    before = first.grad, second.grad
+    with pytest.raises(MemoryError):
+        SkippedUpdate(WithoutCheck([first, second]))
+    assert first.grad is before[0]
+    assert second.grad is before[1]

@@ -99,6 +99,8 @@ def test_watchpoint_from_outside_is_listed_fires_and_is_removed(session: Session
     [
         (AddWatchpoint(condition="loss > 9**9**9"), "'9**9**9' at character 8 is not allowed here"),
         (AddWatchpoint(condition='grad_norm("layers.*") > 1'), "no layer or parameter has a name like that"),
+        (AddWatchpoint(condition='grad_norm("[!\x1b]*") > 1'), "characters without a glyph"),
+        (AddWatchpoint(condition="loss > 1", name="a\x1b[2J"), "must be one line of at most 200 printable"),
         (ChangeFeatures(features={"activation": 1}), "is no feature"),
         (ChangePreset(preset="fast"), "preset='fast' is not available"),
         (ChangeLimit(overhead_limit=7.0), "must be a fraction"),
@@ -117,6 +119,17 @@ def test_what_cannot_be_followed_is_answered_with_the_reason(
     assert answer.state.watchpoints == []
     session.train(2)
     assert session.ask(AskState()).problem is None, "and nothing is broken by it"
+
+
+def test_request_that_fails_is_answered_and_so_is_the_next_one(session: Session) -> None:
+    def changing() -> Iterator[object]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    session.model.named_modules = changing  # type: ignore[assignment]
+    asked = AddWatchpoint(condition='activation_rms("0") > 1')
+    assert session.ask(asked).problem == "dictionary changed size during iteration"
+    del session.model.named_modules
+    assert session.ask(asked).problem is None
 
 
 def test_level_preset_switch_and_limit_are_followed_at_the_next_step(session: Session) -> None:

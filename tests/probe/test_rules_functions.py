@@ -167,3 +167,20 @@ def test_rules_of_installed_packages_are_called_and_a_broken_one_is_left_out(spo
     (event,) = events(session, spool)
     assert (event.subject, event.step) == ("theirs", 2)
     assert "the rule gone (no_such_module_at_all:rule) is not used: ModuleNotFoundError" in caplog.text
+
+
+def test_metadata_that_cannot_be_read_leaves_the_script_alone(spool, monkeypatch, caplog):
+    def unreadable(*, group):
+        raise TypeError("expected string or bytes-like object")
+
+    monkeypatch.setattr(entry_points, "entry_points", unreadable)
+    model = seeded_model()
+    with probe.watch(model, spool=spool, connect=""):
+        pass
+    assert "rules of installed packages are not used: expected string" in caplog.text
+
+
+@pytest.mark.parametrize("message", ["", " \n", None])
+def test_result_without_a_text_is_refused(message):
+    with pytest.raises(ValueError, match="must be a text"):
+        probe.RuleResult(message=message)

@@ -1,0 +1,230 @@
+"""The arguments and the help of the command `dashboard`. Used by `cli.py`; imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_USERS_SPOOL = "(default: NANSCOPE_SPOOL, else in the user's cache folder)"
+
+
+def _version() -> str:
+    from probe import __version__
+
+    return f"nanscope {__version__}"
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser; what it parses has the command's `name`."""
+    parser = argparse.ArgumentParser(
+        prog="dashboard",
+        description="Live debugger for PyTorch training.",
+        epilog="Begin with `dashboard serve`, and in the script with `import probe; probe.watch(model, "
+        "optimizer)`; or with `dashboard run script.py`. Each command has a --help of its own.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+    _add_serve(commands)
+    _add_demo(commands)
+    _add_run(commands)
+    _add_events(commands)
+    _add_export(commands)
+    _add_open(commands)
+    _add_replay(commands)
+    _add_resume(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = _add_command(
+        commands,
+        "serve",
+        "collect running trainings and show them",
+        "Prints the page's address with its token, and serves until Ctrl-C. Trainings may start before it.",
+    )
+    _add_page_options(serve)
+    _add_folders(serve)
+
+
+def _add_demo(commands: Commands) -> None:
+    demo = _add_command(
+        commands,
+        "demo",
+        "serve, and train a small real model beside it",
+        "Until Ctrl-C; with DEMO_EXIT=1 in the environment, until the training is over and stored. "
+        "`dashboard demo -- --fault explode` plants another fault.",
+    )
+    _add_page_options(demo)
+    _add_folders(demo)
+    demo.add_argument("script_arguments", nargs="*", metavar="-- ARGS", help="arguments for demo_train.py")
+
+
+def _add_run(commands: Commands) -> None:
+    from .commands.run import LEVELS
+
+    run = _add_command(
+        commands,
+        "run",
+        "run a training script unchanged, and record it",
+        "Output, exit code and signals are the script's own; what stands behind its name are its arguments.",
+        allow_abbrev=False,
+        usage="dashboard run [OPTIONS] script.py [ARGS]\n       dashboard run [OPTIONS] -m MODULE [ARGS]",
+    )
+    run.add_argument(
+        "--level", choices=LEVELS, help="how much is recorded (default: NANSCOPE_LEVEL, or basic)"
+    )
+    run.add_argument("--spool", type=Path, metavar="FOLDER", help=f"folder for the journals {_USERS_SPOOL}")
+    run.add_argument("--connect", metavar="ADDRESS", help="dashboard to ship to (default: the local one)")
+    run.add_argument("--quiet", action="store_true", help="no line of the probe on stderr")
+    run.set_defaults(parser=run)
+
+
+def _add_events(commands: Commands) -> None:
+    events = _add_command(
+        commands,
+        "events",
+        "list a run's events from its journals",
+        "Needs no running server. Of several runs in a spool, all are listed.",
+    )
+    _add_target(events)
+    events.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _add_export(commands: Commands) -> None:
+    from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
+
+    export = _add_command(commands, "export", "write a run as one file that needs no network and no server")
+    _add_target(export)
+    export.add_argument("--format", choices=("html", "json"), default="html", help="(default: %(default)s)")
+    export.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write; - is stdout"
+    )
+    export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
+    export.add_argument(
+        "--theme",
+        choices=("dark", "light", "system"),
+        default="system",
+        help="of the HTML file (default: %(default)s)",
+    )
+    names = [statistic.id for statistic in STATISTICS]
+    export.add_argument(
+        "--heatmap",
+        choices=names,
+        default=DEFAULT_STATISTIC,
+        metavar="STATISTIC",
+        help=f"what its heatmap shows (default: %(default)s): {', '.join(names)}",
+    )
+
+
+def _add_open(commands: Commands) -> None:
+    command = _add_command(
+        commands,
+        "open",
+        "show a bundle, or a finished spool that never had a dashboard",
+        "Reads it into a temporary store and serves that until Ctrl-C; running trainings do not ship to it.",
+    )
+    command.add_argument(
+        "spool", metavar="SPOOL|BUNDLE", help="folder of a spool, of one run in it, or of a bundle"
+    )
+    _add_page_options(command, ingest="tcp://127.0.0.1:*")
+
+
+def _add_replay(commands: Commands) -> None:
+    replay = _add_command(
+        commands,
+        "replay",
+        "run the step of a bundle again, and say where it went wrong",
+        "Exit code 0: it came again; 1: it did not, for the reason that is printed; 2: it cannot be run.",
+    )
+    replay.add_argument(
+        "bundle",
+        type=Path,
+        metavar="BUNDLE",
+        help="a bundle's folder: the last line of its event's message names it",
+    )
+    replay.add_argument(
+        "--entry",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="builds the model, for instance train:build_model; the current folder is looked in first",
+    )
+    replay.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_resume(commands: Commands) -> None:
+    resume = _add_command(
+        commands,
+        "resume",
+        "let a training go on that a watchpoint has paused",
+        "The training has to run on this machine; no server is needed.",
+    )
+    _add_target(resume)
+    resume.add_argument("--rank", type=int, metavar="N", help="this rank only (default: all)")
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = _add_command(
+        commands,
+        "doctor",
+        "say what works on this machine, what cannot, and why",
+        "Exit code 1 where something is missing without which nothing can be recorded or served.",
+    )
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_command(
+    commands: Commands, name: str, purpose: str, more: str = "", **options: Any
+) -> argparse.ArgumentParser:
+    """One line in the list of commands, and the same with more to it in the command's own help."""
+    description = f"{purpose[0].upper()}{purpose[1:]}. {more}".strip()
+    parser = commands.add_parser(name, help=purpose, description=description, **options)
+    parser.set_defaults(name=name)
+    return parser
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="RUN|SPOOL", help="a spool's folder, or a run's id, unique prefix of one, or name"
+    )
+
+
+def _add_page_options(parser: argparse.ArgumentParser, *, ingest: str | None = None) -> None:
+    from probe.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
+
+    shown = "(default: %(default)s)"
+    parser.add_argument("--host", default="127.0.0.1", help=f"address of the page {shown}")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PAGE_PORT, help=f"port of the page; 0 takes a free one {shown}"
+    )
+    parser.add_argument(
+        "--ingest", default=ingest or DEFAULT_INGEST, help=f"ZeroMQ address that trainings ship to {shown}"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the store (default: in the user's state folder)",
+    )
+    parser.add_argument(
+        "--spool",
+        type=Path,
+        metavar="FOLDER",
+        help=f"spool whose finished runs are read in {_USERS_SPOOL}",
+    )
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+    return int(text)
