@@ -99,7 +99,7 @@ class ProbeConfig:
     pause_limit_s: float = 3600.0
     """A training that a watchpoint has paused goes on by itself after so many seconds."""
     pause_ranks: bool = False
-    """Pause also where other ranks then wait for this one, and may run into the time limit of a collective."""
+    """Pause also where other ranks then wait for this one, perhaps until a collective times out."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
 

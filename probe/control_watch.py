@@ -98,11 +98,13 @@ class ControlWatch:
             options = self._options(request)
             rules.add_watchpoint(options)
             if isinstance(request, AddWatchpoint):
-                return self._note(options.name, f"Watchpoint added by {who}: {options.condition}")
+                subject = f"asked for: {options.name}"
+                return self._note(subject, f"Watchpoint added by {who}: {options.condition}")
         elif isinstance(request, RemoveWatchpoint):
             if not rules.remove(request.name):
                 raise ValueError(f"there is no watchpoint {request.name!r}")
-            return self._note(request.name, f"Watchpoint removed by {who}: {request.name}")
+            # At a step of its own subject: both may be asked for while the training is paused.
+            return self._note(f"removed: {request.name}", f"Watchpoint removed by {who}: {request.name}")
         elif isinstance(request, Resume):
             if not rules.resume(who):
                 raise ValueError("the training is not paused")
@@ -130,11 +132,11 @@ class ControlWatch:
         if not self._tracker.post(command):
             raise ValueError("too many commands wait for the next step; the training stands still")
 
-    def _note(self, name: str, message: str) -> Event:
+    def _note(self, subject: str, message: str) -> Event:
         finding = Finding(
             kind="custom",
             severity="info",
-            subject=f"asked for: {name}",
+            subject=subject,
             message=message,
             value=None,
             threshold=None,

@@ -7,7 +7,7 @@ still at work, so that a run that is wired well pays for one look at it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
@@ -17,11 +17,9 @@ from .frames import MeasuredStep
 from .gradient_clearing import ClearingWatch
 from .guard import Guard
 from .loss_shapes import pairs_in_loss
+from .open_step import FinishedStep
 from .watched_model import WatchedModel
 from .wiring_watch import WiringWatch
-
-if TYPE_CHECKING:
-    from .step_writer import FinishedStep
 
 
 class EarlyWatch:

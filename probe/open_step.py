@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .forensics.capture import RootCapture
+from .losses import StepLoss
+from .stages import Stage
 from .statistics import TensorStatistics
 
 MAX_CAPTURES: Final = 64
@@ -98,6 +100,21 @@ class OpenStep:
         following.forwards = len(following.captures)
         following.samples = sum(following.captures.values())
         return following
+
+
+class FinishedStep(NamedTuple):
+    """A step whose gradients are measured and whose update has not been made."""
+
+    opened: OpenStep
+    step: int
+    gradients: TensorStatistics
+    stage: Stage
+    loss: StepLoss
+    was_scaled: bool
+    is_early: bool = False
+    """Whether it is judged right after a backward or before clipping, not at the update."""
+    is_updated: bool = False
+    """Whether an update that no hook told of was made already."""
 
 
 class RunningBackward(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from .clipping import clipping_scalars
 from .config import ProbeConfig
@@ -20,15 +20,12 @@ from .frames import MeasuredStep, build_batch, build_observation, pack_sampled
 from .guard import Guard
 from .incidents import IncidentReporter, StepEvidence
 from .leak_watch import LeakWatch
-from .losses import StepLoss
 from .observation.context import describe_outputs
-from .open_step import LogValue, OpenStep, why_not_replayable
+from .open_step import FinishedStep, LogValue, OpenStep, why_not_replayable
 from .recorder import Recorder
 from .recovery.step_recovery import StepRecovery
 from .rules.rule_book import RuleBook
 from .sample_judge import SampleJudge
-from .stages import Stage
-from .statistics import TensorStatistics
 from .step_measures import StepMeasures
 from .step_meters import StepMeters
 from .update_meter import UpdateRatios
@@ -41,21 +38,6 @@ _WAITING_NS: Final = 500_000_000
 _STACK_FRAMES: Final = 64
 _LATE_FRAME_NS: Final = 500_000_000
 """A finished frame waits at most this long for `run.log` once the next forward begins."""
-
-
-class FinishedStep(NamedTuple):
-    """A step whose gradients are measured and whose update has not been made."""
-
-    opened: OpenStep
-    step: int
-    gradients: TensorStatistics
-    stage: Stage
-    loss: StepLoss
-    was_scaled: bool
-    is_early: bool = False
-    """Whether it is judged right after a backward or before clipping, not at the update."""
-    is_updated: bool = False
-    """Whether an update that no hook told of was made already."""
 
 
 class StepWriter:

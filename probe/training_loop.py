@@ -22,6 +22,7 @@ from .hooks import Attachment
 from .losses import LossMeter
 from .open_step import (
     MAX_CAPTURES,
+    FinishedStep,
     OpenStep,
     RunningBackward,
     batch_size,
@@ -32,7 +33,7 @@ from .stages import Stage, gradient_stage
 from .statistics import TensorStatistics
 from .step_counter import StepCounter
 from .step_measures import StepMeasures
-from .step_writer import FinishedStep, StepWriter
+from .step_writer import StepWriter
 from .watched_model import WatchedModel
 
 

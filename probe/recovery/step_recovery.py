@@ -326,5 +326,11 @@ class StepRecovery:
 
     def _end_skip(self) -> None:
         skipped, self._skipped = self._skipped, None
-        if skipped is not None:
-            self._guard.run(_UNDO, skipped.end)
+        if skipped is not None and self._guard.run(_UNDO, _ended, skipped) is None:
+            # What cannot be put back is not to be left out: no update is touched any more.
+            self._ledger.is_closed = True
+
+
+def _ended(skipped: SkippedUpdate) -> bool:
+    skipped.end()
+    return True

@@ -45,12 +45,15 @@ class SkippedUpdate:
 
     def end(self) -> None:
         """The step has returned, or raised: put back what it was not to change, and the gradients."""
-        with torch.no_grad():
-            for restore in self._restores:
-                restore()
-        for parameter, gradient in self._gradients:
-            parameter.grad = gradient
+        restores, gradients = self._restores, self._gradients
         self._restores, self._gradients = [], []
+        try:
+            with torch.no_grad():
+                for restore in restores:
+                    restore()
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
 
 
 def passes_over_missing_gradients(optimizer: Optimizer) -> bool:

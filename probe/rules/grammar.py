@@ -161,6 +161,18 @@ def quantities(node: Term | Condition) -> Iterator[Quantity]:
             yield from quantities(operand)
 
 
+def compared_with_history(node: Condition) -> Iterator[Comparison]:
+    """Yield every comparison for which the history of its left side is kept."""
+    if isinstance(node, Comparison):
+        if uses_history(node.right):
+            yield node
+    elif isinstance(node, Negation):
+        yield from compared_with_history(node.operand)
+    else:
+        for operand in node.operands:
+            yield from compared_with_history(operand)
+
+
 def uses_history(node: Term) -> bool:
     """Whether a term has a statistic of a history in it."""
     if isinstance(node, Arithmetic):

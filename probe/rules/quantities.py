@@ -218,21 +218,23 @@ class StepNumbers:
         return self._modules
 
 
-def check_pattern(quantity: Quantity, index: NameIndex, module_names: Callable[[], tuple[str, ...]]) -> None:
-    """Refuse a pattern that matches nothing in the model.
+def check_pattern(quantity: Quantity, index: NameIndex, module_names: Callable[[], tuple[str, ...]]) -> int:
+    """Refuse a pattern that matches nothing in the model; return how many names it matches.
 
     Raises:
         ValueError: says so, with some of the names that there are.
     """
     if quantity.pattern is None or quantity.name == LOGGED:
-        return
+        return 1
     if quantity.is_of_modules:
         names, what = module_names(), "module"
     else:
         names, what = index.match("*").names, "layer or parameter"
-    if not _match(quantity.pattern, names).names:
+    matches = len(_match(quantity.pattern, names).names)
+    if not matches:
         some = ", ".join(repr(name) for name in names[:8])
         raise ValueError(
             f"{quantity.name}({quantity.pattern!r}): no {what} has a name like that; there are {some}"
             f"{', ...' if len(names) > 8 else ''}"
         )
+    return matches

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
-import torch
 
-from .. import torch_private
 from ..config import ProbeConfig
 from ..detectors.base import Finding
 from ..failure_texts import TEXT_LIMIT
@@ -24,6 +22,7 @@ from ..guard import Guard
 from ..hang_events import duration_text
 from ..incidents import IncidentReporter, StepEvidence
 from ..recorder import Recorder
+from ..recovery.other_ranks import has_other_ranks
 from ..watched_model import WatchedModel
 from ..wire import Event
 from .episode import RuleEpisode
@@ -36,6 +35,8 @@ from .user_rule import RuleFunction, UserRule
 from .watchpoint import Watchpoint
 
 MAX_RULES: Final = 50
+MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
+"""Of all watchpoints: 0.5 KiB for each match of each comparison with a history."""
 _Evidence = Callable[[], StepEvidence]
 
 
@@ -103,15 +104,18 @@ class RuleBook:
         """Have a condition judged at every step; return its name.
 
         Raises:
-            ValueError: a pattern matches nothing, the name is taken, or there are `MAX_WATCHPOINTS` already.
+            ValueError: a pattern matches nothing, the name is taken, there are `MAX_WATCHPOINTS` already, or
+                their histories are too large.
         """
         watchpoint = Watchpoint(options)
         index = NameIndex()
         index.follow(self._model.layout)
-        for quantity in watchpoint.quantities:
-            check_pattern(quantity, index, self._module_names)
+        watchpoint.measure(
+            {one: check_pattern(one, index, self._module_names) for one in watchpoint.quantities}
+        )
         with self._lock:
             self._require_free(options.name, len(self._watchpoints), MAX_WATCHPOINTS)
+            self._require_room(watchpoint)
             self._change(self._rules, (*self._watchpoints, watchpoint))
         return options.name
 
@@ -157,6 +161,14 @@ class RuleBook:
             )
         if count >= most:
             raise ValueError(f"there are {most} already, which is the most")
+
+    def _require_room(self, watchpoint: Watchpoint) -> None:
+        held = watchpoint.history_bytes + sum(one.history_bytes for one in self._watchpoints)
+        if held > MAX_HISTORY_BYTES:
+            raise ValueError(
+                f"histories of all watchpoints would take {held / 2**20:,.0f} MiB, at most "
+                f"{MAX_HISTORY_BYTES >> 20} are allowed; write narrower patterns or fewer comparisons"
+            )
 
     def _change(self, rules: tuple[UserRule, ...], watchpoints: tuple[Watchpoint, ...]) -> None:
         self._rules, self._watchpoints = rules, watchpoints
@@ -257,7 +269,7 @@ class RuleBook:
     def _ask_for_pause(self, event: Event, *, is_before_update: bool) -> Event:
         if self._is_ending:
             return _with_line(event, "Not paused: the session ends with this step.")
-        if not self._with_ranks and _has_other_ranks():
+        if not self._with_ranks and has_other_ranks():
             return _with_line(
                 event,
                 "Not paused: other ranks would wait for this one until their collectives time out. With "
@@ -348,7 +360,3 @@ class RuleBook:
 def _with_line(event: Event, line: str) -> Event:
     room = TEXT_LIMIT - len(line) - 1
     return msgspec.structs.replace(event, message=f"{event.message[:room]}\n{line}")
-
-
-def _has_other_ranks() -> bool:
-    return torch_private.is_distributed() and torch.distributed.get_world_size() > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..detectors.base import Finding
 from .compiled import Witness, compile_condition
 from .episode import RuleEpisode
-from .grammar import quantities
+from .grammar import HISTORY_STEPS, Quantity, compared_with_history, quantities
 from .options import WatchpointOptions
 from .parser import parse, without_when
 from .quantities import StepNumbers
@@ -34,6 +35,7 @@ class Watchpoint:
         quantities: what its condition is made of.
         is_late: whether it can be judged only after the step's update.
         episode: its events.
+        history_bytes: of its histories, once `measure` was told of the matches.
     """
 
     def __init__(self, options: WatchpointOptions) -> None:
@@ -41,8 +43,17 @@ class Watchpoint:
         condition = parse(options.condition)
         self.quantities = tuple(quantities(condition))
         self.is_late = any(quantity.is_late for quantity in self.quantities)
+        self._compared = tuple(compared_with_history(condition))
+        self.history_bytes = 0
         self._judge = compile_condition(condition)
         self.episode = RuleEpisode(cooldown_steps=options.cooldown_steps)
+
+    def measure(self, matches: Mapping[Quantity, int]) -> None:
+        """Count what its histories will take, with so many matches of each quantity."""
+        rows = [
+            max(matches[quantity] for quantity in quantities(compared.left)) for compared in self._compared
+        ]
+        self.history_bytes = sum(rows) * HISTORY_STEPS * 8
 
     def observe(self, numbers: StepNumbers) -> Verdict:
         """Judge a step."""

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+import probe
 from probe.detectors.advice import advice_for
 from probe.detectors.base import DetectorThresholds
 from probe.detectors.sampled_thresholds import SampledThresholds
@@ -24,6 +26,14 @@ def test_docs_have_a_row_for_every_kind_with_severity_and_rule(kind: str) -> Non
         assert any(word in severity for word in (*SEVERITIES, "chosen"))
         assert rule.strip()
     assert advice_for(kind)
+
+
+@pytest.mark.usefixtures("spool")
+def test_docs_example_of_options_runs() -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    scope: dict[str, Any] = {"probe": probe, "model": nn.Linear(2, 1), "optimizer": None}
+    exec(compile(block, "docs/detectors.md", "exec"), scope)  # noqa: S102
+    scope["run"].close()
 
 
 def test_docs_rows_are_kinds_of_the_wire() -> None:

@@ -301,3 +301,27 @@ def test_skip_that_fails_leaves_every_gradient_as_it_was() -> None:
         SkippedUpdate(WithoutCheck([first, second]))
     assert first.grad is before[0]
     assert second.grad is before[1]
+
+
+class _Growing(WithoutCheck):
+    """Has one group of parameters more after each step, so that nothing can be put back."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = super().step(closure)
+        self.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1})
+        return loss
+
+
+def test_skip_that_cannot_be_undone_is_the_last_and_keeps_the_gradients(spool: Path) -> None:
+    model = plain_model()
+    optimizer = _Growing(model.parameters())
+    with probe.watch(model, optimizer, spool=spool, connect="", recovery="skip", replay=False):
+        for step in range(3):
+            for group in optimizer.param_groups[1:]:
+                group["params"][0].grad = torch.zeros(1)
+            (x, _), *_ = batches(1)
+            (model(x).sum() * (math.nan if step else 1.0)).backward()
+            optimizer.step()
+            assert all(p.grad is not None for p in model.parameters())
+            assert any(bool(p.grad.isnan().any()) for p in model.parameters()) == (step > 0)
+    assert any(bool(p.isnan().any()) for p in model.parameters()), "the third update is made as it comes"

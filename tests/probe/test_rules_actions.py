@@ -260,3 +260,18 @@ def test_session_that_ends_lets_a_paused_training_go_on(spool: Path) -> None:
     closer.join(timeout=30)
     assert not closer.is_alive()
     assert not run.active
+
+
+def test_histories_of_all_watchpoints_have_64_mib(spool: Path) -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(700)])
+    comparisons, rows = 19, 700 + 1400
+    condition = " or ".join(['grad_norm("*")>9e9*mad'] * comparisons)
+    fourth = round(4 * comparisons * rows * 64 * 8 / 2**20)
+    with probe.watch(model, spool=spool, connect="") as run:
+        for number in range(3):
+            run.watchpoint(condition, name=f"wide {number}")
+        with pytest.raises(ValueError, match=f"would take {fourth} MiB, at most 64 are allowed"):
+            run.watchpoint(condition, name="one more")
+        run.watchpoint('grad_norm("*") > 5 and loss > 8 * median')
+        assert run.remove_rule("wide 1")
+        run.watchpoint(condition, name="one more")

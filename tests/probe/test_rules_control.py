@@ -82,6 +82,8 @@ def test_watchpoint_from_outside_is_listed_fires_and_is_removed(session: Session
     assert [(one.name, one.condition, one.action) for one in added.state.watchpoints] == [
         ("third", "step == 3", "event")
     ]
+    session.ask(AddWatchpoint(condition="step == 4", name="fourth"))
+    session.ask(RemoveWatchpoint(name="fourth"))
     session.train(5)
     assert session.ask(RemoveWatchpoint(name="third")).state.watchpoints == []
     assert "no watchpoint 'third'" in (session.ask(RemoveWatchpoint(name="third")).problem or "")
@@ -91,6 +93,7 @@ def test_watchpoint_from_outside_is_listed_fires_and_is_removed(session: Session
         for event in read_journal(session.run_folder).latest_events
     ]
     assert ("asked for: third", "info", 0) in found
+    assert {("asked for: fourth", "info", 0), ("removed: fourth", "info", 0)} <= {*found}
     assert ("third", "warning", 3) in found
 
 

@@ -1,4 +1,4 @@
-"""Draws augmentations until one keeps the label visible; for a blank image no draw ever does.
+"""Draws augmentations until one keeps the label visible; for a blank image the loop has no end.
 
 family: process
 kinds: hang
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 def random_crop(image, size):
     while True:
-        top, left = torch.randint(0, image.shape[-1] - size, (2,)).tolist()
-        crop = image[:, top : top + size, left : left + size]
+        top, left = torch.randint(0, image.shape[-1] - size, (2,)).tolist()  # FAULT
+        crop = image[:, top : top + size, left : left + size]  # FAULT
         if crop.sum() > 0.5:  # FAULT
             return crop
 
