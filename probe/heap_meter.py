@@ -22,7 +22,7 @@ _SHARE: Final = 2000
 _EARLY_SHARE: Final = 200
 _EARLY_READINGS: Final = 256
 """... the first of them less, 0.5 %: a run of some hundred steps has to show its leaks, too."""
-_FIRST_READINGS: Final = 32
+_FIRST_READINGS: Final = 128
 _FIRST_NS: Final = 300_000
 """The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
 _STATM: Final = Path("/proc/self/statm")

@@ -1,4 +1,4 @@
-"""Forty noisy samples and a large net: the training loss goes to zero, the validation loss rises from step 14 on.
+"""Forty noisy samples, a large net: the training loss goes to zero, validation gets worse from step 14 on.
 
 family: data
 kinds: overfitting
