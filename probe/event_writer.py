@@ -5,6 +5,7 @@ Used on the training thread, and where a session reports what it has done itself
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -133,7 +134,9 @@ class EventWriter:
         first_line = event.message.splitlines()[0]
         self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":
-            warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
+            # Where the script has made warnings errors: it is `mode="raise"` that stops a training.
+            with contextlib.suppress(RuntimeWarning):
+                warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
 
 
 def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:

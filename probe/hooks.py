@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from . import torch_dynamo, torch_private
 from .errors import AnomalyError
@@ -230,14 +231,10 @@ class _OptimizerSteps:
         self.in_trial = False
         self.foreign = 0
         self.before_closure: Callable[[Optimizer], None] | None = None
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
-        ]
+        _step_hooks.add(self)
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        _step_hooks.remove(self)
 
     def settle(self) -> None:
         """Forget open steps, unless a closure is what runs now."""
@@ -250,7 +247,8 @@ class _OptimizerSteps:
             owned = self._owned[optimizer] = self._listener.owns(optimizer)
         return owned
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """A step begins; what it is to be called with instead."""
         if torch.compiler.is_compiling():
             return None
         if not self._owns(optimizer):
@@ -288,13 +286,54 @@ class _OptimizerSteps:
 
         return evaluate
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def after(self, optimizer: Optimizer) -> None:
+        """It has ended."""
         if torch.compiler.is_compiling() or not self._owns(optimizer):
             return
         if self._open:
             self._open.pop()
         if not self._open:
             self._listener.after_step(optimizer)
+
+
+class _StepHooks:
+    """One pair of torch's global optimizer hooks for all listeners.
+
+    torch goes through its table of hooks while a step begins and ends. One that changed meanwhile, because a
+    session ends on another thread, would raise in the user's `step`.
+    """
+
+    def __init__(self) -> None:
+        self._listening: tuple[_OptimizerSteps, ...] = ()
+        self._handles: list[RemovableHandle] = []
+        self._lock = threading.RLock()
+
+    def add(self, steps: _OptimizerSteps) -> None:
+        with self._lock:
+            self._listening = (*self._listening, steps)
+            if not self._handles:
+                self._handles = [
+                    register_optimizer_step_pre_hook(self._before),
+                    register_optimizer_step_post_hook(self._after),
+                ]
+
+    def remove(self, steps: _OptimizerSteps) -> None:
+        with self._lock:
+            self._listening = tuple(other for other in self._listening if other is not steps)
+            while self._handles and not self._listening:
+                self._handles.pop().remove()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        changed: tuple[Any, Any] | None = None
+        for steps in self._listening:
+            changed = steps.before(optimizer, args, kwargs) or changed
+            if changed is not None:
+                args, kwargs = changed
+        return changed
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for steps in self._listening:
+            steps.after(optimizer)
 
 
 def _tell_all(listeners: Iterable[Listener], tell: Callable[[Listener], None]) -> None:
@@ -319,3 +358,4 @@ def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Ca
 
 
 _functions = _Functions()
+_step_hooks = _StepHooks()

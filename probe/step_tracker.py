@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -94,6 +95,8 @@ class StepTracker:
         self.mark = LoopMark()
         """Where the training loop is, for who watches over it."""
         self._root_is_open = self._has_told_of_capture = False
+        self._thread = 0
+        """That has called the model last, in training; 0 before the first call."""
         self._failed: tuple[BaseException, RootCapture] | None = None
         """What the newest forward raised, if it did; until the next one begins."""
         self._recovery = self._make_recovery(config, incidents)
@@ -127,7 +130,11 @@ class StepTracker:
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the forward; what a replay needs is captured around it when it is a training forward."""
         pulse.beats += 1
-        if self._root_is_open or self._looks_away():
+        if self._root_is_open:
+            return call(root, *args, **kwargs)
+        if root.training or not self._thread:
+            self._thread = threading.get_ident()
+        if self._looks_away():
             return call(root, *args, **kwargs)
         policies = self._policies
         if policies is not None:
@@ -377,6 +384,10 @@ class StepTracker:
     def _looks_away(self) -> bool:
         """Whether what happens now is no part of a training step, or must not be touched."""
         if is_replaying() or self._attachment.in_trial or self._measures.is_off:
+            return True
+        if self._thread not in (0, threading.get_ident()):
+            # Another model is trained here. To read our gradients while our own thread runs a backward, which
+            # writes them without Python's lock, ends the process.
             return True
         if not is_capturing():
             return False
