@@ -75,7 +75,7 @@ class LossDivergenceDetector:
         norm = observation.total_grad_norm
         self._learn_weights(observation.parameter_norm)
         if observation.loss is not None and math.isfinite(observation.loss):
-            self._learn(observation.step, observation.loss, norm)
+            self._learn(observation.step, float(observation.loss), norm)
         return [] if self._standing is None else [self._standing]
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
@@ -88,7 +88,7 @@ class LossDivergenceDetector:
         for step, loss, norm, weights in columns:
             self._learn_weights(weights)
             if loss is not None and math.isfinite(loss):
-                self._learn(step, loss, norm)
+                self._learn(step, float(loss), norm)
             if self._standing is not None:
                 self._losses, self._gradients, self._blocks, self._recent = before
                 self._weights, self._first, self._best, self._count = single
@@ -99,7 +99,8 @@ class LossDivergenceDetector:
 
     def _learn_weights(self, norms: Floats | None) -> None:
         if norms is not None:
-            weights = float(np.sqrt(np.square(norms).sum()))
+            with np.errstate(over="ignore"):
+                weights = float(np.sqrt(np.square(norms).sum()))
             self._weights = weights if math.isfinite(weights) else self._weights
 
     def _learn(self, step: int, loss: float, norm: float | None) -> None:
