@@ -30,6 +30,8 @@ from .recorder import MemorySample
 from .wire import StackFrame
 
 _MIB: Final = 2**20
+_FLOOR: Final = 64 * 1024.0
+"""Less growth over a window is none: the detectors' own histories fill up in the first steps."""
 _LOOK_STEPS: Final = (10, 40, 160)
 """Steps from the first look to each comparison with it; then memory must grow further before the next."""
 _LOOK_NS: Final = 400_000_000
@@ -88,7 +90,8 @@ class LeakWatch:
         self._clock_ns = clock_ns
         self._read_heap, self._read_cuda = read_heap, cuda_reader()
         self._read_process = read_process
-        self._heap, self._cuda, self._process = GrowthDetector(), GrowthDetector(), GrowthDetector()
+        self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
+        self._process = GrowthDetector()
         self._judge, self._resources = LeakJudge(), ResourceDetector()
         self._pacer = pacer or Pacer()
         self._sample: MemorySample | None = None
