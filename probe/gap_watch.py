@@ -11,6 +11,7 @@ from typing import Final
 
 from .detectors.advice import advice_for
 from .events import make_event
+from .guard import Guard
 from .recorder import Recorder
 from .wire import Event, Evidence, RunStart, Severity
 
@@ -29,13 +30,23 @@ class GapWatch:
     """
 
     def __init__(
-        self, start: RunStart, model: str, *, recorder: Recorder, last_step: Callable[[], int | None]
+        self,
+        start: RunStart,
+        model: str,
+        *,
+        recorder: Recorder,
+        last_step: Callable[[], int | None],
     ) -> None:
+        # Of its own: a guard's clock is that of one thread, and this is the recorder's.
+        self._guard = Guard()
         self._start, self._model, self._recorder, self._last_step = start, model, recorder, last_step
         self._lost_limit = self._evicted_limit = 1
 
     def look(self) -> list[Event]:
         """Return an event where more is lost than was told."""
+        return self._guard.run_brief("data gap", self._news) or []
+
+    def _news(self) -> list[Event]:
         events = []
         if (lost := self._recorder.lost_before_write) >= self._lost_limit:
             self._lost_limit = _FACTOR * lost

@@ -75,3 +75,18 @@ def test_the_recorders_thread_writes_the_event_by_itself(recorder: Recorder) -> 
             break
         time.sleep(0.05)
     assert [event.kind for event in found] == ["data_gap"]
+
+
+def test_error_of_its_own_does_not_end_the_thread_that_writes(recorder: Recorder) -> None:
+    def fail() -> int:
+        raise RuntimeError("planted")
+
+    watch = GapWatch(START, "net", recorder=recorder, last_step=fail)
+    lose(recorder, 1)
+    assert watch.look() == []
+    recorder.watches.append(watch)
+    recorder.frame(frame(1))
+    deadline = time.monotonic() + 30
+    while not records(recorder.folder, "metrics") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert records(recorder.folder, "metrics") == [frame(1)]
