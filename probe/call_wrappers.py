@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from . import torch_dynamo
+from .module_call import module_call
 
 _OWN_FOLDER: Final = str(Path(__file__).parent) + os.sep
 Dispatch = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
@@ -86,7 +86,7 @@ class CallWrappers:
             "is_compiling": torch.compiler.is_compiling,
             "hide_own_frames": hide_own_frames,
         }
-        self._everywhere: tuple[FunctionType, Any, dict[str, Any]] | None = None
+        self._everywhere: FunctionType | None = None
         self._of_class: dict[type[nn.Module], tuple[FunctionType, Any]] = {}
         """Wrapper, and what stood in the class itself before it."""
 
@@ -109,25 +109,17 @@ class CallWrappers:
         """Replace `nn.Module.__call__`; nothing to do if it is."""
         if self._everywhere is not None:
             return
-        original = nn.Module.__dict__["__call__"]
-        scope = {**self._scope, "original": original}
-        wrapper = _build(_MODULE_SOURCE, scope)
-        self._everywhere = wrapper, original, scope
-        _put(nn.Module, wrapper)
-        torch_dynamo.tell_dynamo_of_call(original, wrapper)
+        self._everywhere = module_call.replace(
+            lambda original: _build(_MODULE_SOURCE, {**self._scope, "original": original})
+        )
 
     def unwrap_every_module(self) -> None:
         """Put `nn.Module.__call__` back; idempotent."""
         if self._everywhere is None:
             return
-        wrapper, original, scope = self._everywhere
-        self._everywhere = None
-        if nn.Module.__dict__["__call__"] is wrapper:
-            _put(nn.Module, original)
-        else:
-            # Someone else has wrapped ours in the meantime: theirs stays, and ours passes everything on.
-            scope["dispatch"] = _pass_on
-        torch_dynamo.tell_dynamo_of_call(wrapper, original)
+        wrapper, self._everywhere = self._everywhere, None
+        if not module_call.put_back(wrapper):
+            wrapper.__globals__["dispatch"] = _pass_on
 
     def wrap_class(self, owner: type[nn.Module]) -> None:
         """Give a class a `__call__`; nothing to do if it has ours."""
@@ -135,9 +127,9 @@ class CallWrappers:
             return
         before = owner.__dict__.get("__call__")
         original: Any = owner.__call__
-        if self._everywhere is not None and original is self._everywhere[0]:
+        if self._everywhere is not None and original is self._everywhere:
             # Compiled graphs are guarded by what they were made of: not by what is here for a while only.
-            original = self._everywhere[1]
+            original = self._everywhere.__globals__["original"]
         scope = {**self._scope, "owner": owner, "original": original, "inherited": original}
         if before is None:
             scope["inherited"] = _build(_INHERITED_SOURCE, scope, "_call_impl")

@@ -23,7 +23,7 @@ from .hang_events import duration_text, hang_event, renewed
 from .life_sign import LifeSign, LifeSignWriter
 from .recorder import Recorder
 from .watchdog import LoopMark, Standstill, Watchdog, pulse
-from .whereabouts import Line, at_line, describe, innermost, is_compiling, is_installed, place_of
+from .whereabouts import Line, at_line, describe, is_compiling, is_installed, place_of, waiting_place
 from .wire import Event, RunStart
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _DATALOADER: Final = "torch/utils/data/dataloader.py"
 
 @dataclass(slots=True)
 class _Hang:
-    """All standstills at one line of the script: one event."""
+    """All standstills at one place of the script: one event."""
 
     event: Event
     what: str
@@ -200,7 +200,7 @@ class HangWatch:
     ) -> list[Event]:
         last_step = self._last_step()
         step = 0 if last_step is None else last_step + 1
-        line = innermost(stack)
+        line = waiting_place(stack)
         key = (line.file, line.line) if line is not None else None
         hang = self._hangs.get(key)
         if hang is None:

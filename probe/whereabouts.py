@@ -214,6 +214,15 @@ def at_line(stack: Sequence[Line]) -> str:
     return "" if line is None else f" at {Path(line.file).name}:{line.line}"
 
 
+def waiting_place(stack: Sequence[Line]) -> Line | None:
+    """Return the line that what a thread is at is known by: of the script, outside of a DataLoader.
+
+    A slow dataset is one matter, whichever of its lines is met.
+    """
+    outside = next((depth for depth, line in enumerate(stack) if line.file.endswith(_DATALOADER)), len(stack))
+    return innermost(stack[:outside]) or innermost(stack)
+
+
 def innermost(stack: Sequence[Line]) -> Line | None:
     """Return the script's innermost line; the innermost of all where none is the script's."""
     own = [line for line in stack if not is_installed(line.file)]

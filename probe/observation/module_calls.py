@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from torch import nn
 
 from .. import torch_dynamo, torch_private
 from ..call_wrappers import hide_own_frames
+from ..module_call import module_call
 
 _WRAPPER_SOURCE: Final = """
 def _wrapped_call_impl(self, *args, **kwargs):
@@ -78,8 +80,7 @@ class ModuleCalls:
     def __init__(self) -> None:
         self._callbacks = _Callbacks()
         self._observers: list[CallObserver] = []
-        self._original: Any = None
-        self._wrapper: Any = None
+        self._wrapper: FunctionType | None = None
         self._thread = 0
         # Sessions of other threads come and go too; the garbage collector may end one amid all this.
         self._lock = threading.RLock()
@@ -134,16 +135,12 @@ class ModuleCalls:
         self._callbacks.abandon = torch_dynamo.unseen_by_dynamo(observer.abandon)
 
     def _install(self) -> None:
-        if self._wrapper is None or nn.Module.__call__ is not self._original:
-            # Someone else may have wrapped an older one of ours: that one must stay silent.
-            self._callbacks = _Callbacks()
-            self._original = nn.Module.__call__
-            self._wrapper = self._build(self._original)
-        nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
-        torch_dynamo.tell_dynamo_of_call(self._original, self._wrapper)
+        self._wrapper = module_call.replace(self._build, again=self._wrapper)
 
-    def _build(self, original: Any) -> Any:
-        scope = {
+    def _build(self, original: Any) -> FunctionType:
+        # Someone else may have wrapped an older one of ours: that one must stay silent.
+        self._callbacks = _Callbacks()
+        scope: dict[str, Any] = {
             "original": original,
             "calls": self._callbacks,
             "is_compiling": torch.compiler.is_compiling,
@@ -151,15 +148,13 @@ class ModuleCalls:
             "hide_own_frames": hide_own_frames,
         }
         exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
-        return scope["_wrapped_call_impl"]
+        wrapper = scope["_wrapped_call_impl"]
+        assert isinstance(wrapper, FunctionType)
+        return wrapper
 
     def _uninstall(self) -> None:
         self._callbacks.silence()
-        torch_dynamo.tell_dynamo_of_call(self._wrapper, self._original)
-        # Someone else has wrapped ours in the meantime: then theirs stays, and ours passes everything on.
-        if nn.Module.__call__ is self._wrapper:
-            nn.Module.__call__ = self._original  # type: ignore[method-assign]
-        else:
+        if self._wrapper is not None and not module_call.put_back(self._wrapper):
             self._wrapper = None
 
 

@@ -96,6 +96,13 @@ def test_deadlock_is_told_with_its_line_and_ends(start: Callable[[float], Site])
     assert event.evidence.value >= event.evidence.threshold >= 0.3
 
 
+def in_a_thread(function: Callable[..., None], **options: int) -> threading.Thread:
+    """Whoever joins it stands at one line until `function` has returned."""
+    thread = threading.Thread(target=function, kwargs=options)
+    thread.start()
+    return thread
+
+
 class Slow(Dataset[torch.Tensor]):
     """Waits at some items until the session has noticed."""
 
@@ -114,11 +121,14 @@ def test_slow_data_is_one_event_with_a_count(start: Callable[[float], Site]) -> 
     site = start(0.3)
 
     def wait(index: int) -> None:
-        if index in (6, 9):
-            site.wait_for_hang(count=1 if index == 6 else 2)
+        if index == 6:
+            in_a_thread(site.wait_for_hang).join()
+        if index == 9:
+            in_a_thread(site.wait_for_hang, count=2).join()
 
     for batch in DataLoader(Slow(wait), batch_size=1):
         site.step(batch)
+    # Two lines of the dataset, and one loader that is slow.
     (event,) = site.events()
     assert (event.step, event.last_step, event.count, event.ended) == (6, 9, 2, True)
     assert "waiting for the next batch of the DataLoader" in event.message

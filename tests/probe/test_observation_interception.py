@@ -7,6 +7,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from probe.call_wrappers import is_own_frame
 from probe.observation.module_calls import module_calls
+from probe.root_calls import root_calls
 
 
 class Net(nn.Module):
@@ -273,6 +275,32 @@ def test_module_calls_that_someone_wrapped_meanwhile_stay_wrapped() -> None:
         assert nn.Module.__call__ is theirs and seen
     finally:
         nn.Module.__call__ = PLAIN_CALL
+
+
+class Silent:
+    """Listens to roots, and lets them run."""
+
+    def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
+        return call(root, *args, **kwargs)
+
+
+@pytest.mark.parametrize("first", ["observer", "roots"])
+@pytest.mark.parametrize("first_to_end", ["observer", "roots"])
+def test_two_of_ours_leave_nothing_in_whatever_order_they_end(first: str, first_to_end: str) -> None:
+    """As sessions in several threads do: one looks for roots while the other observes a forward."""
+    watched, keys = Watched(seeded(Plain)), []
+    begin = {
+        "observer": lambda: watched.observer.begin_forward(EVERYTHING, watched.model),
+        "roots": lambda: keys.append(root_calls.add(watched.model, Silent())),
+    }
+    end = {"observer": watched.observer.stop, "roots": lambda: root_calls.remove(keys[0])}
+    other = {"observer": "roots", "roots": "observer"}
+    for part in (first, other[first]):
+        begin[part]()
+    for part in (first_to_end, other[first_to_end]):
+        end[part]()
+    assert nn.Module.__call__ is PLAIN_CALL
+    assert torch._dynamo.utils.unpatched_nn_module_call is PLAIN_CALL
 
 
 def test_modules_that_the_script_adds_get_rows() -> None:
