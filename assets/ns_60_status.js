@@ -124,6 +124,7 @@
   }
 
   let ownNotice = "";
+  let missing = null; // the run that the address named and that was not there
 
   // Shows a sentence of ours before those of the server.
   function drawNotices(fromServer) {
@@ -155,9 +156,11 @@
     if (shown && (ns.view.isOwnChoice || ns.view.paused || ns.view.event || !isOver || !live)) return;
     if (!shown && ns.view.run !== null) {
       if (!runs.length) return;
-      ownNotice = `The run ${ns.view.run} is not here; this is the newest one.`;
+      missing = ns.view.run;
+      ownNotice = `The run ${missing} is not here; this is the newest one.`;
     }
     const next = live || runs[0];
+    if (next && next.run === missing) ownNotice = "";
     if (next) ns.chooseRun(next.run, false);
   }
 

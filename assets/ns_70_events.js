@@ -72,14 +72,24 @@
   };
 
   let shown = "";
+  let askedEvent = null;
 
   function drawPanel() {
     const { run, event } = ns.view;
+    const content = ns.byId("event-content");
+    // A panel that opens must not show the event before.
+    if (event !== null && ns.byId("event-aside").hidden && ns.panelShown()?.dataset.event !== event) {
+      content.style.visibility = "hidden";
+    }
     ns.byId("event-aside").hidden = event === null;
     document.body.classList.toggle("ns-event-open", event !== null);
     const key = [run, event, mark].join("|");
     if (event !== null && run !== null && key !== shown) {
-      ns.setProps("selection", { data: { run, event, mark: mark || 0 } });
+      const panel = ns.panelShown();
+      const isThere = panel !== null && panel.dataset.event === event && askedEvent === event;
+      askedEvent = event;
+      const seen = isThere ? panel.dataset.state : null;
+      ns.setProps("selection", { data: { run, event, seen, mark: mark || 0 } });
       ns.setProps("event-table", { selectedRows: { ids: [event] } });
     }
     shown = key;
@@ -100,20 +110,12 @@
     "event-download": downloadEvent,
   };
 
-  // Copies text, and says so on the button for a moment.
-  ns.copy = async function (text, button) {
-    await navigator.clipboard.writeText(text);
-    const before = button.textContent;
-    ns.setText(button, "Copied");
-    window.setTimeout(() => ns.setText(button, before), 1500);
-  };
-
   ns.startEvents = function () {
+    ns.startPanel();
     document.addEventListener("click", (click) => {
       const button = click.target.closest("button");
       if (!button) return;
       if (button.id in ACTIONS) ACTIONS[button.id](button);
-      if (button.dataset.copy) ns.copy(ns.byId(button.dataset.copy).textContent, button);
     });
     ns.on("first-draw", (id) => {
       if (id !== "timeline") return;

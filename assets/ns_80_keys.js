@@ -1,4 +1,5 @@
-// Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes a panel.
+// Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes a panel, ? lists
+// the keys (dashboard/views/key_sheet.py).
 (function (ns) {
   "use strict";
 
@@ -7,12 +8,14 @@
     0: () => ns.resume(),
     n: () => ns.moveEvent(1),
     p: () => ns.moveEvent(-1),
+    "?": () => ns.byId("key-sheet").showModal(),
     Escape: () => { ns.closeEvent(); ns.closeRow(); },
   };
 
   // Keys belong to whatever takes text or, for Space, can be pressed.
   function isTaken(event) {
     const target = event.target;
+    if (ns.byId("key-sheet").open) return true;
     if (event.ctrlKey || event.metaKey || event.altKey) return true;
     if (target.closest("input:not([type=radio]), textarea, select, [contenteditable=true]")) return true;
     if (target.closest("[role=combobox], [role=listbox], [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
@@ -26,6 +29,7 @@
       event.preventDefault();
       KEYS[event.key]();
     });
+    ns.byId("key-sheet-close").addEventListener("click", () => ns.byId("key-sheet").close());
     ns.byId("live-button").addEventListener("click", ns.togglePause);
     ns.byId("reset-button").addEventListener("click", ns.resume);
   };

@@ -24,6 +24,8 @@ SELECTION: Final = "selection"
 """Store: the open event, {run, event, mark}; written by the scripts."""
 TIMELINE_FIGURE: Final = "timeline-figure"
 EVENT_TABLE: Final = "event-table"
+KEY_SHEET: Final = "key-sheet"
+KEY_SHEET_CLOSE: Final = "key-sheet-close"
 EVENT_PANEL: Final = "event-content"
 EVENT_ASIDE: Final = "event-aside"
 

@@ -21,6 +21,7 @@ from .views.empty_state import empty_state
 from .views.event_table import event_table
 from .views.heatmap import CIVIDIS, heatmap_axes
 from .views.heatmap_statistics import GROUPS, STATISTICS
+from .views.key_sheet import key_sheet
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
@@ -59,6 +60,7 @@ def page_layout(*, page: str, ingest: str) -> Component:
             ),
             html.Div(id="announcer", className="ns-hidden", role="status", **{"aria-live": "polite"}),
             html.Div(id="tooltip", className="ns-tooltip", hidden=True),
+            key_sheet(),
         ],
         id=ids.PROVIDER,
         theme={"fontFamily": "inherit", "primaryColor": "blue"},

@@ -166,7 +166,13 @@ def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[st
 
 def events_mark(events: list[Event]) -> int:
     """Return a number that changes whenever any event of the run does (within this process)."""
-    return hash(tuple((e.id, e.count, e.last_step, e.ended, e.origin is None) for e in events)) & (2**52 - 1)
+    return hash(tuple(_state(event) for event in events)) & (2**52 - 1)
+
+
+def _state(event: Event) -> tuple[Any, ...]:
+    """What changes while an episode lasts: a bundle adds a line to the message, a worse step the severity."""
+    episode = (event.id, event.count, event.last_step, event.ended, event.severity)
+    return (*episode, event.message, len(event.propagated_to), event.origin is None)
 
 
 def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, no_update
 
 from .. import ids
 from ..store.protocol import StepRange, Store
-from ..views.event_panel import event_panel
+from ..views.event_panel import event_panel, panel_state
 from ..views.event_table import event_rows
 from ..views.theme import Theme
 from ..views.timeline import timeline_figure
@@ -30,10 +30,11 @@ class EventsScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The open event; None closes the panel."""
+    """The open event; None closes the panel. `seen` is the `data-state` of the panel on screen."""
 
     run: str | None = None
     event: str | None = None
+    seen: str | None = None
     mark: float = 0
 
 
@@ -73,7 +74,10 @@ def events_view(store: Store, data: Any) -> tuple[Any, Any]:
 
 
 def selected_panel(store: Store, data: Any) -> Any:
-    """Return the panel of the selected event; of an unknown one the panel that says so."""
+    """Return the panel of the selected event; of an unknown one the panel that says so.
+
+    Other events come and go while one is read: a panel that says it all already stays as it is.
+    """
     try:
         selection = msgspec.convert(data, Selection)
     except msgspec.ValidationError:
@@ -81,7 +85,9 @@ def selected_panel(store: Store, data: Any) -> Any:
     if selection.run is None or selection.event is None:
         return event_panel(None)
     event = store.event(selection.run, selection.event)
-    run = next((run for run in store.runs() if run.run == selection.run), None)
     if event is None:
         return event_panel(None, missing=selection.event)
+    if selection.seen == panel_state(event):
+        return no_update
+    run = next((run for run in store.runs() if run.run == selection.run), None)
     return event_panel(event, run=run)

@@ -11,7 +11,8 @@ from html import escape
 from probe.wire import Event, StackFrame
 
 from ..views import event_facts as facts
-from ..views.source_lines import SourceLine, is_library, source_lines
+from ..views.evidence import Fact, evidence_facts, measure, neighbour_facts
+from ..views.source_lines import SourceLine, current_line, is_library, source_lines
 
 
 def event_html(event: Event, *, started: float | None, stacks: bool = True) -> str:
@@ -21,20 +22,20 @@ def event_html(event: Event, *, started: float | None, stacks: bool = True) -> s
         ("Where", _facts(facts.place(event)) + _affected(event)),
         ("What moved first", _moves(event)),
         ("Evidence", _evidence(event)),
-        ("Stack traces", "".join(map(_stack, shown))),
         ("What to try", _advice(event)),
         ("Make the step again", _reproduction(event)),
+        ("Stack traces", "".join(map(_stack, shown))),
     )
     body = "".join(
         f'<section class="event-section"><h3>{title}</h3>{content}</section>'
         for title, content in sections
         if content
     )
-    paragraphs = "".join(f'<p class="event-message">{escape(line)}</p>' for line in facts.explanation(event))
+    paragraphs = "".join(f'<p class="event-message">{_text(line)}</p>' for line in facts.explanation(event))
     return (
         f'<details class="event" id="event-{escape(event.id)}"><summary>{_badge(event)}'
         f'<span class="event-step">step {event.step:,}</span>'
-        f'<span class="event-headline">{escape(facts.headline(event))}</span></summary>'
+        f'<span class="event-headline">{_text(facts.heading(event))}</span></summary>'
         f'<div class="event-panel">{paragraphs}{_chips(event, started)}{body}</div></details>'
     )
 
@@ -58,19 +59,24 @@ def _chips(event: Event, started: float | None) -> str:
     )
 
 
-def _facts(rows: Sequence[facts.Fact]) -> str:
+def _facts(rows: Sequence[Fact]) -> str:
     pairs = "".join(
-        f"<dt>{escape(row.label)}</dt><dd{_title(row.detail)}>{escape(row.value)}</dd>" for row in rows
+        f"<dt>{escape(row.label)}</dt><dd{_title(row.detail)}>{escape(row.value)}{_code(row.code)}</dd>"
+        for row in rows
     )
     return f'<dl class="event-facts">{pairs}</dl>'
 
 
+def _code(line: str) -> str:
+    return f'<code class="event-line">{escape(line)}</code>' if line else ""
+
+
 def _affected(event: Event) -> str:
-    if not event.propagated_to:
+    if not (affected := facts.affected(event)):
         return ""
-    names = escape("\n".join(event.propagated_to))
+    names = escape("\n".join(affected))
     return (
-        f"<details><summary>{len(event.propagated_to):,} affected parameters or layers</summary>"
+        f"<details><summary>{escape(facts.affected_summary(event))}</summary>"
         f'<pre class="event-names">{names}</pre></details>'
     )
 
@@ -86,18 +92,19 @@ def _reproduction(event: Event) -> str:
 
 
 def _evidence(event: Event) -> str:
-    rows = facts.evidence_facts(event)
+    rows = evidence_facts(event)
     if not rows:
         return ""
-    table = _table(facts.quantity(event), rows)
-    neighbours = facts.neighbour_facts(event)
+    measured = measure(event)
+    table = _table(measured.name, rows)
+    neighbours = neighbour_facts(event)
     if not neighbours:
         return table
     summary = f"<summary>The {len(neighbours):,} steps before</summary>"
-    return f"{table}<details>{summary}{_table('step', neighbours)}</details>"
+    return f"{table}<details>{summary}{_table(measured.neighbours or measured.name, neighbours)}</details>"
 
 
-def _table(caption: str, rows: Sequence[facts.Fact]) -> str:
+def _table(caption: str, rows: Sequence[Fact]) -> str:
     body = "".join(
         f'<tr><th scope="row">{escape(row.label)}</th><td{_title(row.detail)}>{escape(row.value)}</td></tr>'
         for row in rows
@@ -107,20 +114,22 @@ def _table(caption: str, rows: Sequence[facts.Fact]) -> str:
 
 
 def _stack(stack: facts.Stack) -> str:
-    frames = "".join(map(_frame, stack.frames))
+    first_own = next((number for number, frame in enumerate(stack.frames) if not is_library(frame)), None)
+    frames = "".join(_frame(frame, is_open=number == first_own) for number, frame in enumerate(stack.frames))
     return (
         f'<div class="event-stack"><h4>{stack.title}<small> · {facts.STACK_ORDER}</small></h4>{frames}</div>'
     )
 
 
-def _frame(frame: StackFrame) -> str:
+def _frame(frame: StackFrame, *, is_open: bool) -> str:
     library = is_library(frame)
     lines = source_lines(frame)
     body = _source(lines) if lines else "<p>The source of this frame could not be read.</p>"
     return (
-        f'<details class="event-frame{" library" if library else ""}"{"" if library else " open"}>'
+        f'<details class="event-frame{" library" if library else ""}"{" open" if is_open else ""}>'
         f"<summary{_title(f'{frame.file}:{frame.line}')}>{escape(facts.frame_label(frame))}"
-        f"{' <small>library</small>' if library else ''}</summary>{body}</details>"
+        f"{' <small>library</small>' if library else ''}{_code(current_line(frame))}</summary>"
+        f"{body}</details>"
     )
 
 
@@ -142,7 +151,13 @@ def _source_line(line: SourceLine) -> str:
 def _advice(event: Event) -> str:
     if not event.advice:
         return ""
-    return f'<ul class="event-advice">{"".join(f"<li>{escape(line)}</li>" for line in event.advice)}</ul>'
+    return f'<ul class="event-advice">{"".join(f"<li>{_text(line)}</li>" for line in event.advice)}</ul>'
+
+
+def _text(line: str) -> str:
+    """Escaped, with code between backticks."""
+    parts = facts.code_parts(line)
+    return "".join(f"<code>{escape(part)}</code>" if is_code else escape(part) for part, is_code in parts)
 
 
 def _title(detail: str) -> str:

@@ -21,6 +21,7 @@ from probe.wire import SEVERITIES, RunStart
 from ..packaged import packaged_file
 from ..store.protocol import StepRange, Store
 from ..views import event_facts as facts
+from ..views.evidence import Fact
 from ..views.heatmap_statistics import DEFAULT_STATISTIC
 from ..views.theme import ALL_STEPS
 from .event_html import event_html
@@ -113,7 +114,7 @@ def _header(snapshot: Snapshot) -> str:
     )
 
 
-def run_facts(snapshot: Snapshot) -> list[facts.Fact]:
+def run_facts(snapshot: Snapshot) -> list[Fact]:
     """What the reader has to know about the run itself."""
     summary, start = snapshot.run, snapshot.run.start
     (rank,) = [known for known in summary.ranks if known.rank == snapshot.rank]
@@ -127,10 +128,11 @@ def run_facts(snapshot: Snapshot) -> list[facts.Fact]:
         "Command": " ".join(start.argv),
         "Versions": _versions(start),
         "Commit": start.git_commit or "",
+        "Seed of torch": "" if start.torch_seed is None else str(start.torch_seed),
         "Devices": ", ".join(start.devices),
         "Events": facts.severity_counts(snapshot.events),
     }
-    return [facts.Fact(label=label, value=value) for label, value in pairs.items()]
+    return [Fact(label=label, value=value) for label, value in pairs.items()]
 
 
 def range_sentence(snapshot: Snapshot) -> str:

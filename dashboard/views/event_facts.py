@@ -1,4 +1,4 @@
-"""What is to be said about an event, as plain text: headline, place, evidence, numbers with sensible digits.
+"""What is to be said about an event, as plain text: headline, place, spread, stacks, times.
 
 The event panel, the table, the timeline, the export and `dashboard events` all take their words from here.
 Pure functions on any thread; imports neither dash nor pandas.
@@ -7,6 +7,7 @@ Pure functions on any thread; imports neither dash nor pandas.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import Final
 from probe import message_lines
 from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative
 
-from .source_lines import is_library, short_path
+from .evidence import Fact
+from .quantities import duration_text, number_text
+from .source_lines import current_line, is_library, short_path
 
 SEVERITY_ICONS: Final[dict[Severity, str]] = {"critical": "◆", "warning": "▲", "info": "●"}
 """The same shapes as the timeline's markers: severity is never told by colour alone."""
@@ -26,22 +29,19 @@ STACK_TITLES: Final[dict[str, str]] = {
     "training_loop": "Training loop",
 }
 STACK_ORDER: Final = "innermost frame first"
-_BYTE_KINDS: Final = frozenset({"memory_leak", "out_of_memory", "high_resource_use"})
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-_BASELINE_LABELS: Final = {
-    "median": "median of this run",
-    "mad": "median absolute deviation",
-    "steps": "steps",
+HEADLINE_LENGTH: Final = 280
+"""Characters of the first line that stand as a heading; a longer one goes on below."""
+_LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak", "custom", "snapshot"})
+_SUMMARY_LENGTH: Final = 48
+_NOT_DETERMINED: Final = "Origin not determined: "
+_CODE: Final = re.compile(r"`([^`\n]+)`")
+_TENSOR: Final = re.compile(r"(input|output)( \d+)?: ")
+_STAGES: Final = {
+    "reduced": "averaged over ranks",
+    "unscaled": "the GradScaler's scale taken out",
+    "scaled": "with the GradScaler's scale",
+    "shard": "this rank's part",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One labelled line; `detail` is the whole text where `value` is a short form of it."""
-
-    label: str
-    value: str
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,24 @@ def headline(event: Event) -> str:
     return lines[0] if lines else f"{kind_label(event.kind)} at step {event.step:,}"
 
 
+def heading(event: Event) -> str:
+    """The headline, cut where it is too long to be one."""
+    text = headline(event)
+    return text if len(text) <= HEADLINE_LENGTH else f"{text[:HEADLINE_LENGTH].rstrip()} …"
+
+
 def explanation(event: Event) -> tuple[str, ...]:
-    """The lines of the message after the first, without empty ones and those that have their own section."""
-    lines = event.message.strip().splitlines()[1:]
-    return tuple(line for line in lines if line.strip() and message_lines.is_plain(line))
+    """What the message says beyond the heading, without what the heading or a section of its own says."""
+    first = headline(event)
+    rest = (line for line in event.message.strip().splitlines()[1:] if line.strip())
+    lines = tuple(line for line in rest if message_lines.is_plain(line) and not _is_told(line, event))
+    return (first, *lines) if len(first) > HEADLINE_LENGTH else lines
+
+
+def _is_told(line: str, event: Event) -> bool:
+    if event.origin is not None and _TENSOR.match(line):
+        return True
+    return line.startswith(_NOT_DETERMINED) or headline(event).startswith(line.strip())
 
 
 def moves(event: Event) -> list[str]:
@@ -78,6 +92,12 @@ def replay_command(event: Event) -> str | None:
     """How to make the step again on any machine, where the run has written a bundle of it."""
     folder = message_lines.bundle(event.message)
     return None if folder is None else f"dashboard replay {shlex.quote(folder)} --entry MODULE:FUNCTION"
+
+
+def code_parts(text: str) -> list[tuple[str, bool]]:
+    """Split a text into (part, whether it is code), by what stands between backticks."""
+    parts = _CODE.split(text)
+    return [(part, bool(number % 2)) for number, part in enumerate(parts) if part]
 
 
 def kind_label(kind: str) -> str:
@@ -100,6 +120,11 @@ def fault_frame(event: Event) -> StackFrame | None:
     return next((frames[-1] for frames in stacks if frames), None)
 
 
+def is_at_fault(event: Event, frame: StackFrame) -> bool:
+    """Whether a line has to do with the cause: not where the loop only stood when it was noticed."""
+    return event.kind in _LOCATED_KINDS or frame in (*event.stacks.forward, *event.stacks.backward)
+
+
 def module_label(module: str | None) -> str:
     """A module's qualified name in words; the root and code outside any module have none."""
     if module is None:
@@ -108,23 +133,70 @@ def module_label(module: str | None) -> str:
 
 
 def place(event: Event) -> tuple[Fact, ...]:
-    """Where it happened: op, phase, module, line; for a NaN without an origin, the reason in its message."""
-    facts: list[Fact] = []
-    if event.origin is not None:
-        facts.append(Fact(label="Operation", value=event.origin.op))
-        facts.append(Fact(label="Phase", value=event.origin.phase))
-        facts.append(Fact(label="Module", value=module_label(event.origin.module)))
-        if event.origin.stage:
-            facts.append(Fact(label="Gradient", value=event.origin.stage))
-    elif event.kind.startswith("nonfinite_"):
-        facts.append(Fact(label="Origin", value=" ".join(explanation(event)) or headline(event)))
-    if event.subject:
+    """Where it happened: line, module, op, phase, tensors; for a NaN without an origin the reason."""
+    facts = [*_line(event), *_origin(event), *_tensors(event)]
+    if event.subject and not _names_subject(event):
         facts.append(Fact(label="Subject", value=event.subject))
     if event.model:
         facts.append(Fact(label="Model", value=event.model))
-    if (frame := fault_frame(event)) is not None:
-        facts.append(Fact(label="Line", value=frame_label(frame), detail=f"{frame.file}:{frame.line}"))
     return tuple(facts)
+
+
+def _names_subject(event: Event) -> bool:
+    """Whether the subject is told already: as the module, or in the words of the script's own event."""
+    if event.kind in ("custom", "snapshot"):
+        return event.subject in event.message
+    return event.origin is not None and event.subject == event.origin.module
+
+
+def _line(event: Event) -> list[Fact]:
+    if (frame := fault_frame(event)) is None:
+        return []
+    code = current_line(frame)
+    label = "Line" if is_at_fault(event, frame) else "Noticed at"
+    return [Fact(label=label, value=frame_label(frame), detail=f"{frame.file}:{frame.line}", code=code)]
+
+
+def _origin(event: Event) -> list[Fact]:
+    origin = event.origin
+    if origin is None:
+        reasons = [line for line in event.message.splitlines() if line.startswith(_NOT_DETERMINED)]
+        return [Fact(label="Origin", value=line.removeprefix("Origin ")) for line in reasons]
+    if origin.phase == "input":
+        facts = [Fact(label="Origin", value="the batch itself, before any operation")]
+    else:
+        facts = [
+            Fact(label="Module", value=module_label(origin.module)),
+            Fact(label="Operation", value=origin.op),
+            Fact(label="Phase", value=origin.phase),
+        ]
+    # On one process without a GradScaler there is but one kind of gradient.
+    if origin.stage in _STAGES:
+        facts.append(Fact(label="Gradient", value=f"{origin.stage} ({_STAGES[origin.stage]})"))
+    return facts
+
+
+def _tensors(event: Event) -> list[Fact]:
+    """What went into the operation and what came out of it."""
+    lines = event.message.splitlines()[1:] if event.origin is not None else []
+    pairs = (line.split(": ", 1) for line in lines if _TENSOR.match(line))
+    return [Fact(label=name.capitalize(), value=text) for name, text in pairs]
+
+
+def affected(event: Event) -> tuple[str, ...]:
+    """What it spread to, in order, or what else it is about; nothing where the subject alone is named."""
+    names = event.propagated_to
+    return () if names == [event.subject] else tuple(names)
+
+
+def affected_summary(event: Event) -> str:
+    """``Spread to 12: head, attention.v, attention.k, ...``: the first names, as many as fit on a line."""
+    names = affected(event)
+    shown = [names[0]]
+    while len(shown) < len(names) and len(", ".join([*shown, names[len(shown)]])) <= _SUMMARY_LENGTH:
+        shown.append(names[len(shown)])
+    verb = "Spread to" if event.origin is not None else "Affects"
+    return f"{verb} {len(names):,}: {', '.join(shown)}{', …' if len(shown) < len(names) else ''}"
 
 
 def frame_label(frame: StackFrame) -> str:
@@ -147,85 +219,6 @@ def episode(event: Event) -> str:
         return "once"
     last = f", last at step {event.last_step:,}" if event.last_step is not None else ""
     return f"{event.count:,} times{last}, {'ended' if event.ended else 'not ended'}"
-
-
-def quantity(event: Event) -> str:
-    """What the numbers of the evidence are, with their unit."""
-    if event.kind in _BYTE_KINDS:
-        return "memory"
-    if event.kind in ("replayed", "hang"):
-        return "seconds"
-    if event.kind == "rank_divergence":
-        return "relative difference"
-    if "loss" in event.kind:
-        return "loss"
-    if "gradient" in event.kind:
-        return "gradient L2 norm"
-    return "parameter L2 norm" if "parameter" in event.kind else "value"
-
-
-def evidence_facts(event: Event) -> tuple[Fact, ...]:
-    """The number that tripped against the run's own baseline, one row per number that is known."""
-    evidence, baseline = event.evidence, event.evidence.baseline or {}
-    rows: list[Fact] = []
-    if evidence.value is not None:
-        rows.append(_row("at this event", evidence.value, event))
-    if evidence.threshold is not None:
-        rows.append(_row("threshold", evidence.threshold, event))
-    for key, number in baseline.items():
-        rows.append(_row(_BASELINE_LABELS.get(key, key.replace("_", " ")), number, event, key=key))
-    median = baseline.get("median")
-    if evidence.value is not None and median and math.isfinite(evidence.value / median):
-        ratio = evidence.value / median
-        rows.append(Fact(label="ratio to the median", value=f"× {number_text(ratio)}", detail=repr(ratio)))
-    return tuple(rows)
-
-
-def neighbour_facts(event: Event) -> tuple[Fact, ...]:
-    """The values of the steps before, newest last."""
-    return tuple(_row(f"step {step:,}", value, event) for step, value in event.evidence.neighbours)
-
-
-def _row(label: str, value: float, event: Event, *, key: str = "") -> Fact:
-    if key == "steps" or key.endswith("_steps"):
-        return Fact(label=label, value=f"{value:,.0f}", detail=repr(value))
-    text = bytes_text(value) if event.kind in _BYTE_KINDS else number_text(value)
-    return Fact(label=label, value=text, detail=repr(value))
-
-
-def number_text(value: float) -> str:
-    """Four significant digits; NaN and infinities by name."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return f"{value:.4g}"
-    if abs(value) < 1e6 and value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3e}"
-
-
-def bytes_text(value: float) -> str:
-    """Bytes in binary units, for instance ``1.5 GiB``."""
-    if not math.isfinite(value):
-        return number_text(value)
-    size, unit = float(value), 0
-    while abs(size) >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.4g} {_BYTE_UNITS[unit]}"
-
-
-def duration_text(seconds: float) -> str:
-    """``12.3 s``, ``4 min 05 s``, ``3 h 12 min``."""
-    if not math.isfinite(seconds):
-        return number_text(seconds)
-    if abs(seconds) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
 def absolute_time(unix_s: float) -> str:

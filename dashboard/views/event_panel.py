@@ -6,32 +6,36 @@ Styled by `assets/event.css`. Called by the page's callbacks.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from probe.wire import Event, Severity, StackFrame
+from probe.wire import Event, Severity, encode
 
 from ..store.protocol import RunSummary
 from . import event_facts as facts
-from .source_lines import SourceLine, is_library, source_lines
+from .event_report import event_report
+from .event_stacks import stack_view
+from .evidence import Fact, evidence_facts, measure, neighbour_facts
 
 COPY_LINK_ID: Final = "event-copy-link"
 DOWNLOAD_ID: Final = "event-download"
-HIGHLIGHTED_FRAMES: Final = 8
-FOLDING_FRAMES: Final = 32
-"""So many frames of a stack have coloured source, so many unfold one by one; the rest is one text. Dash needs
-a minute for 6,000 components, and a deep recursion would be tens of thousands."""
+LONG_HEADING: Final = 140
+"""Characters from which on a heading is set smaller."""
+SHOWN_LINES: Final = 8
+SHOWN_CHARACTERS: Final = 1200
+SHOWN_NUMBERS: Final = 12
+"""So much of a message and so many numbers stand open; the rest is folded."""
 
 
 def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: str = "") -> Component:
     """Draw one event; without one, say how to choose one, and which one is `missing`.
 
     `run` turns the event's time into a time since the run's start. Its buttons are `event-copy-link` and
-    `event-download`.
+    `event-download`; every button with `data-text` copies that.
     """
     if event is None:
         lost = f"The event {missing} is not in this run. " if missing else ""
@@ -41,17 +45,26 @@ def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: 
     return html.Article(
         [
             _header(event, run),
-            _actions(),
-            *_list_section("Where", [_facts(facts.place(event)), *_propagated(event)]),
+            _actions(event),
+            *_list_section("Where", [*_facts(facts.place(event)), *_affected(event)]),
             *_list_section("What moved first", _moves(event)),
             *_list_section("Evidence", _evidence(event)),
-            *_list_section("Stack traces", [_stack(stack) for stack in facts.stacks(event)]),
             *_list_section("What to try", _advice(event)),
             *_list_section("Make the step again", _reproduction(event)),
+            *_list_section("Stack traces", [stack_view(stack) for stack in facts.stacks(event)]),
         ],
         className=f"event-panel severity-{event.severity}",
-        **{"aria-label": f"Event: {facts.headline(event)}", "data-event": event.id},
+        **{
+            "aria-label": f"Event: {facts.heading(event)}",
+            "data-event": event.id,
+            "data-state": panel_state(event),
+        },
     )
+
+
+def panel_state(event: Event) -> str:
+    """Name the state that the event is in, by its content: a panel that shows it needs no drawing."""
+    return hashlib.blake2b(encode(event), digest_size=8).hexdigest()
 
 
 def severity_badge(severity: Severity) -> Component:
@@ -62,35 +75,55 @@ def severity_badge(severity: Severity) -> Component:
 
 def _header(event: Event, run: RunSummary | None) -> Component:
     started = run.started if run is not None else None
-    chips = [f"step {event.step:,}", f"rank {event.rank}", facts.kind_label(event.kind), facts.episode(event)]
+    when = [f"step {event.step:,}", f"rank {event.rank}", facts.episode(event)]
     if event.micro_step is not None:
-        chips.insert(1, f"micro-step {event.micro_step}")
-    time = html.Time(
-        facts.relative_time(event.time, started),
-        title=facts.absolute_time(event.time),
-        className="event-chip",
-    )
+        when.insert(1, f"micro-step {event.micro_step}")
+    time = html.Time(facts.relative_time(event.time, started), title=facts.absolute_time(event.time))
     return html.Header(
         [
             html.Div(
                 [
                     severity_badge(event.severity),
-                    *(html.Span(chip, className="event-chip") for chip in chips),
-                    time,
+                    html.Span(facts.kind_label(event.kind), className="event-chip"),
                 ],
                 className="event-chips",
             ),
-            html.H2(facts.headline(event), className="event-headline", id="event-headline", tabIndex="-1"),
-            *(html.P(line, className="event-message") for line in facts.explanation(event)),
+            html.H2(
+                with_code(facts.heading(event)),
+                className=f"event-headline{' long' if len(facts.heading(event)) > LONG_HEADING else ''}",
+                id="event-headline",
+                tabIndex="-1",
+            ),
+            html.P([f"{' · '.join(when)} · ", time], className="event-when"),
+            *_message(facts.explanation(event)),
         ]
     )
 
 
-def _actions() -> Component:
+def _message(lines: Sequence[str]) -> list[Component]:
+    """The paragraphs of an explanation; what is more than a screen of it folded as one text."""
+    end, left = 0, SHOWN_CHARACTERS
+    while end < min(len(lines), SHOWN_LINES) and len(lines[end]) <= left:
+        left -= len(lines[end])
+        end += 1
+    shown: list[Component] = [html.P(with_code(line), className="event-message") for line in lines[:end]]
+    if end < len(lines):
+        more = f"{len(lines) - end:,} more lines" if len(lines) - end > 1 else "The whole message"
+        text = html.Pre("\n".join(lines[end:]), className="event-names event-long", tabIndex="0")
+        shown.append(html.Details([html.Summary(more), text], className="event-more"))
+    return shown
+
+
+def _actions(event: Event) -> Component:
+    report = {
+        "data-text": event_report(event),
+        "title": "All that stands here as text, to paste into a message",
+    }
     return html.Div(
         [
-            dmc.Button("Copy link", id=COPY_LINK_ID, size="compact-sm", variant="light"),
-            dmc.Button("Download JSON", id=DOWNLOAD_ID, size="compact-sm", variant="default"),
+            html.Button("Copy link", id=COPY_LINK_ID, className="ns-button", type="button"),
+            html.Button("Copy as text", className="ns-button", type="button", **report),
+            html.Button("Download JSON", id=DOWNLOAD_ID, className="ns-button", type="button"),
         ],
         className="event-actions",
     )
@@ -103,21 +136,24 @@ def _list_section(title: str, children: Sequence[Component]) -> list[Component]:
     return [html.Section([html.H3(title), *children], className="event-section", **{"aria-label": title})]
 
 
-def _facts(rows: Sequence[facts.Fact]) -> Component:
-    return html.Dl(
-        [part for row in rows for part in (html.Dt(row.label), html.Dd(row.value, title=row.detail or None))],
-        className="event-facts",
-    )
-
-
-def _propagated(event: Event) -> list[Component]:
-    if not event.propagated_to:
+def _facts(rows: Sequence[Fact]) -> list[Component]:
+    if not rows:
         return []
-    names = event.propagated_to
-    summary = f"{len(names):,} affected: {names[0]}" + (" …" if len(names) > 1 else "")
+    pairs = [(html.Dt(row.label), html.Dd(_value(row), title=row.detail or None)) for row in rows]
+    return [html.Dl([part for pair in pairs for part in pair], className="event-facts")]
+
+
+def _value(row: Fact) -> str | list[str | Component]:
+    return [row.value, html.Code(row.code, className="event-line")] if row.code else row.value
+
+
+def _affected(event: Event) -> list[Component]:
+    if not (names := facts.affected(event)):
+        return []
+    summary = html.Summary(facts.affected_summary(event))
     return [
         html.Details(
-            [html.Summary(summary), html.Pre("\n".join(names), className="event-names")],
+            [summary, html.Pre("\n".join(names), className="event-names", tabIndex="0")],
             className="event-affected",
         )
     ]
@@ -132,8 +168,15 @@ def _moves(event: Event) -> list[Component]:
 def _reproduction(event: Event) -> list[Component]:
     if (command := facts.replay_command(event)) is None:
         return []
+    copy = {"data-text": command, "aria-label": "Copy the command"}
     return [
-        html.Pre(command, className="event-names", tabIndex="0"),
+        html.Div(
+            [
+                html.Pre(command, className="event-names event-command", tabIndex="0"),
+                html.Button("Copy", className="event-copy", type="button", **copy),
+            ],
+            className="event-command-box",
+        ),
         html.P(
             "MODULE:FUNCTION is yours, and builds the model. The folder can be copied to another machine."
         ),
@@ -141,20 +184,28 @@ def _reproduction(event: Event) -> list[Component]:
 
 
 def _evidence(event: Event) -> list[Component]:
-    rows = facts.evidence_facts(event)
-    if not rows:
+    if not (rows := evidence_facts(event)):
         return []
-    table = _table(facts.quantity(event), rows)
-    if not (neighbours := facts.neighbour_facts(event)):
-        return [table]
-    summary = html.Summary(f"The {len(neighbours):,} steps before")
-    return [table, html.Details([summary, _table("step", neighbours)], className="event-neighbours")]
+    measured = measure(event)
+    parts: list[Component] = [_table(measured.name, rows[:SHOWN_NUMBERS])]
+    if more := rows[SHOWN_NUMBERS:]:
+        parts.append(_folded(f"{len(more):,} more numbers", "number", measured.name, more))
+    if neighbours := neighbour_facts(event):
+        title = f"The {len(neighbours):,} steps before" if len(neighbours) > 1 else "The step before"
+        parts.append(_folded(title, "step", measured.neighbours or measured.name, neighbours))
+    return parts
 
 
-def _table(caption: str, rows: Sequence[facts.Fact]) -> Component:
+def _folded(title: str, first: str, caption: str, rows: Sequence[Fact]) -> Component:
+    return html.Details(
+        [html.Summary(title), _table(caption, rows, first=first)], className="event-neighbours"
+    )
+
+
+def _table(caption: str, rows: Sequence[Fact], *, first: str = "number") -> Component:
     return html.Table(
         [
-            html.Thead(html.Tr([html.Th("number", scope="col"), html.Th(caption, scope="col")])),
+            html.Thead(html.Tr([html.Th(first, scope="col"), html.Th(caption, scope="col")])),
             html.Tbody(
                 [
                     html.Tr([html.Th(row.label, scope="row"), html.Td(row.value, title=row.detail or None)])
@@ -166,81 +217,12 @@ def _table(caption: str, rows: Sequence[facts.Fact]) -> Component:
     )
 
 
-def _stack(stack: facts.Stack) -> Component:
-    return html.Div(
-        [
-            html.H4([stack.title, html.Small(f" · {facts.STACK_ORDER}")]),
-            *(
-                _frame(frame, is_plain=number >= HIGHLIGHTED_FRAMES)
-                for number, frame in enumerate(stack.frames[:FOLDING_FRAMES])
-            ),
-            *_rest(stack.frames[FOLDING_FRAMES:]),
-        ],
-        className="event-stack",
-        **{"aria-label": f"{stack.title} stack, {facts.STACK_ORDER}", "role": "group"},
-    )
-
-
-def _rest(frames: Sequence[StackFrame]) -> list[Component]:
-    """The outermost frames of a deep stack, folded as one."""
-    if not frames:
-        return []
-    text = "\n\n".join(
-        f"{frame.file}:{frame.line} in {frame.function}\n{_plain_text(frame)}" for frame in frames
-    )
-    summary = html.Summary(f"{len(frames):,} more frames")
-    return [
-        html.Details([summary, html.Pre(text, className="source", tabIndex="0")], className="event-frame")
-    ]
-
-
-def _frame(frame: StackFrame, *, is_plain: bool) -> Component:
-    """One frame: the user's own code unfolded, library code and plain source folded."""
-    library = is_library(frame)
-    lines = source_lines(frame)
-    summary = html.Summary(
-        [html.Span(facts.frame_label(frame)), *([html.Small(" library")] if library else [])],
-        title=f"{frame.file}:{frame.line}",
-    )
-    body: Component = html.P("The source of this frame could not be read.")
-    if lines:
-        plain = html.Pre(_plain_text(frame), className="source", tabIndex="0")
-        body = plain if library or is_plain else _source(lines)
-    return html.Details(
-        [summary, body],
-        open=not library and not is_plain,
-        className="event-frame library" if library else "event-frame",
-    )
-
-
-def _source(lines: Sequence[SourceLine]) -> Component:
-    return html.Pre([_source_line(line) for line in lines], className="source", tabIndex="0")
-
-
-def _plain_text(frame: StackFrame) -> str:
-    """The lines of a frame as one text."""
-    return "\n".join(
-        f"{_mark(line)}{line.number:>5} {''.join(token.text for token in line.tokens)}"
-        for line in source_lines(frame)
-    )
-
-
-def _mark(line: SourceLine) -> str:
-    return "▶" if line.is_current else " "
-
-
-def _source_line(line: SourceLine) -> Component:
-    code = [
-        html.Span(token.text, className=token.kind) if token.kind else token.text for token in line.tokens
-    ]
-    return html.Div(
-        [html.Span(f"{_mark(line)}{line.number:>5} ", className="source-number"), html.Code([*code, "\n"])],
-        className="source-line current" if line.is_current else "source-line",
-        **({"aria-current": "true"} if line.is_current else {}),
-    )
-
-
 def _advice(event: Event) -> list[Component]:
-    return (
-        [html.Ul([html.Li(line) for line in event.advice], className="event-advice")] if event.advice else []
-    )
+    if not event.advice:
+        return []
+    return [html.Ul([html.Li(with_code(line)) for line in event.advice], className="event-advice")]
+
+
+def with_code(text: str) -> list[str | Component]:
+    """Text in which what stands between backticks is code."""
+    return [html.Code(part) if is_code else part for part, is_code in facts.code_parts(text)]

@@ -53,6 +53,12 @@ def short_path(file: str) -> str:
     return file if len(parts) < 3 or not parts[-2] else "/".join(parts[-2:])
 
 
+def current_line(frame: StackFrame) -> str:
+    """The line that the frame was executing, without its indentation; empty when it could not be read."""
+    lines, number = frame.code.split("\n"), frame.line - frame.code_first_line
+    return lines[number].strip() if 0 <= number < len(lines) else ""
+
+
 def source_lines(frame: StackFrame) -> tuple[SourceLine, ...]:
     """Split the frame's source into lines of tokens; empty when the source could not be read."""
     if not frame.code:

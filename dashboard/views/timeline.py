@@ -22,6 +22,8 @@ from .theme import ALL_STEPS, SEVERITY_SYMBOLS, Theme, colours, figure_layout
 
 MARKER_PX: Final = 28
 """Events of a lane closer than this share a marker: its own width and that of a count of two digits."""
+DIGIT_PX: Final = 8
+"""Width of each further digit of a count."""
 _HOVER_EVENTS: Final = 5
 _HOVER_COLUMNS: Final = 90
 
@@ -61,7 +63,7 @@ def timeline_figure(
     near = MARKER_PX / width * _span(shown, steps)
     figure = go.Figure()
     for lane, severity in enumerate(SEVERITIES):
-        clusters = cluster([event for event in shown if event.severity == severity], width=near)
+        clusters = _legible([event for event in shown if event.severity == severity], width=near)
         figure.add_trace(_lane(clusters, lane=lane, severity=severity, theme=theme, selected=selected))
     note = "" if shown else "no events in this range"
     layout = figure_layout(theme, title="Events", steps=steps, note=note, height=height)
@@ -80,6 +82,13 @@ def cluster(events: Sequence[Event], *, width: float) -> list[Cluster]:
         else:
             groups.append([event])
     return [Cluster(events=tuple(group)) for group in groups]
+
+
+def _legible(events: Sequence[Event], *, width: float) -> list[Cluster]:
+    """Group events so that no count of three digits or more reaches into the next marker."""
+    groups = cluster(events, width=width)
+    digits = len(f"{max((len(group.events) for group in groups), default=0):,}")
+    return groups if digits < 3 else cluster(events, width=width * (1 + DIGIT_PX / MARKER_PX * (digits - 2)))
 
 
 def _lane(
@@ -118,7 +127,10 @@ def _lanes_axis(theme: Theme) -> dict[str, Any]:
         "zeroline": False,
         "fixedrange": True,
         "automargin": False,
-        "ticks": "",
+        # Room for the half of a marker at the first step.
+        "ticks": "outside",
+        "ticklen": 7,
+        "tickcolor": "rgba(0,0,0,0)",
     }
 
 

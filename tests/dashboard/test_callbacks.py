@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import page_runs
 import pytest
 from dash import no_update
 from page_store import PageStore
 
 from dashboard.callbacks.events import events_view, selected_panel
+from dashboard.views.event_panel import panel_state
 
 
 @pytest.fixture
@@ -35,6 +37,14 @@ def test_selected_panel_shows_the_event(store: PageStore) -> None:
     event = page_runs.event(10)
     panel = selected_panel(store, {"run": "demo-run", "event": event.id})
     assert event.message in repr(panel)
+
+
+def test_selected_panel_that_says_it_all_already_stays(store: PageStore) -> None:
+    event = page_runs.event(10)
+    asked = {"run": "demo-run", "event": event.id, "seen": panel_state(event)}
+    assert selected_panel(store, asked) is no_update
+    page_runs.add_event(store, msgspec.structs.replace(event, count=7, last_step=16))
+    assert "7 times, last at step 16" in repr(selected_panel(store, asked))
 
 
 @pytest.mark.parametrize("data", [{"run": "demo-run", "event": "0" * 16}, {"run": None, "event": None}])

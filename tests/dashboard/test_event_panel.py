@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +16,13 @@ from sample_events import library_frame, nan_event, own_frame, spike_event
 from dashboard.export.event_html import event_html
 from dashboard.store.protocol import RunSummary
 from dashboard.views import event_facts as facts
-from dashboard.views.event_panel import event_panel
+from dashboard.views.event_panel import event_panel, panel_state
+from dashboard.views.evidence import Fact, evidence_facts
+from dashboard.views.quantities import number_text
 from dashboard.views.source_lines import is_library, source_lines
+from probe.detectors.base import Finding
 from probe.detectors.why import Move, chain
+from probe.incident_texts import describe
 from probe.message_lines import BUNDLE
 from probe.wire import Evidence, Origin, RunStart, StackFrame, Stacks
 
@@ -51,7 +56,8 @@ def test_event_panel_without_event_says_how_to_choose_one() -> None:
 
 def test_event_panel_heading_is_the_first_line_of_the_message() -> None:
     (heading,) = of_type(event_panel(nan_event()), html.H2)
-    assert text_of(heading) == "NaN first at step 400 in `blocks.3`, model.py:26, forward"
+    assert text_of(heading) == "NaN first at step 400 in blocks.3, model.py:26, forward"
+    assert text_of(of_type(heading, html.Code)) == "blocks.3"
 
 
 @pytest.mark.parametrize(("severity", "icon"), [("critical", "◆"), ("warning", "▲"), ("info", "●")])
@@ -68,12 +74,30 @@ def test_event_panel_place_names_op_phase_module_and_line() -> None:
     assert pairs["Operation"] == "aten.sqrt"
     assert pairs["Phase"] == "forward"
     assert pairs["Module"] == "blocks.3"
-    assert pairs["Line"] == "project/model.py:26 in forward"
+    assert pairs["Line"] == "project/model.py:26 in forwardy = torch.sqrt(x * scale)  # negative"
 
 
-def test_event_panel_null_origin_gives_the_reason_in_the_message() -> None:
-    event = nan_event(origin=None, message="NaN in the loss at step 4\nThe replay could not reproduce it.")
-    assert facts.place(event)[0] == facts.Fact(label="Origin", value="The replay could not reproduce it.")
+def test_event_panel_null_origin_gives_the_reason_once() -> None:
+    """The reason as the probe writes it, by its own function."""
+    found = Finding(
+        kind="nonfinite_loss",
+        severity="critical",
+        subject="loss",
+        message="NaN in the loss at step 4",
+        value=float("nan"),
+        threshold=None,
+    )
+    message = describe(found, 4, None, "the batch was changed in place")
+    event = nan_event(origin=None, message=message, stacks=Stacks())
+    reason = "not determined: the batch was changed in place."
+    assert facts.place(event)[0] == Fact(label="Origin", value=reason)
+    assert text_of(event_panel(event)).count("the batch was changed in place") == 1
+
+
+def test_event_panel_of_a_bad_batch_does_not_say_it_twice() -> None:
+    event = nan_event(kind="nonfinite_input", origin=None, message="Input x holds 1 NaN", subject="x")
+    assert "Origin" not in [fact.label for fact in facts.place(event)]
+    assert text_of(event_panel(event)).count("Input x holds 1 NaN") == 1
 
 
 def test_event_panel_event_that_needs_no_origin_says_nothing_of_one() -> None:
@@ -134,7 +158,7 @@ def test_event_panel_run_text_is_never_markup() -> None:
 
 
 def test_evidence_facts_compare_the_value_with_the_runs_own_median() -> None:
-    rows = {row.label: row.value for row in facts.evidence_facts(spike_event())}
+    rows = {row.label: row.value for row in evidence_facts(spike_event())}
     assert rows == {
         "at this event": "9.5",
         "threshold": "3",
@@ -144,7 +168,7 @@ def test_evidence_facts_compare_the_value_with_the_runs_own_median() -> None:
 
 
 def test_evidence_facts_nan_has_no_ratio() -> None:
-    rows = {row.label: row.value for row in facts.evidence_facts(nan_event())}
+    rows = {row.label: row.value for row in evidence_facts(nan_event())}
     assert rows["at this event"] == "NaN"
     assert "ratio to the median" not in rows
 
@@ -162,12 +186,12 @@ def test_evidence_facts_nan_has_no_ratio() -> None:
     ],
 )
 def test_number_text_has_sensible_digits(value: float, text: str) -> None:
-    assert facts.number_text(value) == text
+    assert number_text(value) == text
 
 
 def test_memory_evidence_has_binary_units() -> None:
     event = spike_event(kind="memory_leak", evidence=Evidence(value=1.5 * 2**30))
-    assert facts.evidence_facts(event)[0].value == "1.5 GiB"
+    assert evidence_facts(event)[0].value == "1.5 GiB"
 
 
 @given(st.text(max_size=300), st.integers(0, 10_000))
@@ -200,7 +224,7 @@ def test_event_panel_of_a_deep_recursion_stays_small_and_whole() -> None:
     frames = [own_frame(function=f"depth_{number}") for number in range(256)]
     panel = event_panel(nan_event(stacks=Stacks(forward=frames)))
     assert sum(isinstance(part, Component) for part in walk(panel)) < 600
-    assert text_of(panel).count("torch.sqrt(x * scale)") == 256
+    assert sum(text_of(source).count("torch.sqrt(x * scale)") for source in of_type(panel, html.Pre)) == 256
     assert "224 more frames" in text_of(panel)
     assert all(f"depth_{number}" in text_of(panel) for number in range(256))
 
@@ -242,3 +266,131 @@ def test_line_of_a_derivative_of_the_scripts_own_comes_before_that_of_its_forwar
         assert frame is not None
         lines.append(frame.line)
     assert lines == [7, 12]
+
+
+def test_stack_unfolds_the_innermost_own_frame_and_folds_the_rest_to_their_lines() -> None:
+    """As Python's traceback would: each caller with the line that it was at; libraries as one."""
+    caller = own_frame(file="/home/someone/project/train.py", function="main")
+    frames = [caller, own_frame(), library_frame(), library_frame()]
+    panel = event_panel(nan_event(stacks=Stacks(forward=frames)))
+    folds = with_class(panel, "event-frame")
+    assert [bool(getattr(fold, "open", False)) for fold in folds] == [False, False, False, True, False]
+    assert text_of(of_type(folds[0], html.Summary)[0]) == "2 library frames"
+    assert text_of(of_type(folds[4], html.Summary)) == (
+        "project/train.py:26 in mainy = torch.sqrt(x * scale)  # negative"
+    )
+
+
+def test_stack_is_copied_as_python_writes_one() -> None:
+    frames = [own_frame(file="/home/someone/project/train.py", function="main"), own_frame()]
+    panel = event_panel(nan_event(stacks=Stacks(forward=frames)))
+    (button,) = with_class(with_class(panel, "event-stack"), "event-copy")
+    listed = [
+        traceback.FrameSummary(
+            frame.file, frame.line, frame.function, line="y = torch.sqrt(x * scale)  # negative"
+        )
+        for frame in frames
+    ]
+    python = "Traceback (most recent call last):\n" + "".join(traceback.format_list(listed))
+    assert getattr(button, "data-text") == python.rstrip("\n")
+
+
+def test_report_has_all_that_the_panel_says() -> None:
+    event = nan_event(message=f"NaN first at step 400\naten.sqrt made 12 NaN.\n{BUNDLE}/spool/1")
+    (text,) = [
+        getattr(button, "data-text")
+        for button in with_class(event_panel(event), "ns-button")
+        if text_of(button) == "Copy as text"
+    ]
+    for said in (
+        "NaN first at step 400\n",
+        "critical, non-finite gradient, once",
+        "aten.sqrt made 12 NaN.",
+        "Operation: aten.sqrt",
+        "Spread to 2: blocks.3.weight, blocks.4.weight",
+        "median of this run: 1.25",
+        "Clamp the input of sqrt.",
+        "dashboard replay /spool/1 --entry",
+        'File "/home/someone/project/model.py", line 26, in forward',
+        "Training loop stack",
+    ):
+        assert said in text
+
+
+def test_first_line_without_end_is_cut_as_heading_and_whole_below() -> None:
+    message = "x" * 4000
+    panel = event_panel(nan_event(message=message, subject="blocks.3"))
+    (heading,) = of_type(panel, html.H2)
+    assert len(text_of(heading)) <= facts.HEADLINE_LENGTH + 2
+    (fold,) = with_class(panel, "event-more")
+    assert text_of(of_type(fold, html.Pre)) == message
+
+
+def test_message_of_many_lines_is_folded_after_a_screen_of_it() -> None:
+    lines = [f"line {number}" for number in range(60)]
+    panel = event_panel(nan_event(message="\n".join(["Headline", *lines])))
+    shown = [text_of(part) for part in with_class(panel, "event-message")]
+    (fold,) = with_class(panel, "event-more")
+    assert [*shown, *text_of(of_type(fold, html.Pre)).split("\n")] == lines
+    assert text_of(of_type(fold, html.Summary)) == f"{60 - len(shown)} more lines"
+    assert 3 <= len(shown) <= 10
+
+
+def test_many_numbers_are_folded_and_none_is_lost() -> None:
+    baseline = {f"number_{number}": float(number) for number in range(40)}
+    panel = event_panel(spike_event(kind="custom", evidence=Evidence(baseline=baseline)))
+    (fold,) = with_class(panel, "event-neighbours")
+    assert text_of(of_type(fold, html.Summary)) == "28 more numbers"
+    labels = [text_of(cell) for cell in of_type(panel, html.Th) if cell.scope == "row"]
+    assert labels == list(baseline)
+
+
+def test_line_that_the_headline_says_already_is_left_out() -> None:
+    event = nan_event(message="KeyError: 'label' at step 64, train.py:25\nKeyError: 'label'", origin=None)
+    assert facts.explanation(event) == ()
+
+
+def test_subject_alone_is_not_listed_as_affected() -> None:
+    assert not with_class(event_panel(nan_event(propagated_to=["blocks.3"])), "event-affected")
+
+
+def test_what_went_into_the_operation_stands_where_it_happened() -> None:
+    event = nan_event(
+        message="NaN\ninput 0: float32 [2], 0 to 1\noutput 0: float32 [2], 2 NaN\nReplay: exact."
+    )
+    assert [fact.value for fact in facts.place(event) if fact.label in ("Input 0", "Output 0")] == [
+        "float32 [2], 0 to 1",
+        "float32 [2], 2 NaN",
+    ]
+    assert facts.explanation(event) == ("Replay: exact.",)
+
+
+def test_origin_in_the_batch_is_named_as_such() -> None:
+    event = nan_event(origin=Origin(phase="input", op="input", module="", stage="reduced"))
+    labels = {fact.label: fact.value for fact in facts.place(event)}
+    assert labels["Origin"] == "the batch itself, before any operation"
+    assert labels["Gradient"] == "reduced (averaged over ranks)"
+    assert "Operation" not in labels
+
+
+def test_advice_between_backticks_is_code_and_markup_is_not() -> None:
+    panel = event_panel(nan_event(advice=["Append `loss.item()`, never <b>`loss`</b>."]))
+    (item,) = of_type(with_class(panel, "event-advice"), html.Li)
+    assert [text_of(code) for code in of_type(item, html.Code)] == ["loss.item()", "loss"]
+    assert text_of(item) == "Append loss.item(), never <b>loss</b>."
+    exported = event_html(nan_event(advice=["Append `loss.item()`, never <b>."]), started=None)
+    assert "<li>Append <code>loss.item()</code>, never &lt;b&gt;.</li>" in exported
+
+
+def test_panel_state_is_that_of_the_event() -> None:
+    once, again = nan_event(), nan_event(count=2, last_step=401)
+    assert panel_state(once) == panel_state(nan_event())
+    assert panel_state(once) != panel_state(again)
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"), [("loss_spike", "Noticed at"), ("exception", "Line"), ("memory_leak", "Line")]
+)
+def test_line_at_which_the_loop_only_stood_is_not_called_the_origin(kind: str, label: str) -> None:
+    event = spike_event(kind=kind, stacks=Stacks(training_loop=[own_frame()]))
+    assert facts.place(event)[0].label == label

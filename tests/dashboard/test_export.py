@@ -147,7 +147,7 @@ def test_export_html_says_how_it_was_down_sampled(tmp_path: Path) -> None:
 
 def test_export_html_shows_event_origin_frame_and_source(store: DuckStore) -> None:
     text = Page(export_html(store, RUN)).text
-    assert "NaN first at step 400 in `blocks.3`, model.py:26, forward" in text
+    assert "NaN first at step 400 in blocks.3, model.py:26, forward" in text
     assert "aten.sqrt" in text
     assert "project/model.py:26 in forward" in text
     for line in MODEL_CODE.splitlines():

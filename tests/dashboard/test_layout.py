@@ -11,6 +11,7 @@ from dashboard import ids
 from dashboard.callbacks.page import BRIDGES
 from dashboard.layout import figure_templates, page_layout
 from dashboard.views.chart_specs import CHARTS
+from dashboard.views.key_sheet import KEYS
 
 ASSETS = Path(__file__).parents[2] / "assets"
 LAYOUT = page_layout(page="http://127.0.0.1:8050/", ingest="tcp://127.0.0.1:8051")
@@ -89,3 +90,10 @@ def test_assets_name_no_other_host() -> None:
     for path in sorted(ASSETS.iterdir()):
         foreign = set(re.findall(r"https?://[\w.]+", path.read_text())) - {"http://www.w3.org"}
         assert foreign == set(), path.name
+
+
+def test_key_sheet_lists_exactly_the_keys_that_the_script_knows() -> None:
+    script = (ASSETS / "ns_80_keys.js").read_text()
+    table = script.partition("const KEYS = {")[2].partition("};")[0]
+    known = re.findall(r'^    "?([^":\n]+)"?: \(\) =>', table, re.MULTILINE)
+    assert sorted(key.replace(" ", "Space") for key in known) == sorted(key for key, _ in KEYS)

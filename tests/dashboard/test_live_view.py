@@ -82,6 +82,15 @@ def test_events_mark_changes_with_the_count_of_an_episode() -> None:
     assert events_mark([event]) != events_mark([later])
 
 
+@pytest.mark.parametrize(
+    "change", [{"severity": "info"}, {"message": "NaN\nBundle"}, {"propagated_to": ["head"]}, {"ended": True}]
+)
+def test_events_mark_changes_with_what_a_panel_shows(change: dict[str, object]) -> None:
+    event = page_runs.event(3)
+    assert events_mark([event]) == events_mark([page_runs.event(3)])
+    assert events_mark([event]) != events_mark([msgspec.structs.replace(event, **change)])
+
+
 @pytest.mark.parametrize("value", [1e-40, 3.25e-7, 1.0, 8.1, 2.5e30])
 def test_cell_codes_keep_three_significant_digits(value: float) -> None:
     code = int(cell_codes(heatmap([[value]], [[1]]))[0, 0])

@@ -313,6 +313,47 @@ def test_rank_that_comes_late_to_backward_is_named(spool: Path, store: DuckStore
     assert ingest(store, spool) == [event]
 
 
+def test_rank_that_is_slow_in_backward_is_named(spool: Path, store: DuckStore) -> None:
+    """Every rank comes to backward at the same time; the others are done with theirs and wait."""
+    noise = random.Random(4)
+
+    def before_s(rank: int, step: int) -> float:
+        return 0.04 + 0.02 * noise.random()
+
+    def own_backward_s(rank: int, step: int) -> float:
+        return 0.05 + 0.02 * noise.random() + (0.1 if rank == 1 else 0)
+
+    write_ranks(spool, 4, 200, before_s=before_s, own_backward_s=own_backward_s)
+    (event,) = load_events(str(spool)).events
+    assert (event.kind, event.rank, event.step) == ("performance_degradation", 1, 64)
+    assert "Rank 1 holds up the others: it is done with its own backward" in event.message
+    assert event.evidence.value == pytest.approx(0.1, abs=0.015)
+    assert ingest(store, spool) == [event]
+
+
+def test_wait_for_a_late_rank_inside_of_backward_blames_the_late_one(spool: Path) -> None:
+    """Collectives of synchronised batch norms: the ranks that come early are held up in their own graphs."""
+
+    def late_s(rank: int, step: int) -> float:
+        return 0.04 + (0.08 if rank == 2 else 0)
+
+    write_ranks(spool, 4, 200, before_s=late_s, own_backward_s=lambda rank, step: 0.2 - late_s(rank, step))
+    (event,) = load_events(str(spool)).events
+    assert event.rank == 2
+    assert "it comes to backward 80 ms later" in event.message
+
+
+def test_rank_that_makes_up_in_backward_for_coming_late_is_not_blamed(spool: Path) -> None:
+    def before_s(rank: int, step: int) -> float:
+        return 0.04 + (0.06 if rank == 2 else 0)
+
+    def own_backward_s(rank: int, step: int) -> float:
+        return 0.02 + (0 if rank == 2 else 0.1)
+
+    write_ranks(spool, 4, 200, before_s=before_s, own_backward_s=own_backward_s)
+    assert load_events(str(spool)).events == ()
+
+
 def test_straggler_of_short_steps_is_named_once_it_has_lasted(spool: Path) -> None:
     """64 steps of 25 ms are 1.6 s: it is said from its first such window on, and only after 10 s."""
 

@@ -82,3 +82,12 @@ def test_timeline_figure_counts_never_lie_under_the_next_marker(steps: list[int]
     lane = timeline_figure(events, theme="dark", steps=StepRange(first=0, end=1000), width=width).data[1]
     pixels = [x * width / 1000 for x in lane.x]
     assert all(right - left > 26 for left, right in itertools.pairwise(pixels))
+
+
+def test_timeline_figure_counts_of_a_crowd_do_not_reach_into_the_next_marker() -> None:
+    """A digit of 12 px text is 7 px wide, a marker 12 px; the text begins at the marker's edge."""
+    events = [spike_event(step, id=f"{5 * step + k:016x}") for step in range(1000) for k in range(5)]
+    lane = timeline_figure(events, theme="dark", steps=StepRange(first=0, end=1000), width=1000).data[1]
+    apart = [after - before for before, after in itertools.pairwise(lane.x)]
+    assert min(apart) >= 12 + 7 * max(map(len, lane.text))
+    assert sum(int(text) for text in lane.text) == 5000
