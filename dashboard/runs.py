@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.errors import JournalError, WireError
+from probe.bundle_format import DESCRIPTION, SPOOL, check_folder
+from probe.errors import BundleError, JournalError, WireError
 from probe.journal_reader import Skipped, list_runs, list_writers, read_run_json, read_stream
 from probe.places import default_spool, read_serve_state
 from probe.wire import Event, StreamName, decode_record
@@ -20,7 +21,6 @@ from .errors import NotASpoolError, UnknownRunError
 from .views.event_facts import event_order
 
 _SHOWN_RUNS = 8
-_BUNDLE, _SPOOL_OF_BUNDLE = "bundle.json", "spool"
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
 
 
@@ -56,8 +56,12 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
         UnknownRunError: no run, or more than one, answers to it.
     """
     path = Path(argument).expanduser()
-    if (path / _BUNDLE).is_file():
-        path /= _SPOOL_OF_BUNDLE
+    if (path / DESCRIPTION).is_file():
+        try:
+            check_folder(path)
+        except BundleError as error:
+            raise NotASpoolError(str(error)) from error
+        path /= SPOOL
     if path.is_dir():
         return _runs_in(path)
     if path.is_absolute() or os.sep in argument:

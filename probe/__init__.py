@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .analysis.gradient_flow import analyze_gradient_flow
     from .analysis.gradients import check_gradient_explosion, check_gradient_vanishing, check_gradients
     from .analysis.inspection import inspect_model
+    from .analysis.memory import clear_memory, track_tensor, tracked_tensors
     from .analysis.monitoring import get_training_summary, monitor_training_step
     from .analysis.optimizers import analyze_optimizer
     from .analysis.parameters import check_model_parameters, snapshot_parameters
@@ -54,6 +55,7 @@ __all__ = [
     "check_gradients",
     "check_model_parameters",
     "clear_debug_history",
+    "clear_memory",
     "clip_gradients",
     "debug_backward_pass",
     "debug_context",
@@ -68,6 +70,8 @@ __all__ = [
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
+    "track_tensor",
+    "tracked_tensors",
     "watch",
 ]
 __version__ = "0.1.0"
@@ -91,6 +95,7 @@ _HOME = {
     "check_gradients": "analysis.gradients",
     "check_model_parameters": "analysis.parameters",
     "clear_debug_history": "analysis.summary",
+    "clear_memory": "analysis.memory",
     "clip_gradients": "session",
     "debug_backward_pass": "analysis.backward_pass",
     "debug_context": "analysis.regions",
@@ -105,6 +110,8 @@ _HOME = {
     "robust_training_step": "recovery.robust_step",
     "safe_inference": "recovery.safe_inference",
     "snapshot_parameters": "analysis.parameters",
+    "track_tensor": "analysis.memory",
+    "tracked_tensors": "analysis.memory",
     "watch": "session",
 }
 

@@ -11,7 +11,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from .late_values import LateClipping
 from .open_step import Clipping, OpenStep
+from .statistics import PendingStatistics, TensorStatistics
 
 _EPSILON: Final = 1e-6
 """What torch.nn.utils.clip_grad_norm_ adds to the norm that it divides by."""
@@ -36,6 +38,23 @@ def norm_after_clipping(watched: float, clipped: float, max_norm: float) -> floa
     if not abs(watched - clipped) <= _SAME_NORM * watched:
         return None
     return watched * clip_coefficient(watched, max_norm)
+
+
+def late_clipping_scalars(before: float | None, clipping: LateClipping | None) -> dict[str, float]:
+    """Return the same of clipping whose norms were on their way; nothing where they do not say what was left.
+
+    Args:
+        before: L2 norm over the watched gradients before.
+        clipping: what was done to them, if anything.
+    """
+    if clipping is None or before is None:
+        return {}
+    after = None
+    if clipping.after is not None:
+        after = clipping.after.read().total_norm
+    elif (norms := clipping.read()) is not None:
+        after = norm_after_clipping(before, *norms)
+    return {} if after is None else clipping_scalars(before, after)
 
 
 def clipping_scalars(before: float, after: float) -> dict[str, float]:
@@ -67,6 +86,12 @@ def note_clipping(opened: OpenStep, total_norm: object, max_norm: object) -> Non
         total_norm: what the function returned.
         max_norm: its limit, where it clips by norm.
     """
+    if isinstance(opened.measured, PendingStatistics):
+        if isinstance(opened.clipping, LateClipping):
+            opened.clipping.forget()
+        else:
+            opened.clipping = LateClipping(total_norm, max_norm)
+        return
     before = None if opened.measured is None else opened.measured.total_norm
     if before is None:
         return
@@ -79,7 +104,8 @@ def note_clipping(opened: OpenStep, total_norm: object, max_norm: object) -> Non
 
 def clip_open_step(opened: OpenStep, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor | None:
     """Clip by the norm that an open step was measured with; returns it, or None where there is none."""
-    before = None if opened.measured is None else opened.measured.total_norm
+    measured = opened.measured
+    before = measured.total_norm if isinstance(measured, TensorStatistics) else None
     if before is None:
         return None
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

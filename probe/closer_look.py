@@ -1,4 +1,4 @@
-"""Level basic looks closer for a few steps when a detector has found something: what, and when it is over.
+"""Level basic looks closer for a few steps when a detector has found or suspects something: what, how long.
 
 Used by the step measures on the training thread. Pure.
 """
@@ -38,7 +38,7 @@ class CloserLook:
         self._taken = 0
 
     def begin(self, step: int, asked_for: Settings) -> Settings | None:
-        """An event of a suspicious kind began at `step`: return the settings for the next steps, if others.
+        """Something is suspicious (an event, a jump): return the settings for the next steps, if others.
 
         Args:
             step: the step that has just ended.

@@ -20,6 +20,7 @@ from .segments import is_folder_name
 from .watchdog import DEFAULT_HANG_S
 
 Mode: TypeAlias = Literal["detect", "warn", "raise"]
+Verdict: TypeAlias = Literal["auto", "before_update", "after_update"]
 
 _MIB: Final = 1024 * 1024
 
@@ -58,6 +59,11 @@ class ProbeConfig:
     """ZeroMQ address of a dashboard; "" ships nothing; None finds the local `serve`."""
     parameter_norm_every: int = 10
     """Steps between measurements of the parameters' norms, where `preset` and `features` do not say."""
+    verdict: Verdict = "auto"
+    """When a step is judged. `before_update` waits for the device, and a replay can find the origin;
+    `after_update` does not wait, and judges one step late. `auto` is late on CUDA alone. Both wait in the
+    first 20 steps, in the 20 after a step that was not finite, above level basic, with a GradScaler and where
+    a rule needs the verdict; `auto` also where the script has just waited itself."""
     replay: bool = True
     """Replay a failing step to find the op that made the first NaN or Inf."""
     max_replays: int = 5
@@ -99,7 +105,7 @@ class ProbeConfig:
     pause_limit_s: float = 3600.0
     """A training that a watchpoint has paused goes on by itself after so many seconds."""
     pause_ranks: bool = False
-    """Pause also where other ranks then wait for this one, perhaps until a collective times out."""
+    """Pause also where other ranks then wait for this one; for a third of their timeout at most."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
 
@@ -108,6 +114,11 @@ class ProbeConfig:
         if self.features is not None:
             object.__setattr__(self, "features", settings.overrides)
         _require_one_of("mode", self.mode, get_args(Mode))
+        _require_one_of("verdict", self.verdict, get_args(Verdict))
+        if self.mode == "raise" and self.verdict == "after_update":
+            raise ValueError('mode="raise" raises before the update; it cannot have verdict="after_update"')
+        if self.recovery is not None and self.verdict == "after_update":
+            raise ValueError('recovery=... acts before the update; it cannot have verdict="after_update"')
         if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)

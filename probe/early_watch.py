@@ -16,7 +16,9 @@ from .detectors.sampled_bank import SampledDetectorBank
 from .frames import MeasuredStep
 from .gradient_clearing import ClearingWatch
 from .guard import Guard
+from .layout import ModelLayout
 from .loss_shapes import pairs_in_loss
+from .loss_weights import has_zero_weight
 from .open_step import FinishedStep
 from .watched_model import WatchedModel
 from .wiring_watch import WiringWatch
@@ -37,9 +39,10 @@ class EarlyWatch:
         optimizers: Callable[[], list[Optimizer]],
         *,
         guard: Guard,
+        excuse_zeros: Callable[[], None],
     ) -> None:
         self._guard = guard
-        self._shapes = bank.loss_shapes
+        self._shapes, self._excuse_zeros = bank.loss_shapes, excuse_zeros
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
             model,
@@ -74,6 +77,8 @@ class EarlyWatch:
         """
         if not self._shapes.is_over:
             self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
+            if self._guard.run("loss weights", has_zero_weight, tensors):
+                self._excuse_zeros()
 
     def after_any_backward(self) -> None:
         """A backward has ended."""
@@ -94,6 +99,10 @@ class EarlyWatch:
         """Whether `note_step` is to be called; other parameters are looked at anew."""
         return self.is_on or measured.layout.names is not self._names
 
+    def needs_gradients(self, layout: ModelLayout) -> bool:
+        """Whether `note_step` has to know which gradients a step has; in the first 20, as a rule."""
+        return not self._wiring.is_over(layout)
+
     def note_step(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         """Tell which parameters of a finished step were not reached, and whether an update follows."""
         self._names = measured.layout.names
@@ -107,9 +116,9 @@ class EarlyWatch:
     def _note_wiring(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         self._wiring.note_step(
             measured.step,
-            finished.gradients.missing,
+            measured.gradients.missing,
             layout=measured.layout,
             had_backward=finished.opened.backwards > 0,
             is_update=not finished.is_early,
-            is_zero=not finished.gradients.max_abs.any(),
+            is_zero=not measured.gradients.max_abs.any(),
         )

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from .detectors.advice import advice_for
+from .failure_locals import describe_locals
 from .forensics.live_memory import describe_live_memory
 from .forensics.stacks import stack_from_traceback
 from .guard import Guard
@@ -61,6 +62,8 @@ def describe_failure(
         if live is not None:
             lines += live.lines(batch=samples)
             evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
+    else:
+        lines += guard.run("locals", describe_locals, trace) or []
     return {
         "kind": kind,
         "subject": type(error).__name__,

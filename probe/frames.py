@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .clipping import late_clipping_scalars
 from .columns import pack_block, pack_column
 from .detectors.base import Observation, ObservationBatch
 from .detectors.sample import InputSample, ModuleSample, Sample
+from .late_values import LateValues
 from .layout import ModelLayout
 from .losses import StepLoss
 from .masked import MaskedValues
@@ -67,6 +69,21 @@ class MeasuredStep:
     logged: dict[str, Callable[[], float]] = field(default_factory=dict)
     """What the user logged; read when the frame is built, for it may still be on its way from a device."""
 
+    late: LateValues | None = None
+    """What brings gradients, norms and loss, where they are still on their way from a device; until `arrive`
+    they are unknown, and neither is the frame to be built nor the step to be judged."""
+
+    def arrive(self) -> None:
+        """Take what was on its way; waits for it."""
+        late, self.late = self.late, None
+        if late is None:
+            return
+        self.gradients, self.loss = late.gradients.read(), late.loss()
+        self.total_norm = self.gradients.total_norm
+        if late.parameters is not None:
+            self.parameter_norm = late.parameters.read().norm
+        self.scalars |= late_clipping_scalars(self.total_norm, late.clipping)
+
     def build(self) -> Frame:
         """Pack the step; the count columns are left out while every count is zero."""
         missing = self.gradients.missing
@@ -108,7 +125,7 @@ class MeasuredStep:
         if not self.has_statistics and gradients.is_finite:
             return []
         columns = pack_block(_GRADIENT_COLUMNS, gradients.block[: len(_GRADIENT_COLUMNS)])
-        if not gradients.is_finite:
+        if gradients.has_counts and not gradients.is_finite:
             counts = (("grad_nan_count", gradients.nan_count), ("grad_inf_count", gradients.inf_count))
             columns += [pack_column(name, count) for name, count in counts if count.any()]
         if self.parameter_norm is not None:
@@ -154,8 +171,8 @@ def build_observation(measured: MeasuredStep) -> Observation:
         total_grad_norm=measured.total_norm,
         grad_norm=gradients.norm,
         grad_max_abs=gradients.max_abs,
-        grad_nan_count=gradients.nan_count,
-        grad_inf_count=gradients.inf_count,
+        grad_nan_count=gradients.nan_count if gradients.has_counts else None,
+        grad_inf_count=gradients.inf_count if gradients.has_counts else None,
         missing=gradients.missing,
         parameter_norm=measured.parameter_norm,
         parameter_names=layout.names,

@@ -75,6 +75,18 @@ class Listener(Protocol):
         ...
 
 
+class StepListener(Protocol):
+    """What `listen_to_steps` tells of every optimizer's `step` in this process, on the thread of the step."""
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """A step begins; returns what it is to be called with instead, or None."""
+        ...
+
+    def after(self, optimizer: Optimizer) -> None:
+        """It has ended."""
+        ...
+
+
 class Attachment:
     """Everything that `attach` installed for one listener; `detach` undoes it, any number of times."""
 
@@ -118,9 +130,20 @@ class Attachment:
         self._listener = None
 
 
+def listen_to_steps(listener: StepListener) -> Callable[[], None]:
+    """Tell `listener` of every optimizer's step, of other threads too; returns what ends that, idempotent."""
+    _step_hooks.add(listener)
+    return lambda: _step_hooks.remove(listener)
+
+
 def attach(listener: Listener, roots: Iterable[nn.Module]) -> Attachment:
     """Tell `listener` of forwards of `roots` and of every backward, clipping and step in this process."""
     return Attachment(listener, roots)
+
+
+def join_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Have a listener that came after a step had begun follow it; return what it is to be called with."""
+    return _step_hooks.before(optimizer, args, kwargs) or (args, kwargs)
 
 
 class _Functions:
@@ -249,8 +272,6 @@ class _OptimizerSteps:
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """A step begins; what it is to be called with instead."""
-        if torch.compiler.is_compiling():
-            return None
         if not self._owns(optimizer):
             self.foreign += 1
             return None
@@ -288,7 +309,7 @@ class _OptimizerSteps:
 
     def after(self, optimizer: Optimizer) -> None:
         """It has ended."""
-        if torch.compiler.is_compiling() or not self._owns(optimizer):
+        if not self._owns(optimizer):
             return
         if self._open:
             self._open.pop()
@@ -300,30 +321,34 @@ class _StepHooks:
     """One pair of torch's global optimizer hooks for all listeners.
 
     torch goes through its table of hooks while a step begins and ends. One that changed meanwhile, because a
-    session ends on another thread, would raise in the user's `step`.
+    session or a call ends on another thread, would raise in the user's `step`.
     """
 
     def __init__(self) -> None:
-        self._listening: tuple[_OptimizerSteps, ...] = ()
+        self._listening: tuple[StepListener, ...] = ()
         self._handles: list[RemovableHandle] = []
         self._lock = threading.RLock()
 
-    def add(self, steps: _OptimizerSteps) -> None:
+    def add(self, steps: StepListener) -> None:
         with self._lock:
             self._listening = (*self._listening, steps)
             if not self._handles:
                 self._handles = [
-                    register_optimizer_step_pre_hook(self._before),
+                    register_optimizer_step_pre_hook(self.before),
                     register_optimizer_step_post_hook(self._after),
                 ]
 
-    def remove(self, steps: _OptimizerSteps) -> None:
+    def remove(self, steps: StepListener) -> None:
         with self._lock:
             self._listening = tuple(other for other in self._listening if other is not steps)
             while self._handles and not self._listening:
                 self._handles.pop().remove()
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """A step begins; what it is to be called with instead."""
+        if torch.compiler.is_compiling():
+            # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
+            return None
         changed: tuple[Any, Any] | None = None
         for steps in self._listening:
             changed = steps.before(optimizer, args, kwargs) or changed
@@ -332,6 +357,8 @@ class _StepHooks:
         return changed
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         for steps in self._listening:
             steps.after(optimizer)
 

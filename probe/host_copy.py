@@ -85,6 +85,11 @@ class LatestValue:
         return self._value
 
 
+def device_is_idle() -> bool:
+    """Whether the current CUDA stream has nothing left to do: the script has just waited for it."""
+    return torch_private.cuda_is_initialised() and bool(torch.cuda.current_stream().query())
+
+
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: nothing of ours may be queued then."""
     return torch_private.cuda_is_initialised() and torch.cuda.is_current_stream_capturing()

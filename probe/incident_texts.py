@@ -13,6 +13,10 @@ from .forensics.replay import Replay
 from .whereabouts import is_installed
 from .wire import StackFrame, is_in_derivative
 
+JUDGED_LATE: Final = (
+    'the step was judged after its update, without waiting for the device (verdict="before_update" always '
+    "waits). The next 20 steps are judged before theirs: if it happens again, its origin can be found"
+)
 REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 """Kinds of events with a single origin, which a replay of the step can find."""
 
@@ -21,7 +25,8 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
     """First line answers everything; the finding's own sentence and the replay's details follow."""
     if replay is not None and replay.origin is not None:
         lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
-        return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
+        seen = "Seen in the step itself, whose loss was watched."
+        return "\n".join([*lines, seen if replay.is_seen else f"Replay of the step: {replay.fidelity}."])
     if finding.kind not in REPLAYED_KINDS:
         return finding.message
     reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason

@@ -26,11 +26,12 @@ from .detectors.verdicts import handled_by_scaler, merge_nonfinite
 from .detectors.why import RecentSteps, chain, in_order
 from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
+from .forensics.armed_loss import ArmedLoss
 from .forensics.capture import RootCapture
 from .forensics.replay import Replay, locate_origin
 from .forensics.stacks import RawFrame, capture_stack, format_loop_stack
 from .guard import Guard
-from .incident_texts import REPLAYED_KINDS, describe
+from .incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from .recorder import Recorder
 from .wire import Event, Evidence, Frame, Origin, RunStart, Stacks
 
@@ -68,6 +69,7 @@ class LateEvidence:
 
     stack: Sequence[RawFrame]
     micro_step: None = None
+    was_scaled: bool = False
 
 
 class IncidentReporter(EventWriter):
@@ -82,6 +84,8 @@ class IncidentReporter(EventWriter):
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; whoever finishes a step puts it there."""
+        self.armed = ArmedLoss(guard, intended=config.intended_infinities)
+        """Watches the losses of the steps after one whose origin could not be told."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
@@ -98,20 +102,28 @@ class IncidentReporter(EventWriter):
         """Told of every step with a warning or worse by the detectors that see all steps."""
         self.looks = 0
         """At all objects, for a leak: steps that took longer for it; whoever takes the look counts."""
-        self.suspicion: Event | None = None
-        """The newest event that asks for a closer look at the modules; whoever takes the look clears it."""
+        self.suspicion: str | None = None
+        """Why a closer look at the modules is wanted, the newest reason; whoever takes the look clears it."""
         self.kinds: frozenset[str] = frozenset()
         """Of what was found at the step that was judged last, by itself and before its update."""
         self.critical: str | None = None
         """What is critical at the step judged last, new or not; None when nothing is."""
 
-    def judge(self, observation: Observation, time: float, evidence: StepEvidence) -> None:
-        """Detect, write and log what is wrong at a step whose update has not been made."""
+    def excuse_zeros(self) -> None:
+        """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
+        self._detectors.excuse_zeros()
+
+    def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> None:
+        """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
         self._recent.note(observation)
         findings = merge_nonfinite(self._detectors.observe(observation))
+        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
         if evidence.was_scaled:
             findings = [handled_by_scaler(finding, observation) for finding in findings]
         self.kinds = frozenset(finding.kind for finding in findings)
+        if self.kinds & REPLAYED_KINDS and self.armed.has_seen:
+            for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
+                self._recorder.event(event)
         self._write(findings, observation.step, time, evidence)
 
     def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
@@ -124,6 +136,7 @@ class IncidentReporter(EventWriter):
         """
         self._recent.note(batch)
         found = dict(self._detectors.observe_batch(batch))
+        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             self._write(found.get(index, []), step, time, LateEvidence(stack))
 
@@ -179,17 +192,21 @@ class IncidentReporter(EventWriter):
         def make_event(finding: Finding) -> Event:
             event, replay = self._event(finding, time, step, evidence)
             begun.append(event)
-            if replay is not None:
+            if replay is not None and not replay.is_seen:
                 begun.append(self._replay_event(event, replay))
             return event
 
         states = episodes.update(step, time, findings, model=self._model, make_event=make_event)
         states += [event for event in begun if event.kind == "replayed"]
+        if isinstance(evidence, LateEvidence):
+            # The next occurrence may be replayed: it gets an event of its own.
+            for event in [event for event in begun if event.kind in REPLAYED_KINDS]:
+                states += episodes.end(self._model, event.kind)
         for event in states:
             self._recorder.event(event)
         for event in begun:
             if event.kind in SUSPICIOUS and event.severity != "info":
-                self.suspicion = event
+                self.suspicion = f"{event.kind} at step {event.step}"
         return begun
 
     def exception(
@@ -227,7 +244,7 @@ class IncidentReporter(EventWriter):
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
-        return self._replays + self._bundles.written + self.looks
+        return self._replays + self._bundles.written + self.looks + self.armed.steps
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
@@ -292,10 +309,15 @@ class IncidentReporter(EventWriter):
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
-        if isinstance(evidence, LateEvidence) or self._why_no_replay(finding, evidence) is not None:
+        if isinstance(evidence, LateEvidence):
+            return None
+        is_one = evidence.micro_step is None
+        if finding.kind in REPLAYED_KINDS and (seen := self.armed.told(evidence.stage, is_one=is_one)):
+            return seen
+        if self._why_no_replay(finding, evidence) is not None:
             return None
         self._replays += 1
-        return self._guard.run(
+        replay = self._guard.run(
             "replay",
             locate_origin,
             evidence.root,
@@ -307,6 +329,7 @@ class IncidentReporter(EventWriter):
             limit_s=self._config.replay_limit_s,
             intended=self._config.intended_infinities,
         )
+        return self.armed.arm_after(replay, evidence.root, evidence.captures, evidence.parameters)
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
         if finding.kind not in REPLAYED_KINDS:
@@ -316,7 +339,7 @@ class IncidentReporter(EventWriter):
         if self._replays >= self._config.max_replays:
             return f"the run's {self._config.max_replays} replays are used up (max_replays)"
         if isinstance(evidence, LateEvidence):
-            return "the step was judged after its update"
+            return JUDGED_LATE
         return evidence.no_replay_reason
 
     def _replay_event(self, cause: Event, replay: Replay) -> Event:

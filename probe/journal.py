@@ -24,6 +24,7 @@ from .wire import Gap, RunStart, StreamName, encode
 
 DEFAULT_CAP_BYTES: Final = 2 * 1024**3
 SEGMENT_BYTES: Final = 16 * 1024**2
+_SEGMENTS_BELOW_CAP: Final = 4
 _IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -53,7 +54,7 @@ class JournalWriter:
         run: run id, the name of the parent folder.
         writer: name of the folder: ``<rank>-<incarnation>`` or ``host-<name>``.
         cap_bytes: size of the whole run's folder above which the oldest own metrics are evicted.
-        segment_bytes: size at which a segment is closed and the next one begun.
+        segment_bytes: size at which a segment is closed and the next one begun; a quarter of the cap at most.
 
     Raises:
         JournalError: the folder cannot be created or written.
@@ -75,7 +76,9 @@ class JournalWriter:
         self._closed = False
         self.evicted = 0
         """Metrics of this writer that were deleted to keep to the cap."""
-        self._cap_bytes, self._segment_bytes = cap_bytes, segment_bytes
+        self._cap_bytes = cap_bytes
+        # What is still written to cannot be evicted.
+        self._segment_bytes = min(segment_bytes, cap_bytes // _SEGMENTS_BELOW_CAP)
         self._streams: dict[StreamName, _Stream] = {
             name: _Stream(name) for name in ("events", "metrics", "host")
         }

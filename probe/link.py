@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hmac
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from .errors import WireError
 from .places import read_serve_state
@@ -32,7 +32,11 @@ from .wire import (
     handshake_proof,
 )
 
-_SEND_QUEUE_MESSAGES: Final = 64
+_SEND_QUEUE_MESSAGES: Final = 4
+"""Batches, most of them: what waits here takes the helper's memory, and is in the journal besides."""
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
+"""First frame of `zmq_socket_monitor`: the event and its value. pyzmq's own reader brings along asyncio and
+ssl along, 3 MiB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Link:
         self.failed: str | None = None
         """Why this link is of no use any more."""
         self.established = False
+        self.is_full = False
+        """A message found no room; `pump` is woken when there is some."""
         self._target = target
         self._nonce = os.urandom(32)
         self._socket = context.socket(zmq.DEALER)
@@ -102,6 +108,7 @@ class Link:
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:
+            self.is_full = True
             return False
         return True
 
@@ -110,10 +117,14 @@ class Link:
         if not self._greeted:
             self._greeted = self._greet()
         received: list[Ack | Control] = []
+        self._poller.modify(self._socket, zmq.POLLIN | zmq.POLLOUT if self.is_full else zmq.POLLIN)
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
+        state = ready.get(self._socket, 0)
+        if state & zmq.POLLOUT:
+            self.is_full = False
         if self._monitor in ready:
             self._observe_connection()
-        while self._socket in ready and self.failed is None:
+        while state & zmq.POLLIN and self.failed is None:
             try:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -128,8 +139,8 @@ class Link:
         self._socket.close(linger=0)
 
     def _observe_connection(self) -> None:
-        event = recv_monitor_message(self._monitor)
-        if event["event"] == zmq.EVENT_CONNECTED:
+        event, _ = _MONITOR_EVENT.unpack(self._monitor.recv_multipart()[0])
+        if event == zmq.EVENT_CONNECTED:
             self.established = True
         elif self.established:
             self.failed = "the dashboard has gone"

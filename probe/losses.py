@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .host_copy import HostCopy
 
 _ROUNDING: Final = 1e-6
 """1 / d may have been rounded to float32 before the loss was multiplied by it."""
@@ -97,11 +99,19 @@ class LossMeter:
 
     def read(self) -> StepLoss:
         """Return the step's loss; waits for the device once."""
-        scalars = self._scalars
-        if not scalars:
-            return StepLoss(None, None)
-        raw, losses = _to_host(scalars)
-        return StepLoss(sum(losses) * self._accumulated(), sum(raw))
+        return self.start_read()()
+
+    def start_read(self) -> Callable[[], StepLoss]:
+        """Start to bring the step's loss to the host; what is returned waits for it."""
+        if not self._scalars:
+            return lambda: StepLoss(None, None)
+        read, divisor = _start_to_host(self._scalars), self._accumulated()
+
+        def step_loss() -> StepLoss:
+            raw, losses = read()
+            return StepLoss(sum(losses) * divisor, sum(raw))
+
+        return step_loss
 
     def _accumulated(self) -> float:
         """Return what the losses were divided by for being accumulated, 1 if they were not.
@@ -122,15 +132,23 @@ class LossMeter:
         self.was_scaled = False
 
 
-def _to_host(scalars: list[_Scalar]) -> tuple[list[float], list[float]]:
-    """Read (raw, losses): with one wait for their device, and without a copy on the CPU."""
+def _start_to_host(scalars: list[_Scalar]) -> Callable[[], tuple[list[float], list[float]]]:
+    """Start to read (raw, losses): one copy from their device, and none on the CPU."""
     if all(scalar.raw.is_cpu and scalar.loss.is_cpu for scalar in scalars):
         raw = [scalar.read() for scalar in scalars]
-        return raw, [raw[at] if one.loss is one.raw else float(one.loss) for at, one in enumerate(scalars)]
+        losses = [raw[at] if one.loss is one.raw else float(one.loss) for at, one in enumerate(scalars)]
+        return lambda: (raw, losses)
     values = [scalar.raw for scalar in scalars] + [scalar.loss for scalar in scalars]
-    device = values[0].device
-    host: list[float] = torch.stack([value.double().reshape(()).to(device) for value in values]).tolist()
-    return host[: len(scalars)], host[len(scalars) :]
+    device = next(value.device for value in values if not value.is_cpu)
+    copy = HostCopy(
+        torch.stack([value.double().reshape(()).to(device, non_blocking=True) for value in values])
+    )
+
+    def read() -> tuple[list[float], list[float]]:
+        host: list[float] = copy.read().tolist()
+        return host[: len(scalars)], host[len(scalars) :]
+
+    return read
 
 
 def _divisor(loss: Tensor) -> float | None:

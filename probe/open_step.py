@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .forensics.capture import RootCapture
+from .late_values import LateClipping, LateValues
 from .losses import StepLoss
 from .stages import Stage
-from .statistics import TensorStatistics
+from .statistics import PendingStatistics, TensorStatistics
 
 MAX_CAPTURES: Final = 64
 """Micro-steps whose inputs are kept for a replay; with more, the step is not replayed."""
@@ -51,9 +52,11 @@ class OpenStep:
     backwards: int = 0
     before_backward_ns: int = 0
     """Before each backward, since the one before or the update: time in which no rank waits for another."""
+    own_backward_ns: int = 0
+    """In the backwards, until this rank's graphs had run."""
     samples: int = 0
     loss: Tensor | None = None
-    measured: TensorStatistics | None = None
+    measured: TensorStatistics | PendingStatistics | None = None
     """Gradients as they were before clipping."""
     after_backward: TensorStatistics | None = None
     """Gradients as the newest backward left them, while no hook tells of updates."""
@@ -61,7 +64,7 @@ class OpenStep:
     """Whether parameters were changed since a backward of this step, and no hook told of it."""
     first_norm: float | None = None
     """Global L2 norm after the first of several backwards, where it was measured."""
-    clipping: Clipping | None = None
+    clipping: Clipping | LateClipping | None = None
     logged: dict[str, LogValue] = field(default_factory=dict)
 
     def forget(self, capture: RootCapture) -> None:
@@ -115,6 +118,8 @@ class FinishedStep(NamedTuple):
     """Whether it is judged right after a backward or before clipping, not at the update."""
     is_updated: bool = False
     """Whether an update that no hook told of was made already."""
+    late: LateValues | None = None
+    """What brings gradients and loss, where they are still on their way; until then they are unknown."""
 
 
 class RunningBackward(NamedTuple):
@@ -125,7 +130,7 @@ class RunningBackward(NamedTuple):
     losses: int
     gradients_seen: int
     loss: Tensor | None
-    measured: TensorStatistics | None
+    measured: TensorStatistics | PendingStatistics | None
 
 
 def gradients_seen(captures: Iterable[RootCapture]) -> int:

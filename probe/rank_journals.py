@@ -17,9 +17,9 @@ from .journal_reader import Chunk, StreamFollower, list_writers
 from .rank_watch import RankFrame, RankWatch
 from .wire import Event, HostSample, Layout, RunEnd, RunStart
 
-PIECE_BYTES: Final = 128 * 1024
+PIECE_BYTES: Final = 64 * 1024
 """What is read of one journal before the next one has its turn."""
-_PIECES_A_LOOK: Final = 64
+_PIECES_A_LOOK: Final = 128
 """Pieces of each journal that a look takes at most: the helper has other things to do, too."""
 
 _events = msgspec.msgpack.Decoder(RunStart | Layout | Event | RunEnd | HostSample)
@@ -63,18 +63,20 @@ class RankJournals:
         gone = [self._ranks[folder] for folder in over if folder in self._ranks]
         for rank in self._ranks.values():
             self._read_events(rank)
-        has_more = self._read_frames()
+        events, has_more = self._read_frames()
         for rank in self._ranks.values():
             if rank.start is not None and (rank.has_ended or rank in gone) and not has_more:
                 self._watch.over(rank.start.rank, rank.start.incarnation)
-        return self._watch.take()
+        return _latest([*events, *self._watch.take()])
 
     def read_all(self) -> list[Event]:
         """Read journals to their end and say what is left to be said."""
         events: list[Event] = []
-        while self._read_frames():
-            events += self._watch.take()
-        return [*events, *self._watch.take(everything=True)]
+        has_more = True
+        while has_more:
+            found, has_more = self._read_frames()
+            events += found
+        return _latest([*events, *self._watch.take(everything=True)])
 
     def _read_events(self, rank: _Rank) -> None:
         while (found := rank.events.poll()) is not None:
@@ -96,8 +98,13 @@ class RankJournals:
         elif isinstance(record, RunEnd):
             rank.has_ended = True
 
-    def _read_frames(self) -> bool:
-        """Read a piece of each journal in turn; whether there may be more."""
+    def _read_frames(self) -> tuple[list[Event], bool]:
+        """Read pieces of each journal in turn; return what they show, and whether there may be more.
+
+        Judged after each round, so that steps of one round alone wait: of long journals that nobody has
+        read a look takes 8 MiB a rank, which as objects would be several times that.
+        """
+        events: list[Event] = []
         followed = [
             rank
             for rank in self._ranks.values()
@@ -106,8 +113,9 @@ class RankJournals:
         for _ in range(_PIECES_A_LOOK):
             followed = [rank for rank in followed if self._read_piece(rank)]
             if not followed:
-                return False
-        return True
+                return events, False
+            events = _latest([*events, *self._watch.take()])
+        return events, True
 
     def _read_piece(self, rank: _Rank) -> bool:
         found = rank.metrics.poll(PIECE_BYTES)
@@ -137,6 +145,11 @@ def events_of_ranks(run_folder: Path, known: Iterable[Event] = ()) -> list[Event
     for together in generations(folders):
         events += journals.look(together)
         events += journals.read_all()
+    return _latest(events)
+
+
+def _latest(events: Iterable[Event]) -> list[Event]:
+    """Each event in its latest state."""
     return list({event.id: event for event in events}.values())
 
 

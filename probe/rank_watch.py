@@ -16,7 +16,7 @@ from .detectors.advice import advice_for
 from .detectors.ranks import OTHER_DEVICES, SAME_DEVICES, RankFinding, ReplicaSample, ReplicaWatch
 from .detectors.ranks_first import FirstBadRank
 from .detectors.ranks_lineup import CAP_BYTES
-from .detectors.ranks_pace import PaceWatch
+from .detectors.ranks_pace import Pace, PaceWatch
 from .detectors.ranks_texts import ADVICE
 from .wire import Event, Evidence, Frame, Layout, RunStart, Stacks, event_id
 
@@ -187,7 +187,9 @@ class RankWatch:
         group.first_bad.reach(rank, frame.step)
         before, step_s = scalars.get("before_backward_s"), scalars.get("step_time_s")
         if before is not None and step_s is not None:
-            group.pace.add(rank, frame.step, frame.time, before_backward_s=before, step_s=step_s)
+            own = scalars.get("own_backward_s")
+            pace = Pace(before, step_s, None if own is None else before + own)
+            group.pace.add(rank, frame.step, frame.time, pace)
         if total is not None and frame.stage not in _OWN_PARTS:
             sample = _sample_of(frame)
             if sample is not None:

@@ -21,6 +21,7 @@ from .forensics.stacks import RawFrame, inner_torch_removed, line_of, raw_stack
 from .guard import Guard
 from .observation.module_calls import CallObserver, module_calls
 from .observation.outputs import tensors_in
+from .stray_modules import StrayModule
 from .whereabouts import is_installed
 
 _STACK_FRAMES: Final = 48
@@ -79,9 +80,10 @@ class ReachLook:
             for module in owner.modules() if group in modules else (owner,):
                 self._seen[id(module)] = seen
         self._types = {name: type(module) for name, module in modules.items()}
-        self._is_blind = self._is_open = False
+        self._is_blind = self._is_open = self._is_inside = False
         self._others = 0
         self._root_call: _Seen | None = None
+        self._strays: dict[int, StrayModule] = {}
         self._inner: CallObserver | None = None
         """Who observes the same forward; is told of all calls as before."""
 
@@ -93,7 +95,10 @@ class ReachLook:
         if self._is_open or not module_calls.begin(self):
             return False
         self._is_open, self._inner = True, inner
+        # What is called may be a wrapper that is not the model's either.
+        self._is_inside = False
         self._root_call = self._enter(called, args, kwargs)
+        self._is_inside = id(called) in self._names
         return True
 
     def end(self, output: Any = None, *, raised: bool = False) -> None:
@@ -139,6 +144,7 @@ class ReachLook:
         self._note_takers(module, seen, (args, kwargs))
         if seen is None:
             self._others += 1
+            self._note_stray(module)
             return None
         if not seen.was_called:
             seen.stack = inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
@@ -146,6 +152,14 @@ class ReachLook:
         seen.ran_without_grad |= not torch.is_grad_enabled()
         seen.depth += 1
         return seen
+
+    def _note_stray(self, module: nn.Module) -> None:
+        """See a module that is called inside of the model's forward, and is not the model's."""
+        if not self._is_inside or id(module) in self._names or id(module) in self._strays:
+            return
+        if StrayModule.is_one(module):
+            frame = _user_frame(inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES)))
+            self._strays[id(module)] = StrayModule(module, "" if frame is None else _at(frame))
 
     def _leave(self, seen: _Seen, output: Any) -> None:
         seen.depth = max(seen.depth - 1, 0)
@@ -170,6 +184,10 @@ class ReachLook:
                 seen.goes_into = self._names.get(id(module), type(module).__name__)
 
     # -- what it has shown
+
+    def strays(self) -> list[StrayModule]:
+        """Return the modules that were called in the forward of the model, and are not in it."""
+        return list(self._strays.values())
 
     def parts(self) -> list[Part]:
         """Return what is known of each group now."""

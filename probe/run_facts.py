@@ -43,6 +43,7 @@ def describe_run(
         git_commit=None if folder is None else git_commit(folder),
         level=level,
         devices=_devices(),
+        torch_seed=torch.initial_seed(),
     )
 
 

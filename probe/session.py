@@ -125,11 +125,13 @@ class Probe(AnalysisCalls, RuleCalls):
     Attributes:
         run: id of the run; "" for an inert handle.
         active: whether anything is being recorded.
+        mode: what is done about an anomaly: "detect", "warn" or "raise".
     """
 
     def __init__(self) -> None:
         self.run = ""
         self.active = False
+        self.mode: Mode = "detect"
         self._tracker: StepTracker | None = None
         self._recorder: Recorder | None = None
         self._incidents: IncidentReporter | None = None
@@ -164,6 +166,7 @@ class Probe(AnalysisCalls, RuleCalls):
             return probe
         recorder.event(layout.record)
         probe.run, probe.active, probe._recorder = start.run, True, recorder
+        probe.mode = config.mode
         probe._incidents = IncidentReporter(
             start, layout.record.model, config=config, recorder=recorder, guard=probe._guard
         )
@@ -332,6 +335,9 @@ class Probe(AnalysisCalls, RuleCalls):
 
     def _is_updated_by(self, optimizer: Optimizer) -> bool:
         return self._tracker is not None and self._tracker.owns(optimizer)
+
+    def _is_of_this_thread(self) -> bool:
+        return self._tracker is not None and self._tracker.is_of_this_thread
 
     def _close(self, outcome: str) -> None:
         self._stop_watching()

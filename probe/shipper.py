@@ -21,12 +21,14 @@ from .census import Census
 from .control_relay import ControlRelay
 from .journal_reader import Chunk, Skipped, StreamFollower
 from .link import Link, find_target
-from .wire import Ack, Batch, Position, Skip, StreamKey, StreamName
+from .wire import BATCH_BYTES, Ack, Answered, Batch, Position, Skip, StreamKey, StreamName
 
 LINGER_S: Final = 60.0
 """How long after the last trainer ended the helper waits for a dashboard; `NANSCOPE_LINGER_S` changes it."""
 WINDOW_BYTES: Final = 8 * 1024**2
 """Unacknowledged bytes per stream."""
+PIECE_BYTES: Final = BATCH_BYTES // 2
+"""What is read of a journal at once, if it is more than one record: it is in memory several times over."""
 RESEND_S: Final = 5.0
 """Without an ack for this long a stream is sent again from the last one."""
 DEAD_S: Final = 15.0
@@ -63,7 +65,10 @@ class Lane:
         """Send the next batch if the window has room; whether something was sent."""
         if self.acked is None or self.in_flight_bytes >= WINDOW_BYTES:
             return False
-        found = self.unsent or self.follower.poll()
+        if link.is_full and self.unsent is None:
+            # One that is read waits for room already.
+            return False
+        found = self.unsent or self.follower.poll(PIECE_BYTES)
         if found is None:
             return False
         self.unsent = found
@@ -135,6 +140,8 @@ class Shipper:
         self._linger_s = linger_s
         self._census = Census(run_folder)
         self._relay = ControlRelay()
+        self._answers: deque[Answered] = deque()
+        """What the link had no room for yet."""
         self._lanes: dict[tuple[str, StreamName], Lane] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._link: Link | None = None
@@ -182,11 +189,12 @@ class Shipper:
             return False
         self._receive(0.0)
         self._judge_link()
-        answered = self._relay.poll()
+        self._answers += self._relay.poll()
         if self._link is None or not self._link.ready:
+            self._answers.clear()
             return False
-        for message in answered:
-            self._link.send(message)
+        while self._answers and self._link.send(self._answers[0]):
+            self._answers.popleft()
         self._ask_positions(self._link)
         for lane in self._lanes.values():
             lane.resend_if_stalled()
@@ -195,7 +203,8 @@ class Shipper:
     def _send_stream(self, link: Link, stream: StreamName) -> bool:
         """Send all of an urgent stream that fits; of the metrics one batch per rank, then look again."""
         sent = False
-        for lane in self._lanes.values():
+        # Who has the least on its way comes first: ranks that stay together can be compared.
+        for lane in sorted(self._lanes.values(), key=lambda lane: lane.in_flight_bytes):
             if lane.key.stream == stream:
                 while lane.fill(link):
                     sent = True

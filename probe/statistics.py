@@ -7,7 +7,7 @@ here draws random numbers, changes a tensor or leaves a gradient graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,15 +23,18 @@ from .torch_statistics import (
     STD,
     Flags,
     Floats,
+    Summary,
     TorchPlan,
     local_shard,
     measure_by_torch,
     plan_by_torch,
+    start_by_torch,
 )
 
 __all__ = [
     "Floats",
     "MeasuringPlan",
+    "PendingStatistics",
     "TensorStatistics",
     "plan_measurement",
     "tensor_norms",
@@ -53,6 +56,8 @@ class TensorStatistics(NamedTuple):
     """Whether no element of any tensor is NaN or Inf."""
     total_norm: float | None
     """Global L2 norm over all tensors; None when every one is missing."""
+    has_counts: bool = True
+    """Whether NaN and Inf elements were counted; else the counts are 0, and `max_abs` tells of them."""
 
     def _row(self, row: int) -> Floats:
         values: Floats = self.block[row]
@@ -89,6 +94,20 @@ class TensorStatistics(NamedTuple):
         return self._row(INF_COUNT)
 
 
+class PendingStatistics:
+    """Statistics that may still be on their way from a device."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], TensorStatistics | Summary]) -> None:
+        self._read = read
+
+    def read(self) -> TensorStatistics:
+        """Return them; waits where they have yet to arrive."""
+        found = self._read()
+        return found if isinstance(found, TensorStatistics) else TensorStatistics(*found, has_counts=False)
+
+
 class MeasuringPlan:
     """How the tensors of a list are measured, with the memory for it: made once, used at every step."""
 
@@ -112,21 +131,37 @@ class MeasuringPlan:
     def measure(self, tensors: Sequence[Tensor | None]) -> TensorStatistics:
         """Measure tensors that the plan was made for; any other list is measured too, but slower."""
         if self._has_shards:
-            tensors = [None if tensor is None else local_shard(tensor) for tensor in tensors]
+            tensors = _here(tensors)
         native = self._native
         if native is None or len(tensors) != self._count or not native.lock.acquire(blocking=False):
             return tensor_statistics(tensors) if native is not None else self._measure_by_torch(tensors)
         try:
-            return TensorStatistics._make(native.measure(tensors if type(tensors) is list else list(tensors)))
+            return TensorStatistics(*native.measure(tensors if type(tensors) is list else list(tensors)))
         finally:
             native.lock.release()
 
+    def start(self, tensors: Sequence[Tensor | None]) -> PendingStatistics:
+        """Start to measure tensors, which may be changed or freed as soon as this returns.
+
+        Waits for no CUDA device unless some tensors are sparse, complex or small ones on the CPU.
+        """
+        if self._native is None:
+            read = start_by_torch(*self._by_torch(_here(tensors) if self._has_shards else tensors))
+            if read is not None:
+                return PendingStatistics(read)
+        measured = self.measure(tensors)
+        return PendingStatistics(lambda: measured)
+
     def _measure_by_torch(self, tensors: Sequence[Tensor | None]) -> TensorStatistics:
+        return TensorStatistics(*measure_by_torch(*self._by_torch(tensors)))
+
+    def _by_torch(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], TorchPlan]:
+        """What of the tensors is here, and how torch is to measure it."""
         plan = self._torch_plan
-        if plan is None or not plan.fits(tensors):
-            tensors = [None if tensor is None else local_shard(tensor) for tensor in tensors]
-            plan = plan_by_torch(tensors)
-        return TensorStatistics(*measure_by_torch(tensors, plan))
+        if plan is not None and plan.fits(tensors):
+            return tensors, plan
+        tensors = _here(tensors)
+        return tensors, plan_by_torch(tensors)
 
 
 def plan_measurement(tensors: Sequence[Tensor | None]) -> MeasuringPlan:
@@ -154,6 +189,11 @@ def tensor_statistics(
 def tensor_norms(tensors: Sequence[Tensor], plan: MeasuringPlan | None = None) -> Floats:
     """Return the (tensors,) L2 norms only; same ways and precision as `tensor_statistics`."""
     return tensor_statistics(tensors, plan).norm
+
+
+def _here(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What of each tensor is on this rank."""
+    return [None if tensor is None else local_shard(tensor) for tensor in tensors]
 
 
 def _some_on_cpu(tensors: Sequence[Tensor | None]) -> bool:

@@ -94,6 +94,11 @@ class StepMeasures:
         return self._settings
 
     @property
+    def is_basic(self) -> bool:
+        """Whether nothing dearer is measured than level basic does, not even for a closer look."""
+        return self._settings.level == "basic" and self._closer.until is None
+
+    @property
     def is_off(self) -> bool:
         """Whether nothing is to be looked at, not even for NaN and Inf, until a command says otherwise."""
         return self._settings.level == "off"
@@ -167,7 +172,10 @@ class StepMeasures:
             measured.scalars |= self._guard.run("learning_rates", self._rates.read, self._alive()) or {}
         if due.loss_scale and self._has_scaler:
             measured.scalars |= self._guard.run("loss_scale", self._scale.read) or {}
-        if due.parameter_norms and not due.parameter_statistics:
+        if due.parameter_norms and not due.parameter_statistics and measured.late is not None:
+            start = self._model.start_measuring_parameters
+            measured.late.parameters = self._measure("parameter_norms", start)
+        elif due.parameter_norms and not due.parameter_statistics:
             measured.parameter_norm = self._measure("parameter_norms", self._model.parameter_norms)
         if due.parameter_statistics:
             self._measure("parameter_statistics", self._collect_parameters, measured)
@@ -228,10 +236,7 @@ class StepMeasures:
             return
         elif (closer := self._closer.begin(step, self._settings)) is not None:
             self._configure(closer)
-            message = (
-                f"Level {closer.level} for {STEPS} steps, for a closer look: {suspicion.kind} at step "
-                f"{suspicion.step}"
-            )
+            message = f"Level {closer.level} for {STEPS} steps, for a closer look: {suspicion}"
             self._incidents.note("level_changed", closer.level, message, step=step, time=now)
 
     def _configure(self, settings: Settings) -> None:

@@ -73,7 +73,13 @@ class StepTracker:
         bank = SampledDetectorBank(config.sampled_thresholds)
         incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
-        self._early = EarlyWatch(self._model, bank, lambda: self._measures.optimizers, guard=guard)
+        self._early = EarlyWatch(
+            self._model,
+            bank,
+            lambda: self._measures.optimizers,
+            guard=guard,
+            excuse_zeros=incidents.excuse_zeros,
+        )
         meters = StepMeters(guard, recorder)
         self._writer = StepWriter(
             self._model,
@@ -195,6 +201,8 @@ class StepTracker:
         pulse.beats += 1
         if self._looks_away():
             return
+        if self._writer.armed.is_on:
+            self._writer.armed.leave()
         if self._evaluation.is_open:
             self._evaluation.note_backward()
         early = self._early
@@ -298,6 +306,7 @@ class StepTracker:
         Raises:
             AnomalyError: in `mode="raise"`, as before torch's clip functions.
         """
+        self._loop.must_know_now()
         self.before_clip()
         parameters, norm = self._model.layout.parameters, None
         if self._loop.finished_early:
@@ -310,7 +319,7 @@ class StepTracker:
 
     def judge_waiting(self) -> None:
         """Have the detectors look at every step so far."""
-        self._guard.run("step", self._writer.judge_waiting)
+        self._guard.run("step", self._writer.judge_all)
 
     @property
     def settings(self) -> Settings:
@@ -333,26 +342,34 @@ class StepTracker:
         return self._writer.last_step
 
     @property
+    def is_of_this_thread(self) -> bool:
+        """Whether the model is trained on the thread that asks; also while it was never called."""
+        return self._thread in (0, threading.get_ident())
+
+    @property
     def next_step(self) -> int:
         """Number of the step that is under way, or about to begin."""
         return 0 if self.last_step is None else self.last_step + 1
 
     def evidence_of(self, error: BaseException) -> StepEvidence | None:
-        """What is at hand of the forward that raised an exception; None where none did."""
+        """What is at hand of the step that an exception ended; None where it had no forward."""
         failed, self._failed = self._failed, None
-        if failed is None or failed[0] is not error:
+        own = None if failed is None or failed[0] is not error else failed[1]
+        if is_out_of_memory(error) or not (own or self._loop.open.captures):
             return None
-        return self._writer.evidence_of_exception(self._loop.open, failed[1])
+        return self._writer.evidence_of_exception(self._loop.open, own)
 
     def stop(self) -> None:
         """Remove every hook; what is pending is kept for `close`. Idempotent."""
         self._attachment.detach()
+        self._writer.armed.stop()
         self._stop_recovery()
         self._end_evaluation()
 
     def detach(self) -> None:
         """Remove every hook and forget what is pending; idempotent."""
         self._attachment.detach()
+        self._writer.armed.stop()
         self._stop_recovery()
         self._evaluation.abandon()
         self._failed = None
@@ -364,7 +381,7 @@ class StepTracker:
         """Remove every hook and write what is pending; idempotent."""
         self.stop()
         self._failed = None
-        self._guard.run("step", self._writer.judge_waiting)
+        self._guard.run("step", self._writer.judge_all)
         self._guard.run("step", self._writer.write_pending)
         if self._policies is not None:
             self._policies.close(self.next_step)
@@ -385,7 +402,7 @@ class StepTracker:
         """Whether what happens now is no part of a training step, or must not be touched."""
         if is_replaying() or self._attachment.in_trial or self._measures.is_off:
             return True
-        if self._thread not in (0, threading.get_ident()):
+        if not self.is_of_this_thread:
             # Another model is trained here. To read our gradients while our own thread runs a backward, which
             # writes them without Python's lock, ends the process.
             return True

@@ -18,7 +18,8 @@ from .forensics.capture import RootCapture
 from .forensics.stacks import RawFrame, raw_stack
 from .frames import MeasuredStep, build_batch, build_observation, pack_sampled
 from .guard import Guard
-from .incidents import IncidentReporter, StepEvidence
+from .incidents import IncidentReporter, LateEvidence, StepEvidence
+from .late_values import LateClipping, LateValues
 from .leak_watch import LeakWatch
 from .observation.context import describe_outputs
 from .open_step import FinishedStep, LogValue, OpenStep, why_not_replayable
@@ -29,6 +30,7 @@ from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
 from .step_meters import StepMeters
 from .update_meter import UpdateRatios
+from .verdict_timing import VerdictTiming
 from .watched_model import WatchedModel
 from .wire import Frame
 
@@ -46,6 +48,8 @@ class StepWriter:
     Attributes:
         last_step: number of the newest finished step; None before the first.
         anomaly: what `mode="raise"` has to raise, once the guard is left.
+        timing: whether the step under way may be judged after its update.
+        armed: what watches the losses of some steps.
         recovery: what acts before the update of a bad step, where the user asked for it.
         rules: the user's watchpoints and rules.
     """
@@ -65,6 +69,12 @@ class StepWriter:
     ) -> None:
         self._model, self._measures, self._meters = model, measures, meters
         self._samples, self._early = samples, early
+        self.timing = VerdictTiming(config, model, measures)
+        self.armed = incidents.armed
+        self._late: tuple[MeasuredStep, list[RawFrame]] | None = None
+        """The newest step, while its values are on their way; with the stack of the training loop."""
+        self._held: MeasuredStep | None = None
+        """The same step, once nothing can be added to its frame any more."""
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
         self.rules: RuleBook | None = None
@@ -78,14 +88,50 @@ class StepWriter:
         self._waiting_since_ns = 0
         self._waiting_stack: list[RawFrame] = []
 
+    def begin_step(self, step: int) -> None:
+        """A step begins: decide when it is to be judged."""
+        self.timing.begin_step(step, self._needs_verdict)
+
+    def _needs_verdict(self) -> bool:
+        return self._acts_on_verdict or self.armed.is_on or self._early.needs_gradients(self._model.layout)
+
+    @property
+    def _acts_on_verdict(self) -> bool:
+        rules = self.rules
+        return self._raises or self.recovery is not None or (rules is not None and rules.has_early)
+
     def finish(self, finished: FinishedStep) -> None:
         """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
+        self._judge_late()
         measured = self._measured(finished)
+        due = self._measures.due
+        if self._acts_on_verdict or finished.was_scaled or due.gradient_noise or due.gradient_cosine:
+            measured.arrive()
         if self._early.wants(measured):
+            if self._early.needs_gradients(measured.layout):
+                measured.arrive()
             self._early.note_step(finished, measured)
             self._samples.look_for_news()
         self._incidents.black_box.keep(measured.step, finished.opened.captures)
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
+        if measured.late is not None:
+            self._late = measured, raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        else:
+            self._judge_or_wait(finished, measured)
+        self.write_pending()
+        self._pending, self._pending_since_ns = measured, time.perf_counter_ns()
+        self.last_step = measured.step
+        if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
+            self._recorder.event(layout)
+            measured.layout = self._model.layout
+        if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
+            self._guard.run("memory_leak", self._follow_memory, measured)
+        self._end(measured)
+        if self.rules is not None and self.rules.has_early and measured.late is None:
+            self._follow_watchpoints(finished, measured, self.rules)
+
+    def _judge_or_wait(self, finished: FinishedStep, measured: MeasuredStep) -> None:
+        """Judge a step before its update, or have a quiet one wait for a few others."""
         recovery = self.recovery
         if self._raises or not measured.is_quiet or (recovery is not None and recovery.judges_explosions):
             if not (measured.is_quiet or finished.is_updated) and measured.parameter_norm is None:
@@ -97,18 +143,36 @@ class StepWriter:
             self._wait(measured)
         if recovery is not None:
             kinds = self._incidents.kinds if recovery.judges_explosions else frozenset()
-            self._guard.run("recovery", recovery.note, measured, kinds, is_early=finished.is_early)
-        self.write_pending()
-        self._pending, self._pending_since_ns = measured, time.perf_counter_ns()
-        self.last_step = measured.step
-        if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
-            self._recorder.event(layout)
-            measured.layout = self._model.layout
-        if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
-            self._guard.run("memory_leak", self._follow_memory, measured)
-        self._end(measured)
-        if self.rules is not None and self.rules.has_early:
-            self._follow_watchpoints(finished, measured, self.rules)
+            self._guard.run(
+                "recovery",
+                recovery.note,
+                measured,
+                kinds,
+                is_early=finished.is_early,
+                is_updated=finished.is_updated,
+            )
+
+    def _judge_late(self) -> None:
+        """Judge the step before, whose values have arrived by now, and write its frame if that is due."""
+        if self._late is None:
+            return
+        (measured, stack), self._late = self._late, None
+        if self._guard.run("late", self._take_late, measured, stack) is None:
+            measured.late = None
+        held, self._held = self._held, None
+        if held is not None:
+            self._write(held)
+
+    def _take_late(self, measured: MeasuredStep, stack: list[RawFrame]) -> bool:
+        measured.arrive()
+        if measured.is_quiet:
+            if measured.has_statistics:
+                self._wait(measured)
+            return True
+        self.judge_waiting()
+        self._judge(measured, LateEvidence(stack))
+        self.timing.arm(measured.step)
+        return True
 
     def _follow_watchpoints(self, finished: FinishedStep, measured: MeasuredStep, rules: RuleBook) -> None:
         """Judge what can be judged before the update, and wait where a watchpoint asks for it."""
@@ -116,7 +180,7 @@ class StepWriter:
         self._guard.run("rules", rules.before_update, measured, evidence)
         if rules.wants_pause:
             # Who looks at the page meanwhile sees the step.
-            self.judge_waiting()
+            self.judge_all()
             self.write_pending()
             rules.hold()
 
@@ -160,6 +224,11 @@ class StepWriter:
                 )
             )
 
+    def judge_all(self) -> None:
+        """Have the detectors look at every step so far; waits for what is on its way."""
+        self._judge_late()
+        self.judge_waiting()
+
     def judge_waiting(self) -> None:
         """Have the detectors look at what waits."""
         if self._waiting:
@@ -191,28 +260,37 @@ class StepWriter:
     def write_pending(self) -> None:
         """Hand the newest frame to the recorder: nothing can be added any more."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            rules = self.rules
-            if rules is not None and rules.has_late:
-                self._guard.run("rules", rules.after_step, pending)
-            self._recorder.frame(pending)
-            if self._samples.wants(pending):
-                self._guard.run("detectors of samples", self._samples.take, pending)
-            if rules is not None and rules.wants_pause:
-                rules.hold()
+        if pending is None:
+            return
+        if pending.late is None:
+            self._write(pending)
+        else:
+            self._held = pending
+
+    def _write(self, measured: MeasuredStep) -> None:
+        rules = self.rules
+        if rules is not None and rules.has_late:
+            self._guard.run("rules", rules.after_step, measured)
+        self._recorder.frame(measured)
+        if self._samples.wants(measured):
+            self._guard.run("detectors of samples", self._samples.take, measured)
+        if rules is not None and rules.wants_pause:
+            rules.hold()
 
     def forget(self) -> None:
         """Drop what has not been written."""
-        self._pending, self._waiting = None, []
+        self._pending, self._waiting, self._late, self._held = None, [], None, None
         self._incidents.black_box.forget()
 
     def _measured(self, finished: FinishedStep) -> MeasuredStep:
         due, opened = self._measures.due, finished.opened
-        scalars = self._clip_scalars(opened) if due.clipping else {}
+        scalars = self._clip_scalars(opened, finished.late) if due.clipping else {}
         if due.memory:
             scalars |= self._meters.read_memory()
         if opened.before_backward_ns:
             scalars["before_backward_s"] = opened.before_backward_ns / 1e9
+        if opened.own_backward_ns:
+            scalars["own_backward_s"] = opened.own_backward_ns / 1e9
         return MeasuredStep(
             step=finished.step,
             time=time.time(),
@@ -226,11 +304,18 @@ class StepWriter:
             samples=opened.samples,
             scalars=scalars,
             logged=opened.logged,
+            late=finished.late,
         )
 
-    def _clip_scalars(self, opened: OpenStep) -> dict[str, float]:
+    def _clip_scalars(self, opened: OpenStep, late: LateValues | None) -> dict[str, float]:
         """What clipping did, measured anew where torch's own numbers do not tell."""
         clipping = opened.clipping
+        if isinstance(clipping, LateClipping):
+            if late is not None:
+                late.clipping = clipping
+                if not clipping.says_what_is_left:
+                    clipping.after = self._model.start_measuring_gradients()
+            return {}
         if clipping is None:
             return {}
         after = clipping.after
@@ -238,19 +323,20 @@ class StepWriter:
             after = self._model.measure_gradients().total_norm
         return {} if after is None else clipping_scalars(clipping.before, after)
 
-    def evidence_of_exception(self, opened: OpenStep, failed: RootCapture) -> StepEvidence:
-        """What is at hand of a step that ends in a forward that raised."""
+    def evidence_of_exception(self, opened: OpenStep, failed: RootCapture | None) -> StepEvidence:
+        """What is at hand of a step that ends in an exception; `failed` is of the forward that raised it."""
+        self._judge_late()
         captures = [capture for capture in opened.captures if not capture.is_abandoned]
         return StepEvidence(
             root=self._model.root,
-            captures=[*captures, failed],
+            captures=captures if failed is None else [*captures, failed],
             parameters=self._model.parameters,
             loss=opened.loss,
             stage="local",
             was_scaled=False,
             micro_step=None,
             no_replay_reason=self._model.no_replay_reason,
-            frames=lambda: [] if self._pending is None else [self._pending.build()],
+            frames=lambda: [step.build() for step in (self._pending,) if step is not None],
             past_batches=self._incidents.black_box.before(sys.maxsize),
         )
 
@@ -296,7 +382,7 @@ class StepWriter:
         if len(waiting) >= _WAITING_STEPS or now_ns - self._waiting_since_ns > _WAITING_NS:
             self.judge_waiting()
 
-    def _judge(self, measured: MeasuredStep, evidence: StepEvidence) -> None:
+    def _judge(self, measured: MeasuredStep, evidence: StepEvidence | LateEvidence) -> None:
         self._incidents.judge(build_observation(measured), measured.time, evidence)
         if self._raises and self._incidents.critical is not None:
             # A later step of a running episode would ruin the weights just as the first one.

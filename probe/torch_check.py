@@ -27,6 +27,7 @@ _CAPTURE_BYTES: Final = 1024**2
 LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
+        "torch._C._push_on_torch_dispatch_stack": "A loss is not watched after one with an unknown origin.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
         "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func are not told from others.",
@@ -38,7 +39,10 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "torch.distributed.distributed_c10d._get_default_store": (
             "Set NANSCOPE_RUN for all ranks of a Lightning training, which else become a run each."
         ),
-        "torch.distributed.distributed_c10d._world": "Nothing; asking for a process group takes longer.",
+        "torch.autograd.Variable._execution_engine": "A rank that is slow in backward is not named.",
+        "torch.distributed.distributed_c10d._world": (
+            "Asking for a process group takes longer; a pause takes its timeout to be 10 minutes."
+        ),
         "torch.nn.Module._call_impl": "Modules are followed through __call__, where a wrapper may hide them.",
         "torch.utils._python_dispatch.TorchDispatchMode": "Single operations cannot be seen.",
         "torch.utils._pytree": "Tensors inside containers of your own classes are not captured.",

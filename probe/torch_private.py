@@ -11,7 +11,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
@@ -27,6 +27,7 @@ def available() -> dict[str, bool]:
     """Return which private symbols this torch has: what `dashboard doctor` shows and the tests check."""
     return {
         "torch._C._autograd._get_sequence_nr": _sequence_nr is not None,
+        "torch._C._push_on_torch_dispatch_stack": None not in (_push_mode, _pop_mode, _mode_at, _mode_count),
         "torch._C._current_autograd_node": _current_node is not None,
         "torch._C._current_graph_task_id": _graph_task_id is not None,
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
@@ -38,6 +39,7 @@ def available() -> dict[str, bool]:
         "torch.distributed.distributed_c10d._get_default_store": hasattr(
             sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
         ),
+        "torch.autograd.Variable._execution_engine": hasattr(torch.autograd.Variable, "_execution_engine"),
         "torch.distributed.distributed_c10d._world": _world is not None,
         "torch.nn.Module._call_impl": hasattr(nn.Module, "_call_impl"),
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
@@ -314,6 +316,40 @@ def _without_dispatch_modes() -> Any:
     return nullcontext() if disable is None else disable()
 
 
+_push_mode, _pop_mode, _mode_at, _mode_count = (
+    symbol(name)
+    for name in (
+        "_push_on_torch_dispatch_stack",
+        "_pop_torch_dispatch_stack",
+        "_get_dispatch_stack_at",
+        "_len_torch_dispatch_stack",
+    )
+)
+
+
+def push_mode(mode: Any) -> bool:
+    """Have this thread's operations seen by a dispatch mode from now on; False where others see them already.
+
+    Without the flags that entering one sets for all threads, by which compiled functions would run eagerly.
+    """
+    if None in (_push_mode, _pop_mode, _mode_at, _mode_count) or _mode_count():
+        return False
+    _push_mode(mode)
+    return True
+
+
+def remove_mode(mode: Any) -> bool:
+    """Take a mode off this thread's stack, wherever it stands there; False where it does not."""
+    if None in (_push_mode, _mode_count) or all(_mode_at(i) is not mode for i in range(_mode_count())):
+        return False
+    above = []
+    while (top := _pop_mode(None)) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+    return True
+
+
 def scale_of(scaler: Any) -> Tensor | None:
     """Return the tensor in which a GradScaler keeps its scale; None before its first use."""
     scale = getattr(scaler, "_scale", None)
@@ -344,6 +380,35 @@ def is_distributed() -> bool:
     if _world is not None:
         return _world.default_pg is not None
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def call_after_graph(loss: Tensor, call: Callable[[], None]) -> None:
+    """Have the next backward from a tensor call something once its graph has run.
+
+    It comes before all that the backward waits for at its end, which whoever waits has asked for later
+    (`DistributedDataParallel`, at its last bucket). Nothing is called where torch has no such queue.
+    """
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is None or not loss.requires_grad:
+        return
+
+    def begin(gradient: Tensor) -> None:
+        handle.remove()
+        # A compiled backward has no queue.
+        with suppress(AttributeError, RuntimeError):
+            engine.queue_callback(call)
+
+    handle: Any = loss.register_hook(begin)  # type: ignore[no-untyped-call]
+
+
+def collective_timeouts_s() -> list[float]:
+    """Seconds after which the collectives of each group fail; none where torch does not say."""
+    found = []
+    for group in getattr(_world, "pg_map", None) or {}:
+        for device in getattr(group, "_device_types", ()):
+            with suppress(AttributeError, RuntimeError):
+                found.append(group._get_backend(device).options._timeout.total_seconds())
+    return found
 
 
 def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:

@@ -8,7 +8,7 @@ Called by `statistics`; pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from . import torch_private
+from .host_copy import HostCopy
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -203,14 +204,7 @@ def _measure_large(
 ) -> None:
     """Reduce each tensor with torch; one copy brings all results to the host."""
     tensors = [tensor.detach() for _, tensor in entries]
-    extremes = [torch.aminmax(tensor) for tensor in tensors]
-    rows = [
-        *torch._foreach_norm(tensors, 2, accumulator),
-        *(extreme.min for extreme in extremes),
-        *(extreme.max for extreme in extremes),
-        *(tensor.sum(dtype=accumulator) for tensor in tensors),
-    ]
-    host = torch.stack([row.to(accumulator) for row in rows]).cpu().double().numpy().reshape(4, len(entries))
+    host = _reduced(tensors, accumulator).cpu().double().numpy()
     at = np.fromiter((index for index, _ in entries), dtype=np.intp, count=len(entries))
     sizes = np.fromiter((tensor.numel() for tensor in tensors), dtype=np.float64, count=len(entries))
     norm, mean = host[0], host[3] / sizes
@@ -224,6 +218,58 @@ def _measure_large(
     doubtful |= (norm == 0) & (block[MAX_ABS, at] != 0)
     for position in np.flatnonzero(doubtful):
         _measure_exactly(block, missing, *entries[position])
+
+
+def _reduced(tensors: list[Tensor], accumulator: torch.dtype) -> Tensor:
+    """Return (4, tensors) on the tensors' device: L2 norm, smallest and largest element, sum."""
+    extremes = [torch.aminmax(tensor) for tensor in tensors]
+    rows = [
+        *torch._foreach_norm(tensors, 2, accumulator),
+        *(extreme.min for extreme in extremes),
+        *(extreme.max for extreme in extremes),
+        *(tensor.sum(dtype=accumulator) for tensor in tensors),
+    ]
+    return torch.stack([row.to(accumulator) for row in rows]).reshape(4, len(tensors))
+
+
+def start_by_torch(tensors: Sequence[Tensor | None], plan: TorchPlan) -> Callable[[], Summary] | None:
+    """Start measuring on the tensors' devices without waiting for them; what is returned reads the results.
+
+    All sums are float64: nothing can be measured a second time once the tensors are gone. NaN and Inf
+    elements are told by `max_abs` alone, and not counted.
+
+    Args:
+        tensors: what to measure, local shards only; may be changed or freed as soon as this returns.
+        plan: one that fits.
+
+    Returns:
+        None where some tensors can be measured by waiting only: small ones on the CPU, sparse, complex.
+    """
+    if plan.chunks or plan.unusual:
+        return None
+    present = cast(Sequence[Tensor], tensors)
+    started: list[tuple[npt.NDArray[np.intp], Floats, HostCopy]] = []
+    with torch.no_grad():
+        for _, indices in plan.large:
+            chosen = [present[index].detach() for index in indices]
+            sizes = np.array([tensor.numel() for tensor in chosen], dtype=np.float64)
+            started.append((np.array(indices), sizes, HostCopy(_reduced(chosen, torch.float64))))
+    return lambda: _read_started(len(tensors), started)
+
+
+def _read_started(count: int, started: Sequence[tuple[npt.NDArray[np.intp], Floats, HostCopy]]) -> Summary:
+    """Wait for what was started, and make the block of it."""
+    block, missing = np.zeros((ROWS, count)), np.ones(count, dtype=np.bool_)
+    with np.errstate(all="ignore"):
+        for at, sizes, copy in started:
+            norm, smallest, largest, total = copy.read().numpy()
+            mean = total / sizes
+            block[NORM, at], block[MEAN, at] = norm, mean
+            block[MAX_ABS, at] = np.maximum(np.abs(smallest), np.abs(largest))
+            block[STD, at] = np.sqrt(np.maximum(np.square(norm) / sizes - np.square(mean), 0.0))
+            missing[at] = False
+        _, _, _, total_norm = summarise(block, missing)
+    return block, missing, bool(np.isfinite(block[MAX_ABS]).all()), total_norm
 
 
 def _measure_exactly(block: Floats, missing: Flags, index: int, tensor: Tensor) -> None:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from . import torch_private
+from .backward_time import time_own_backward
 from .config import ProbeConfig
 from .forensics.capture import RootCapture, begin_capture
 from .hooks import Attachment
-from .losses import LossMeter
+from .late_values import LateValues
+from .losses import LossMeter, StepLoss
 from .open_step import (
     MAX_CAPTURES,
     FinishedStep,
@@ -30,7 +32,7 @@ from .open_step import (
 )
 from .recorder import Recorder
 from .stages import Stage, gradient_stage
-from .statistics import TensorStatistics
+from .statistics import PendingStatistics, TensorStatistics
 from .step_counter import StepCounter
 from .step_measures import StepMeasures
 from .step_writer import StepWriter
@@ -66,6 +68,7 @@ class TrainingLoop:
         self.finished_early = False
         self._model, self._measures, self._writer = model, measures, writer
         self._config, self._recorder = config, recorder
+        self._timing, self._armed = writer.timing, writer.armed
         self._foreign_steps_seen = 0
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
@@ -75,8 +78,15 @@ class TrainingLoop:
     def _next_step(self) -> int:
         return 0 if self._writer.last_step is None else self._writer.last_step + 1
 
+    def _begin_step(self) -> None:
+        step = self._next_step
+        self._measures.begin_step(step)
+        self._writer.begin_step(step)
+
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
         """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
+        if self._armed.is_on:
+            self._armed.leave()
         self.attachment.settle()
         if self.backward is not None:
             self._forget_failed_backward()
@@ -88,7 +98,7 @@ class TrainingLoop:
             self._finish_unseen()
         self._model.note_forward(root)
         if not (self.open.forwards or self.open.backwards):
-            self._measures.begin_step(self._next_step)
+            self._begin_step()
         self._has_called_root = True
         samples = 0 if self.open.has_unsettled_forwards else batch_size(args, kwargs)
         self.open.forwards += 1
@@ -97,6 +107,8 @@ class TrainingLoop:
             return None
         capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
         self.open.captures[capture] = samples
+        if self._armed.is_on:
+            capture.on_return = self._armed.enter
         return capture
 
     def _follow_unseen_update(self) -> None:
@@ -108,7 +120,10 @@ class TrainingLoop:
             self._finish_unseen()
 
     def _finish_unseen(self) -> None:
-        gradients = self.open.measured or self.open.after_backward
+        measured = self.open.measured
+        if isinstance(measured, PendingStatistics):
+            measured = measured.read()
+        gradients = measured or self.open.after_backward
         step = self.counter.at_step(0)
         self._finish(stage_optimizer=None, step=step, gradients=gradients, is_updated=True)
 
@@ -143,7 +158,7 @@ class TrainingLoop:
         if not self.open.backwards:
             self._foreign_steps_seen = self.attachment.foreign_steps
             if not self.open.forwards:
-                self._measures.begin_step(self._next_step)
+                self._begin_step()
         if self._measures.observed:
             self._measures.begin_backward()
         opened = self.open
@@ -162,11 +177,15 @@ class TrainingLoop:
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
         opened.loss = losses[0].detach() if losses else None
+        if opened.before_backward_ns and losses:
+            time_own_backward(losses[0], opened)
         if opened.captures:
             are_finite = self.losses.are_finite(since=self.backward.losses)
             next(reversed(opened.captures)).note_backward(
                 losses, are_finite=are_finite, is_from_one=grad_tensors is None
             )
+        if self._armed.is_on:
+            self._armed.begin_backward(losses, opened.backwards)
 
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""
@@ -198,6 +217,8 @@ class TrainingLoop:
         self._free_since_ns = time.perf_counter_ns()
         if self._has_passed_us_by(tensors):
             self._take_back_backward()
+            if self._armed.is_on:
+                self._armed.pass_by(self.open.backwards)
             return
         backward, self.backward = self.backward, None
         if backward is not None and backward.opened is not self.open:
@@ -212,7 +233,7 @@ class TrainingLoop:
         if not self._model.tells_of_updates:
             # Whoever updates may clear the gradients before the next forward.
             self.open.after_backward = self._model.measure_gradients()
-        newest = self.losses.newest_on_cpu
+        newest = None if self._timing.is_late else self.losses.newest_on_cpu
         if newest is not None and not math.isfinite(newest) and not self.finished_early:
             stage: Stage | None = "scaled" if self.losses.was_scaled else None
             self._finish_early(self._model.measure_gradients(), stage)
@@ -232,11 +253,20 @@ class TrainingLoop:
         # torch's clip functions call each other; the first call sees the gradients as they were.
         if not self.open.backwards or self.finished_early or self.open.measured is not None:
             return
-        gradients = self._model.measure_gradients()
-        if gradients.nan_count.any() or gradients.inf_count.any():
+        gradients = self._measure()
+        if isinstance(gradients, TensorStatistics) and not gradients.is_finite:
             self._finish_early(gradients)
         else:
             self.open.measured = gradients
+
+    def _measure(self) -> TensorStatistics | PendingStatistics:
+        if self._timing.waits:
+            return self._model.measure_gradients()
+        return self._model.start_measuring_gradients()
+
+    def must_know_now(self) -> None:
+        """Something is about to be done with the gradients' norms: this step's verdict cannot be late."""
+        self._timing.is_late = False
 
     def _finish_early(self, gradients: TensorStatistics, stage: Stage | None = None) -> None:
         step = self.counter.at_early_verdict()
@@ -260,6 +290,8 @@ class TrainingLoop:
 
     def finish_at_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer is about to update: the step is complete."""
+        if self._armed.is_on:
+            self._armed.leave()
         step = self.counter.at_step(self._model.note_step_of(optimizer))
         if self.finished_early:
             self.finished_early = False
@@ -277,7 +309,7 @@ class TrainingLoop:
         *,
         stage_optimizer: Optimizer | None,
         step: int,
-        gradients: TensorStatistics | None = None,
+        gradients: TensorStatistics | PendingStatistics | None = None,
         stage: Stage | None = None,
         is_updated: bool = False,
     ) -> None:
@@ -285,9 +317,14 @@ class TrainingLoop:
         if not torch_private.in_backward():
             self._take_back_backward()
         if gradients is None:
-            gradients = self.open.measured or self._model.measure_gradients()
+            gradients = self.open.measured or self._measure()
         opened, self.open = self.open, OpenStep()
-        loss, was_scaled = self.losses.read(), self.losses.was_scaled
+        was_scaled, late = self.losses.was_scaled, None
+        if isinstance(gradients, PendingStatistics):
+            late = LateValues(gradients, self.losses.start_read())
+            gradients, loss = self._model.unknown_gradients(), StepLoss(None, None)
+        else:
+            loss = self.losses.read()
         self.losses.reset()
         stage = stage or gradient_stage(
             optimizer=stage_optimizer,
@@ -296,8 +333,10 @@ class TrainingLoop:
             is_sharded=self._model.is_sharded,
         )
         is_early = stage_optimizer is None
-        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated)
+        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
         self._writer.finish(finished)
+        if self._armed.is_on:
+            self._armed.end_step()
         self.attachment.note_step()
         if new_layout := self._model.follow():
             self._recorder.event(new_layout)

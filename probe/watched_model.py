@@ -19,7 +19,14 @@ from torch.optim.optimizer import Optimizer
 from . import torch_private
 from .layout import ModelLayout, describe_model
 from .open_step import is_surely_zero
-from .statistics import Floats, TensorStatistics, plan_measurement, tensor_norms, tensor_statistics
+from .statistics import (
+    Floats,
+    PendingStatistics,
+    TensorStatistics,
+    plan_measurement,
+    tensor_norms,
+    tensor_statistics,
+)
 from .unseen_updates import UnseenUpdates
 from .wire import Layout, ModuleInfo
 
@@ -61,6 +68,7 @@ class WatchedModel:
         """Whether DistributedDataParallel averages the gradients of the newest forward over the ranks."""
         self.is_sharded = False
         """Whether this rank holds only its own part of some parameters (FSDP2, tensor parallel)."""
+        self._unknown: TensorStatistics | None = None
         self._note_sharding()
 
     @property
@@ -175,6 +183,12 @@ class WatchedModel:
 
     # -- parameters
 
+    @property
+    def is_on_cuda(self) -> bool:
+        """Whether the parameters are on CUDA devices; models that are split are told by both ends."""
+        parameters = self.layout.parameters
+        return bool(parameters) and parameters[0].is_cuda and parameters[-1].is_cuda
+
     def is_due_for_a_look(self) -> bool:
         """Whether an optimizer was seen to update parameters that have no rows yet."""
         return self._next_look <= 0
@@ -224,9 +238,20 @@ class WatchedModel:
         """Measure all parameters as they are now; waits for the device."""
         return tensor_statistics(self.layout.parameters, self._plan)
 
+    def start_measuring_gradients(self) -> PendingStatistics:
+        """Measure all gradients as they are now; waits for no CUDA device, as a rule."""
+        return self._plan.start([parameter.grad for parameter in self.layout.parameters])
+
+    def start_measuring_parameters(self) -> PendingStatistics:
+        """Measure all parameters as they are now; waits for no CUDA device, as a rule."""
+        return self._plan.start(self.layout.parameters)
+
     def unknown_gradients(self) -> TensorStatistics:
         """Statistics that say of every parameter that its gradient is missing."""
-        return tensor_statistics([None] * len(self.layout.parameters))
+        count = len(self.layout.parameters)
+        if self._unknown is None or len(self._unknown.missing) != count:
+            self._unknown = tensor_statistics([None] * count)
+        return self._unknown
 
     def parameter_norms(self) -> Floats:
         """Return the (parameters,) L2 norms; waits for the device."""

@@ -72,6 +72,8 @@ class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=Tru
     git_commit: Text | None = None
     level: Text = "basic"
     devices: Annotated[list[Text], msgspec.Meta(max_length=1024)] = []
+    torch_seed: int | None = None
+    """Of torch's default generator, as the script or torch has set it last."""
 
 
 class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
@@ -210,6 +212,7 @@ SCALARS: Final[dict[str, str]] = {
     "step_time_added_half_width": "half the width of its 95 % interval",
     "step_time_s": "wall-clock seconds since the previous frame",
     "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
+    "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
     "samples": "first dimension of the first input, summed over the micro-steps",
     "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
     "probe_failures": "failures of the probe's own code, which switched a part of it off",

@@ -22,6 +22,7 @@ from .guard import Guard
 from .layout import ModelLayout, clean_name
 from .reach_look import ReachLook
 from .statistics import Floats, tensor_norms
+from .stray_modules import StrayModule
 from .watched_model import WatchedModel
 
 _LOOKS: Final = frozenset({3, 9, 19, 49, 99, 199, 499, 999})
@@ -72,6 +73,8 @@ class WiringWatch:
         self._had_gradients = False
         self._marks: dict[str, tuple[int, float]] = {}
         self._idle = self._empty = self._fruitless = 0
+        self._strays: list[StrayModule] | None = None
+        """None until a forward has been looked at."""
 
     def is_over(self, layout: ModelLayout) -> bool:
         """Whether there is nothing left to see with these parameters."""
@@ -145,14 +148,19 @@ class WiringWatch:
         look, self._look = self._look, None
         if look is not None:
             self._detector.note_parts(look.parts())
+            self._strays = look.strays() if self._strays is None else self._strays
             self.wants_calls = False
-        if steps in _LOOKS and self._suspects():
+        if steps in _LOOKS and (self._strays is None or self._suspects()):
             self._note_wrapper()
             self.wants_calls = True
         is_due = steps in (_MARK_AFTER, self._detector.patience)
         orphans = self._orphans() if is_due else []
         if is_due:
             self._note_decay(step)
+        if self._strays and steps == self._detector.patience:
+            updated = _parameters_of(_all_optimizers())
+            judged = [stray.judge(updated) for stray in self._strays]
+            self._detector.note_strays([stray for stray in judged if stray is not None])
         if steps == _MARK_AFTER:
             self._marks = self._measured(orphans, steps)
         elif steps == self._detector.patience and self._marks:
@@ -202,7 +210,7 @@ class WiringWatch:
         if not stepping or not rows or len(rows) == len(parameters):
             return []
         # Another one may take its turn later.
-        others = _parameters_of(item for item in gc.get_objects() if issubclass(type(item), Optimizer))
+        others = _parameters_of(_all_optimizers())
         orphans = [row for row in rows if id(parameters[row]) not in others]
         self._not_updated.note_waiting(frozenset(self._names[row] for row in rows if row not in orphans))
         return orphans
@@ -272,6 +280,11 @@ def _decay_of(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, str]:
     if momentum <= 0.0 or momentum >= 1.0:
         return rate * decay, how
     return rate * decay / (1.0 - momentum), f"{how}, over 1 - momentum {momentum:g}"
+
+
+def _all_optimizers() -> Iterable[Optimizer]:
+    """Those of the whole process, also such as have not made a step yet."""
+    return (item for item in gc.get_objects() if issubclass(type(item), Optimizer))
 
 
 def _parameters_of(optimizers: Iterable[Optimizer]) -> frozenset[int]:

@@ -19,7 +19,7 @@ STEP_S = 0.25
 Parameters = Callable[[int, int], np.ndarray]
 """(rank, step) -> factors of the parameters' norms."""
 Early = Callable[[int, int], float]
-"""(rank, step) -> seconds before backward."""
+"""(rank, step) -> seconds before backward, or of a rank's own in it."""
 
 
 def equal(rank: int, step: int) -> np.ndarray:
@@ -68,6 +68,7 @@ def frames(
     parameters: Parameters = equal,
     *,
     before_s: Early | None = None,
+    own_backward_s: Early | None = None,
     began: float = BEGAN,
     seed: int = 0,
 ) -> Iterator[Frame]:
@@ -84,6 +85,8 @@ def frames(
         scalars = {"loss": 1.0, "grad_norm": float(np.linalg.norm(gradients)), "step_time_s": STEP_S}
         if before_s is not None:
             scalars["before_backward_s"] = before_s(rank, step)
+        if own_backward_s is not None:
+            scalars["own_backward_s"] = own_backward_s(rank, step)
         yield Frame(step=step, time=began + STEP_S * step, stage="reduced", scalars=scalars, columns=columns)
 
 
@@ -122,10 +125,13 @@ def write_ranks(
     parameters: Parameters = equal,
     *,
     before_s: Early | None = None,
+    own_backward_s: Early | None = None,
     hosts: Sequence[str] = ("box",),
     ends: bool = True,
 ) -> None:
     """Write a run with all its ranks, dealt out to the hosts in blocks."""
     for rank in range(ranks):
-        written = list(frames(rank, range(steps), parameters, before_s=before_s))
+        written = list(
+            frames(rank, range(steps), parameters, before_s=before_s, own_backward_s=own_backward_s)
+        )
         write_rank(spool, rank, ranks, written, host=hosts[rank * len(hosts) // ranks], ends=ends)

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"dash", "plotly", "pandas", "duckdb"}
 FROM_PROBE = {
+    "bundle_format",
     "columns",
     "event_json",
     "wire",

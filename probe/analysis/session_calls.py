@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ..config import Mode
 from ..guard import Guard
 from ..recorder import Recorder
 from .anomaly_mode import anomaly_detection
@@ -33,6 +35,7 @@ from .inspection import ModelInspection, inspect_model
 from .monitoring import MonitoredStep, TrainingSummary, monitor_training_step
 from .optimizers import OptimizerReport, analyze_optimizer
 from .parameters import ParameterReport, ParameterSnapshot, check_model_parameters, snapshot_parameters
+from .recorded import summarise_recorded
 from .regions import RegionReport, RegionTable, debug_context, debug_operation
 from .run_report import read_report
 from .summary import DebugSummary, clear_debug_history, get_debug_summary
@@ -56,6 +59,7 @@ class AnalysisCalls:
         _guard: Guard
         _recorder: Recorder | None
         active: bool
+        mode: Mode
 
         def _watched_model(self) -> nn.Module | None:
             """The naming root; None when it is gone or the session is closed."""
@@ -298,12 +302,21 @@ class AnalysisCalls:
 
     def get_training_summary(self, model: nn.Module | None = None) -> TrainingSummary:
         """See `probe.get_training_summary`."""
-        return self.get_debug_summary(model).training
+        return self._summary(model).training
 
     def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
-        """See `probe.get_debug_summary`; the regions are those of this session."""
-        model = model if model is not None else self._watched_model()
-        return get_debug_summary(model, regions=self._own_regions())
+        """See `probe.get_debug_summary`; with the session's regions and what its journal has (`recorded`)."""
+        summary = self._summary(model)
+        if self._recorder is None:
+            return summary
+        if self.active:
+            self.flush()
+        return replace(summary, recorded=summarise_recorded(self._recorder.folder, mode=self.mode))
+
+    def _summary(self, model: nn.Module | None) -> DebugSummary:
+        return get_debug_summary(
+            model if model is not None else self._watched_model(), regions=self._own_regions()
+        )
 
     def clear_debug_history(self, model: nn.Module | None = None) -> None:
         """See `probe.clear_debug_history`."""
@@ -339,7 +352,7 @@ class AnalysisCalls:
         if self.active:
             self.flush()
         model = model if model is not None else self._watched_model()
-        extra: dict[str, Any] = {"analysis calls": self.get_debug_summary(model)}
+        extra: dict[str, Any] = {"analysis calls": self._summary(model)}
         if model is not None:
             extra["parameters"] = check_model_parameters(model, since=since, optimizer=optimizer)
             extra["model"] = inspect_model(model)

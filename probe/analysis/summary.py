@@ -9,6 +9,7 @@ from torch import nn
 
 from . import tables
 from .monitoring import TrainingSummary, forget_monitor, get_training_summary
+from .recorded import RecordedSummary
 from .regions import RegionStatistics, RegionTable, process_regions
 from .results import Result
 
@@ -25,6 +26,8 @@ class DebugSummary(Result):
     """Of `debug_context` and `@debug_operation`."""
     anomaly_mode: bool
     """Whether autograd's anomaly mode is on now."""
+    recorded: RecordedSummary | None = None
+    """What the session has found and measured by itself; None where no session was asked."""
 
     @property
     def total_operations(self) -> int:
@@ -44,7 +47,8 @@ class DebugSummary(Result):
 
     def __str__(self) -> str:
         """Steps, then a row for each region."""
-        lines = [str(self.training), f"autograd's anomaly mode is {'on' if self.anomaly_mode else 'off'}"]
+        lines = [] if self.recorded is None else [str(self.recorded)]
+        lines += [str(self.training), f"autograd's anomaly mode is {'on' if self.anomaly_mode else 'off'}"]
         rows = [
             (
                 region.path,

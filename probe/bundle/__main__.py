@@ -111,7 +111,7 @@ def _verdict(origin: Origin | None, forward: Sequence[StackFrame], reason: str) 
 
 def _fidelity(done: Reproduction) -> str:
     if done.is_exact:
-        return "exact: every output and every gradient came again bit for bit"
+        return f"exact: every output{' and every gradient' * bool(done.gradients)} came again bit for bit"
     if not done.is_reproduced:
         return f"{done.replay.fidelity}: this was not the step"
     if done.has_raised:

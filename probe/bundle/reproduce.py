@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ..bundle_format import DESCRIPTION
 from ..errors import BundleError, ReplayError
 from ..forensics.capture import RootCapture
 from ..forensics.dispatch import OutputScan
@@ -33,7 +34,7 @@ from .calls import referred, unpack_call
 from .environment import apply_settings, differences
 from .loss_lines import loss_code_of
 from .model_state import load_model, named_modules
-from .schema import DESCRIPTION, MAX_DESCRIPTION_BYTES, TENSORS, Bundle, Contents, LossMaker, decode_bundle
+from .schema import MAX_DESCRIPTION_BYTES, TENSORS, Bundle, Contents, LossMaker, decode_bundle
 from .unpacker import TensorReader
 from .values import Decoder
 
@@ -126,6 +127,8 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
     has_loss = False
     if step.ends_in_exception:
         replay = step.raise_again(bundle.event.subject)
+    elif bundle.event.kind == "exception":
+        replay = step.run_again()
     else:
         loss = None if contents.loss is None else tensors.get(contents.loss)
         code = step.loss_code(contents.loss_maker)
@@ -250,6 +253,20 @@ class _Step:
             fidelity=fidelity,
             reason=reason,
             forward=frames,
+            backward=[],
+            propagated_to=[],
+            duration_s=time.monotonic() - started,
+        )
+
+    def run_again(self) -> Replay:
+        """Make the forwards of a step that the script ended with an exception; "exact" if they come again."""
+        started = time.monotonic()
+        outputs = self.compare_outputs()
+        is_same = outputs.identical > 0 and not (outputs.different or outputs.unknown)
+        return Replay(
+            fidelity="exact" if is_same else "could not reproduce",
+            reason="the script raised it after the forward" if is_same else "the outputs are not the step's",
+            forward=[],
             backward=[],
             propagated_to=[],
             duration_s=time.monotonic() - started,

@@ -12,13 +12,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from ..bundle_format import check_format
 from ..wire import Origin, RunId, Stacks
 
-VERSION: Final = 1
-DESCRIPTION: Final = "bundle.json"
 TENSORS: Final = "tensors.safetensors"
 STATISTICS: Final = "statistics.json"
-SPOOL: Final = "spool"
 MAX_DESCRIPTION_BYTES: Final = 256 * 1024**2
 ALIGNMENT: Final = 64
 """Bytes; where memory begins relative to this decides which instructions some kernels use."""
@@ -273,15 +271,9 @@ def decode_bundle(data: bytes) -> Bundle:
     Raises:
         ValueError: it is no JSON, breaks a type or limit, or is of another version.
     """
+    check_format(data)
     try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version != VERSION:
-            raise ValueError(f"it is of version {version}; this nanscope reads version {VERSION}")
         bundle: Bundle = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return bundle
-
-
-class _Version(_Struct, frozen=True, kw_only=True):
-    version: int

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from .. import torch_private
 from ..black_box import PastBatch
+from ..bundle_format import DESCRIPTION, SPOOL, VERSION
 from ..errors import BundleError, JournalError, ReplayError
 from ..event_json import event_json
 from ..forensics.capture import RootCapture
@@ -35,7 +36,7 @@ from .environment import describe_environment
 from .loss_lines import describe_loss
 from .model_state import describe_model, named_modules
 from .packer import TensorPacker, WrittenTensors
-from .schema import DESCRIPTION, SPOOL, STATISTICS, TENSORS, VERSION, Batch, Call, Gradient, LossMaker, Model
+from .schema import STATISTICS, TENSORS, Batch, Call, Gradient, LossMaker, Model
 
 EXCEPTIONS: Final = frozenset({"exception", "out_of_memory"})
 """Kinds whose step ends in the middle of a forward: the last capture is not finished."""
@@ -213,8 +214,6 @@ class BundleWriter:
     def _pack(self, step: FailingStep, kind: str) -> tuple[_Packed | None, str, list[str]]:
         """Choose what goes in; return it, why it cannot be replayed, and what was left out."""
         reason = step.no_replay_reason or ("" if self._with_inputs else _INPUTS_LEFT_OUT)
-        if kind in EXCEPTIONS and not any(capture.output_count < 0 for capture in step.captures):
-            reason = reason or "the exception was not raised by a forward of the model"
         left_out = [] if self._with_inputs else ["inputs and outputs"]
         try:
             packed = _packed(step, with_calls=not reason, with_batches=self._with_inputs)

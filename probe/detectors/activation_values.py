@@ -12,7 +12,7 @@ from .activations import innermost
 from .base import Finding
 from .layers import and_more, in_words
 from .nonfinite import spell
-from .sample import Floats, ModuleSample, ModuleSuccession, Sample
+from .sample import Floats, Lasting, ModuleSample, ModuleSuccession, Sample
 from .sampled_thresholds import SampledThresholds
 
 DEGENERATE_STEPS: Final = 10
@@ -31,15 +31,16 @@ class NonFiniteActivationDetector:
 
     def __init__(self) -> None:
         self._succession = ModuleSuccession()
+        self._lasting = Lasting()
         self._clean = 0
 
     def observe(self, sample: Sample) -> list[Finding]:
-        """Return a finding when a module has returned NaN or Inf at this step."""
+        """Return a finding when a module has returned NaN or Inf at this step, and what lasts."""
         modules = sample.modules
         if modules is None:
-            return []
+            return list(self._lasting.findings)
         if self._succession.begins_anew(modules, sample.step):
-            self._clean = 0
+            self._clean, self._lasting = 0, Lasting()
         nan, inf = (modules.columns.get(f"activation_{name}_count") for name in ("nan", "inf"))
         if "activation_rms" not in modules.columns:
             return []
@@ -51,9 +52,9 @@ class NonFiniteActivationDetector:
             bad |= (inf > 0.0) & (mean != -math.inf)
         if not bad.any():
             self._clean += 1
-            return []
+            return self._lasting.note([])
         rows = innermost(modules.names, np.flatnonzero(bad))
-        return [self._finding(sample, modules, rows, nan)]
+        return self._lasting.note([self._finding(sample, modules, rows, nan)])
 
     def _finding(self, sample: Sample, modules: ModuleSample, rows: list[int], nan: Floats | None) -> Finding:
         first = rows[0]

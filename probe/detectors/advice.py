@@ -145,8 +145,9 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "parameter_not_updated": (
         "Training does not change these parameters: no gradient reaches them, or nothing makes use of it.",
-        "Without a gradient: look for a `.detach()`, `.item()`, `.numpy()` or `torch.no_grad()` on the way "
-        "from the module to the loss, or an output that is never used.",
+        "Without a gradient: look for a `.detach()`, `.item()`, `.numpy()`, `torch.tensor()` or "
+        "`torch.no_grad()` on the way from the module to the loss, for an output that is never used, or for "
+        "`requires_grad=True` on the loss itself, which hides the cut.",
         "With one, it is most likely not in the optimizer: a layer that was added or replaced after the "
         "optimizer was made, or kept in a plain list in place of `nn.ModuleList`.",
         "Or its group has a learning rate of 0, `optimizer.step()` is not called, or `zero_grad()` stands "
@@ -258,7 +259,11 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "snapshot": ("All numbers of this step were kept in a file, as a watchpoint or a person asked.",),
     "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
-    "level_changed": ("What is measured has changed from this step on: gaps in charts begin or end here.",),
+    "level_changed": (
+        "What is measured has changed from this step on: gaps in charts begin or end here.",
+        "A jump that brings a closer look is a suspicion, not a fault: see what changed at the step it names "
+        "(data, learning rate, loss terms), and which layers moved with it.",
+    ),
     "throttled": (
         "A measurement takes place less often, to keep the probe's share of the step below its limit.",
         "Raise `overhead_limit` if you would rather have the numbers.",

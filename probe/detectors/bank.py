@@ -15,6 +15,8 @@ import numpy as np
 from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
 from .divergence import LossDivergenceDetector
 from .gradients import GradientScaleDetector
+from .jump_watch import JumpWatch
+from .jumps import Jump
 from .learning_rate import DecayedRateDetector
 from .limits import AbsoluteLimitDetector
 from .loss import LossSpikeDetector
@@ -30,10 +32,23 @@ class DetectorBank:
 
     def __init__(self, thresholds: DetectorThresholds) -> None:
         self._detectors = default_detectors(thresholds)
+        self._gradients = next(d for d in self._detectors if isinstance(d, GradientScaleDetector))
+        self._jumps = JumpWatch()
+
+    def excuse_zeros(self) -> None:
+        """A term of the loss has the weight 0."""
+        for detector in self._detectors:
+            if isinstance(detector, ZeroGradientDetector):
+                detector.excuse()
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
-        return _first_of_kind(f for detector in self._detectors for f in detector.observe(observation))
+        found: list[Finding] = []
+        for detector in self._detectors:
+            found += detector.observe(observation)
+        self._jumps.note(self._gradients)
+        self._jumps.judge([observation.step], [observation.loss], [observation.total_grad_norm])
+        return _first_of_kind(found)
 
     def observe_batch(self, batch: ObservationBatch) -> list[tuple[int, list[Finding]]]:
         """Judge successive steps: the same findings, and the same histories, as one by one.
@@ -47,6 +62,10 @@ class DetectorBank:
             found += [(start + index, findings) for index, findings in self._observe_part(part)]
         return found
 
+    def take_jumps(self) -> list[Jump]:
+        """Return the lasting jumps since the last call that are too small to be found, oldest first."""
+        return self._jumps.take()
+
     def _observe_part(self, batch: ObservationBatch) -> list[tuple[int, list[Finding]]]:
         """Each detector that cannot prove the batch quiet sees it step by step; the others need not."""
         can_be_quiet = batch.grad_norm.size > 0 and all(a <= b for a, b in pairwise(batch.steps))
@@ -54,11 +73,16 @@ class DetectorBank:
         observations: list[Observation] = []
         with np.errstate(all="ignore"):
             doubtful = [d for d in self._detectors if not (can_be_quiet and d.learn_quiet(batch))]
+        if self._gradients not in doubtful:
+            self._jumps.note(self._gradients)
         for detector in doubtful:
             observations = observations or [batch.at(index) for index in range(len(batch))]
             for index, observation in enumerate(observations):
                 if findings := detector.observe(observation):
                     found.setdefault(index, []).extend(findings)
+                if detector is self._gradients:
+                    self._jumps.note(self._gradients)
+        self._jumps.judge(batch.steps, batch.losses, batch.total_grad_norms)
         return [(index, _first_of_kind(found[index])) for index in sorted(found)]
 
 

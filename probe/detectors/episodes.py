@@ -98,6 +98,10 @@ class EpisodeTracker:
         self._running.clear()
         return records
 
+    def end(self, model: str, kind: str) -> list[Event]:
+        """End the running episode of a kind: the next finding begins another one. Returns its last record."""
+        return self._end([key for key in self._running if key == (model, kind)])
+
     def _key(self, model: str, kind: str) -> tuple[str, str]:
         """The episode that a finding belongs to; past the limit it is the kind's last one, of any model."""
         key = (model, kind)

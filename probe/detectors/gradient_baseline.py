@@ -50,7 +50,7 @@ class GradientBaseline:
         self.common = SeriesHistory(refresh_steps=REFRESH_STEPS)
         self.healthy = 0
         """Steps learnt."""
-        self._warmup_steps = warmup_steps
+        self.warmup_steps = warmup_steps
         self._peak: Floats = np.full(rows, -np.inf)
         """Highest median so far, in units that rise by PEAK_DECAY a step while it stays where it is."""
         self._highest: Floats = np.full(rows, -np.inf)
@@ -60,7 +60,7 @@ class GradientBaseline:
 
     def ready(self, logs: Floats) -> Flags:
         """Return (rows,): layers whose gradient can be compared with enough earlier ones."""
-        return (self.layers.samples >= self._warmup_steps) & ~np.isnan(logs + self.layers.level)
+        return (self.layers.samples >= self.warmup_steps) & ~np.isnan(logs + self.layers.level)
 
     def against_median(self, norms: Floats, ready: Flags) -> tuple[float, float]:
         """Log of the norm over the ready layers relative to that of their medians, and the latter."""
@@ -81,7 +81,7 @@ class GradientBaseline:
         """Add one healthy step."""
         self.layers.add(logs)
         self.healthy += 1
-        if self.healthy == self._warmup_steps:
+        if self.healthy == self.warmup_steps:
             self.layers.refresh_all()
         self._raise_peak(slice(None), self.layers.median, self.healthy)
         if math.isfinite(common):
@@ -95,7 +95,7 @@ class GradientBaseline:
 
     def preview(self, norms: Floats) -> BatchPreview | None:
         """Say what learning (steps, rows) of norms would bring; None where it has to go one by one."""
-        if self.healthy < self._warmup_steps or not norms.shape[1]:
+        if self.healthy < self.warmup_steps or not norms.shape[1]:
             return None
         logs = np.log(norms)
         is_partial = not np.isfinite(logs).all()
@@ -105,7 +105,7 @@ class GradientBaseline:
             logs[norms == 0.0] = np.nan
         refreshes = self.layers.preview(logs)
         levels = self._levels(len(norms), refreshes)
-        if is_partial or self.layers.samples.min() < self._warmup_steps:
+        if is_partial or self.layers.samples.min() < self.warmup_steps:
             ready = self._ready_rows(logs, levels)
             if not ready.any(axis=1).all():
                 return None
@@ -173,9 +173,14 @@ class GradientBaseline:
 
     def _ready_rows(self, logs: Floats, levels: Floats) -> Flags:
         """`ready` of each step, (steps, rows)."""
+        rows: Flags = self.known_rows(logs) & ~np.isnan(logs + levels)
+        return rows
+
+    def known_rows(self, logs: Floats) -> Flags:
+        """Return (steps, rows): layers with enough values before each step to compare it with."""
         present = ~np.isnan(logs)
         before = self.layers.samples + np.cumsum(present, axis=0) - present
-        rows: Flags = (before >= self._warmup_steps) & ~np.isnan(logs + levels)
+        rows: Flags = before >= self.warmup_steps
         return rows
 
 
@@ -205,3 +210,8 @@ def l2_norm(norms: Floats) -> float:
     if scale == 0.0 or math.isinf(scale):
         return scale
     return scale * float(np.sqrt(np.square(known / scale).sum()))
+
+
+def exp_of(log: float) -> float:
+    """Exponential that neither overflows nor becomes 0."""
+    return math.exp(min(max(float(log), -700.0), 700.0))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
 from .bursts import TAIL_FACTOR, BurstContext
-from .gradient_baseline import BatchPreview, GradientBaseline, l2_norm, log_norm
+from .gradient_baseline import BatchPreview, GradientBaseline, exp_of, l2_norm, log_norm
+from .heights import LayerHeights
 from .history import WINDOW, Strikes
 from .layers import LayerIndex, and_more, in_words
 from .nonfinite import NEIGHBOURS, has_elements, has_nonfinite_gradient
@@ -95,6 +96,7 @@ class GradientScaleDetector:
         self._last_normal = last_normal
         if self._low_run.any():
             self._low_run[(preview.norms > 0.0).any(axis=0)] = 0
+        self.heights.note_batch(preview)
         self._state.extend(preview)
         self._strikes.calm(len(batch))
         self._bursts.learn(batch.losses)
@@ -109,6 +111,7 @@ class GradientScaleDetector:
         rows = len(self._index.layers)
         self._state = GradientBaseline(rows, warmup_steps=self._thresholds.warmup_steps)
         self._layers, self._common = self._state.layers, self._state.common
+        self.heights = LayerHeights(self._state)
         self._strikes = Strikes()
         self._low_run: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._total_low_run = 0
@@ -121,6 +124,7 @@ class GradientScaleDetector:
         logs = np.where(norms > 0.0, np.log(norms), np.nan)
         ready = self._state.ready(logs)
         common, expected = self._state.against_median(norms, ready)
+        self.heights.note(logs, ready)
         explosion = self._explosion(observation, norms, logs, ready, common=common, expected=expected)
         low = self._low_layers(logs, ready)
         vanishing = self._vanishing(observation, norms, low, common=common, expected=expected)
@@ -206,14 +210,14 @@ class GradientScaleDetector:
         worst = int(np.nanargmax(norms))
         rows = over if len(over) else np.array([worst])
         subject = self._index.name(observation, worst)
-        value, median = l2_norm(norms), _exp(expected)
+        value, median = l2_norm(norms), exp_of(expected)
         return self._exploded(
             observation,
             f"Gradient norm {value:.4g} at step {observation.step} is {value / median:.3g}x the run's median "
             f"({median:.4g}), largest in {in_words(subject)} ({norms[worst]:.4g})",
             subject=subject,
             value=value,
-            threshold=_exp(limit),
+            threshold=exp_of(limit),
             baseline={
                 "median": median,
                 "mad_log": self._common.robust()[1],
@@ -228,14 +232,14 @@ class GradientScaleDetector:
     ) -> Finding:
         worst = int(over[np.argmax(logs[over] - limits[over])])
         subject = self._index.name(observation, worst)
-        value, median = _exp(logs[worst]), _exp(self._layers.median[worst])
+        value, median = exp_of(logs[worst]), exp_of(self._layers.median[worst])
         return self._exploded(
             observation,
             f"Gradient norm {value:.4g} of {in_words(subject)} at step {observation.step} is "
             f"{value / median:.3g}x its own median ({median:.4g})",
             subject=subject,
             value=value,
-            threshold=_exp(limits[worst]),
+            threshold=exp_of(limits[worst]),
             baseline=self._baseline(worst),
             neighbours=self._neighbours(worst),
             rows=over,
@@ -330,7 +334,7 @@ class GradientScaleDetector:
     def _vanished_total(self, observation: Observation, norms: Floats, *, expected: float) -> Finding:
         rows = np.flatnonzero(norms > 0.0)
         worst = int(rows[np.argmin(np.log(norms[rows]) - self._layers.median[rows])])
-        value, median = l2_norm(norms), _exp(expected + self._common.robust()[0])
+        value, median = l2_norm(norms), exp_of(expected + self._common.robust()[0])
         return Finding(
             kind="gradient_vanishing",
             severity="warning",
@@ -355,7 +359,7 @@ class GradientScaleDetector:
         level = np.fmax(self._layers.median, self._layers.slow)
         worst = int(late[np.argmin(np.log(norms[late]) - level[late])])
         subject = self._index.name(observation, worst)
-        value, median = float(norms[worst]), _exp(level[worst])
+        value, median = float(norms[worst]), exp_of(level[worst])
         fell = f" (it{and_more(len(late) - 1)} fell)" if len(late) > 1 else ""
         return Finding(
             kind="gradient_vanishing",
@@ -376,7 +380,7 @@ class GradientScaleDetector:
 
     def _baseline(self, row: int) -> dict[str, float]:
         return {
-            "median": _exp(self._layers.median[row]),
+            "median": exp_of(self._layers.median[row]),
             "mad_log": float(self._layers.mad[row]),
             "steps": float(min(self._layers.samples[row], WINDOW)),
         }
@@ -391,8 +395,3 @@ class GradientScaleDetector:
 
     def _names(self, observation: Observation, rows: npt.NDArray[np.intp]) -> tuple[str, ...]:
         return tuple(self._index.name(observation, int(row)) for row in rows)
-
-
-def _exp(log: float) -> float:
-    """Exponential that neither overflows nor becomes 0."""
-    return math.exp(min(max(float(log), -700.0), 700.0))

@@ -11,8 +11,8 @@ import numpy as np
 from ..wire import Severity
 from .base import Finding
 from .history import SeriesHistory, Strikes
-from .nonfinite import NEIGHBOURS, spell
-from .sample import InputSample, Sample
+from .nonfinite import NEIGHBOURS
+from .sample import InputSample, Lasting, Sample
 from .sampled_thresholds import SampledThresholds
 
 WARMUP_SAMPLES: Final = 10
@@ -36,15 +36,16 @@ class InputDetector:
     def __init__(self, thresholds: SampledThresholds) -> None:
         self._thresholds = thresholds
         self._inputs: dict[str, _InputHistory] = {}
+        self._lasting = Lasting()
         self._step = -1
 
     def observe(self, sample: Sample) -> list[Finding]:
-        """Return at most one finding of each kind: of the first input that is wrong."""
+        """Return at most one finding of each kind, of the first input that is wrong, and what lasts."""
         inputs = sample.inputs
         if inputs is None:
-            return []
+            return list(self._lasting.findings)
         if sample.step < self._step:
-            self._inputs = {}
+            self._inputs, self._lasting = {}, Lasting()
         self._step = sample.step
         found: dict[str, Finding] = {}
         for index, name in enumerate(inputs.names):
@@ -62,7 +63,7 @@ class InputDetector:
                 history.nonfinite += 1
             if finding is not None:
                 found.setdefault(finding.kind, finding)
-        return list(found.values())
+        return self._lasting.note(list(found.values()))
 
 
 class _InputHistory:
@@ -169,6 +170,12 @@ class _InputHistory:
         )
 
 
+def _counted(nan: float, inf: float) -> str:
+    """Write "1 NaN and 3 Inf elements", each only where there are some."""
+    parts = [f"{count:,.0f} {name}" for count, name in ((nan, "NaN"), (inf, "Inf")) if count]
+    return f"{' and '.join(parts)} element{'s' if nan + inf > 1 else ''}"
+
+
 def _nonfinite(sample: Sample, inputs: InputSample, index: int, *, is_usual: bool) -> Finding | None:
     """NaN, or Inf other than the -Inf of a mask."""
     nan, inf = float(inputs.nan_count[index]), float(inputs.inf_count[index])
@@ -185,8 +192,8 @@ def _nonfinite(sample: Sample, inputs: InputSample, index: int, *, is_usual: boo
         kind="nonfinite_input",
         severity=severity,
         subject=inputs.names[index],
-        message=f"Input {inputs.names[index]} holds {nan:.0f} NaN and {inf:.0f} infinite elements at step "
-        f"{sample.step}{'' if not is_harmless else ', though the loss is finite'} ({spell(value)})",
+        message=f"Input {inputs.names[index]!r} holds {_counted(nan, inf)} at step {sample.step}"
+        f"{'' if not is_harmless else ', though the loss is finite'}",
         value=value,
         threshold=None,
         affected=(inputs.names[index],),

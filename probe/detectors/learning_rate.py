@@ -64,6 +64,7 @@ class DecayedRateDetector:
     def _note(self, step: int, rate: float | None) -> None:
         if rate is None:
             return
+        rate = abs(rate)  # below 0 it goes uphill, and has an effect
         if rate > self._highest:
             self._highest, self._highest_at = rate, step
         if self._highest <= 0.0:

@@ -108,8 +108,10 @@ class NotUpdatedDetector:
         """
         rates = _rates(sample)
         may_rest = has_skipped or (rates and not any(rates))
-        had_backward = sizable.any() or (sample.loss is not None and _all_missing(sample))
-        if may_rest or self._has_moved.any() or not had_backward:
+        # A step that no backward of the model belongs to is one of an optimizer, which has learning rates.
+        is_stepped = bool(rates) and sample.scalars.get("samples", 0.0) > 0.0
+        is_due = sizable.any() or ((sample.loss is not None or is_stepped) and _all_missing(sample))
+        if may_rest or self._has_moved.any() or not is_due:
             return []
         self._idle_intervals += 1
         self._idle_steps += steps
@@ -117,14 +119,19 @@ class NotUpdatedDetector:
         if self._idle_intervals < MIN_INTERVALS or self._idle_steps < factor * self._patience:
             return []
         affected = np.flatnonzero(sizable) if sizable.any() else np.arange(len(sizable))
-        seen = f"{len(affected)} of {len(sizable)} have a gradient" if sizable.any() else "backward is called"
+        if sizable.any():
+            seen = f"although {len(affected)} of {len(sizable)} have a gradient"
+        elif sample.loss is not None:
+            seen = "although backward is called"
+        else:
+            seen = "for no gradient reaches any of them, although the optimizer steps"
         return [
             Finding(
                 kind="parameter_not_updated",
                 severity="warning",
                 subject=sample.parameter_names[int(affected[0])],
                 message=f"No parameter has changed in the {self._idle_steps} steps up to step {sample.step}, "
-                f"although {seen}",
+                f"{seen}",
                 value=0.0,
                 threshold=0.0,
                 baseline={"steps": float(self._idle_steps)},

@@ -26,6 +26,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Then at what this rank does alone: logging, saving, evaluating; and at other programs on its host.",
         "If it is always the same machine, compare its clock rates and temperatures with the others'.",
     ),
+    "late in backward": (
+        "The others wait for this rank in every step: what it loses, all lose.",
+        "Compare what it has to compute: longer sequences or more samples, and hooks or functions of your "
+        "own that do more in backward on this rank.",
+        "Then what it computes with: other programs on its host, fewer threads, lower clock rates, heat.",
+    ),
 }
 """What to do where the kind's own advice is about other things."""
 

@@ -111,3 +111,21 @@ class SampleDetector(Protocol):
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
         ...
+
+
+class Lasting:
+    """What two measurements in a row have found: it is taken to hold until the next one.
+
+    Attributes:
+        findings: of the newest measurement; empty where the one before had none.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self._was_found = False
+
+    def note(self, findings: list[Finding]) -> list[Finding]:
+        """Take what a measurement has found, and return it."""
+        self.findings = list(findings) if self._was_found else []
+        self._was_found = bool(findings)
+        return findings

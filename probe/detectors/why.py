@@ -7,16 +7,17 @@ cause: "loss 40x its median at step 812 <- gradient of 3 layers, blocks.4 first 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
-from .layers import LayerIndex
+from .jumps import BEFORE, Jump
+from .layers import LayerIndex, and_more, in_words
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -25,6 +26,11 @@ _LEAST_HISTORY: Final = 16
 _MADS: Final = 8.0
 _FACTOR: Final = 3.0
 """A value is out of its range above median + so many MADs of its logarithm, and so many times its median."""
+_JUMP_STEPS: Final = 32
+"""How long before the event a lasting jump may have begun."""
+_MOST_JUMPS: Final = 64
+_NEGLIGIBLE_SHARE: Final = 1e-5
+"""A layer whose norm is a smaller share of the model's holds rounding noise: its jumps mean nothing."""
 _NAMED: Final = 3
 _ORDER: Final = ("input", "loss", "gradient")
 _GAUSSIAN: Final = 1.4826
@@ -51,6 +57,15 @@ class _Steps:
     """(steps, layers)"""
 
 
+class _Told(NamedTuple):
+    """A jump, and the medians of its series before and after."""
+
+    jump: Jump
+    name: str
+    before: float
+    after: float
+
+
 class RecentSteps:
     """Loss and layers' gradient norms of the newest steps of one model."""
 
@@ -59,6 +74,7 @@ class RecentSteps:
         self._count = 0
         self._layers = LayerIndex()
         self._names: tuple[str, ...] = ()
+        self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""
@@ -68,6 +84,7 @@ class RecentSteps:
             one, steps, losses = observed, [observed.step], [observed.loss]
         if self._layers.update(one) or (self._held and steps[0] <= self._held[-1].numbers[-1]):
             self._held.clear()
+            self._jumps.clear()
             self._count = 0
         if isinstance(observed, ObservationBatch):
             norms = self._layers.batch_norms(observed.grad_norm, observed.missing)
@@ -94,7 +111,54 @@ class RecentSteps:
         first = max(_LEAST_HISTORY, count - _RECENT_STEPS)
         names = tuple(self._names[index] for index in self._layers.layers)
         moves = _moves(("loss",), numbers, losses[:, None], first, what="loss")
-        return in_order(moves + _moves(names, numbers, norms, first, what="gradient"))
+        moves += _moves(names, numbers, norms, first, what="gradient")
+        known = {(move.what, move.series): move.step for move in moves}
+        for jump in self._jumps:
+            if step - _JUMP_STEPS <= jump.step < known.get((jump.what, jump.series), step + 1):
+                moves.append(jump)
+        return in_order(moves)
+
+    def note_jumps(self, jumps: Sequence[Jump]) -> str | None:
+        """Take lasting jumps of the steps that were noted last; return what to say of them, if anything.
+
+        They count among what moved before an event, too.
+
+        Args:
+            jumps: as they were found; those of layers that hold rounding noise are dropped.
+        """
+        told = []
+        for jump in sorted(jumps, key=lambda jump: (jump.step, min(jump.series, 2), -jump.mads)):
+            levels = self._levels(jump)
+            if levels is None:
+                continue
+            before, after = levels
+            told.append(_Told(jump, self._series(jump), before, after))
+            if jump.series != 1 and before > 0.0:
+                what: Literal["loss", "gradient"] = "gradient" if jump.series else "loss"
+                self._jumps.append(Move(told[-1].name, jump.step, after / before, what))
+        return _in_words(told) if told else None
+
+    def _levels(self, jump: Jump) -> tuple[float, float] | None:
+        """Medians of a series before and after it has jumped; None where that means nothing."""
+        numbers = np.array([number for held in self._held for number in held.numbers])
+        norms = np.concatenate([held.norms for held in self._held]).astype(np.float64)
+        totals = np.sqrt(np.nansum(norms**2, axis=1))
+        losses = np.concatenate([held.losses for held in self._held])
+        values = (losses, totals, *norms.T)[jump.series]
+        known = np.isfinite(values)
+        before = np.flatnonzero(known & (numbers < jump.step))[-BEFORE:]
+        after = np.flatnonzero(known & (numbers >= jump.step) & (numbers <= jump.found))
+        if not len(before) or not len(after):
+            return None
+        level = float(np.median(values[after]))
+        if jump.series > 1 and not level > _NEGLIGIBLE_SHARE * float(np.median(totals[after])):
+            return None
+        return float(np.median(values[before])), level
+
+    def _series(self, jump: Jump) -> str:
+        if jump.series < 2:
+            return "loss"
+        return self._names[int(self._layers.layers[jump.series - 2])]
 
 
 def in_order(moves: Iterable[Move]) -> list[Move]:
@@ -130,6 +194,19 @@ def _moves(
         times = float(value / np.exp(median[column]))
         found.append(Move(names[column], steps[first + row], times, what))
     return found
+
+
+def _in_words(told: list[_Told]) -> str:
+    """Say what has jumped first, from where to where, and which layers with it."""
+    jump, name, before, after = told[0]
+    first = {0: "the loss", 1: "the norm of the whole gradient"}
+    layers = list(dict.fromkeys(other.name for other in told[1:] if other.jump.series > 1))
+    others = f", with the gradient of {in_words(layers[0])}{and_more(len(layers) - 1)}" if layers else ""
+    series = first.get(jump.series, f"the gradient norm of {in_words(name)}")
+    return (
+        f"{series} jumped at step {jump.step}, from {before:.4g} to {after:.4g} ({jump.mads:.3g} MADs)"
+        f"{others}, and stayed there up to step {jump.found}"
+    )
 
 
 def chain(moves: list[Move]) -> str | None:

@@ -44,6 +44,16 @@ class Part:
     """Whether the code that is to call it is none of the user's: a pooler that is not used is no mistake."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A module that the model calls and does not have: it gets gradients, and nothing updates it."""
+
+    type_name: str
+    where: str
+    """As in `Part`."""
+    parameters: int
+
+
 class WiringDetector:
     """Emits `parameter_not_updated`: a warning; information on unused parts of libraries and on backbones."""
 
@@ -55,6 +65,7 @@ class WiringDetector:
         self._parts: Sequence[Part] = ()
         self._orphans: tuple[str, ...] = ()
         self._orphans_are_backbone = False
+        self._strays: Sequence[Stray] = ()
         self._is_conditional = False
         self._told: frozenset[str] = frozenset()
         self._step = 0
@@ -71,7 +82,7 @@ class WiringDetector:
         """The parameters are these from now on; what was reached before counts."""
         self._names = names
         self._reached = np.array([name in self._ever_reached for name in names], dtype=np.bool_)
-        self._parts, self._orphans = (), ()
+        self._parts, self._orphans, self._strays = (), (), ()
         self.steps = self.idle_steps = self.empty_steps = 0
         self._told = frozenset()
 
@@ -98,6 +109,10 @@ class WiringDetector:
     def note_orphans(self, names: Sequence[str], *, are_backbone: bool) -> None:
         """These have gradients, are in no optimizer, and have not changed for the patience of steps."""
         self._orphans, self._orphans_are_backbone = tuple(names), are_backbone
+
+    def note_strays(self, strays: Sequence[Stray]) -> None:
+        """The model calls these, they get gradients, and they have not changed for the patience of steps."""
+        self._strays = strays
 
     def note_idle(self, step: int, count: int) -> None:
         """So many steps had a backward and no update; there is an optimizer, which never made a step."""
@@ -146,15 +161,19 @@ class WiringDetector:
         late = [part for part in self._parts if self._is_late(part)]
         if late:
             return [self._unreached(late)]
-        return [self._orphaned()] if self._orphans else []
+        if self._orphans:
+            return [self._orphaned()]
+        return [self._strayed()] if self._strays else []
 
     def _known(self) -> frozenset[str]:
         """What is found now, by name."""
-        if not (self._parts or self._orphans or self.idle_steps or self.empty_steps):
+        if not (self._parts or self._orphans or self._strays or self.idle_steps or self.empty_steps):
             return frozenset()
         parts = [part.name for part in self._parts if self._is_late(part)]
         whole = ["cleared"] * self._is_cleared + ["never stepped"] * self._never_steps
-        return frozenset([*parts, *self._orphans, *whole])
+        return frozenset(
+            [*parts, *self._orphans, *whole, *(f"stray {stray.where}" for stray in self._strays)]
+        )
 
     @property
     def _is_cleared(self) -> bool:
@@ -201,6 +220,22 @@ class WiringDetector:
             steps=self.steps,
             affected=names,
             value=float(len(names)),
+        )
+
+    def _strayed(self) -> Finding:
+        first, count = self._strays[0], sum(stray.parameters for stray in self._strays)
+        others = len(self._strays) - 1
+        more = f" and {others} more" if others else ""
+        where = f", called at {first.where}," if first.where else ""
+        return self._finding(
+            subject=first.type_name,
+            severity="warning",
+            message=f"{first.type_name}{more}{where} {'are' if others else 'is'} no part of the model, and "
+            f"no optimizer has {'them' if others else 'it'}: {_parameters(count)} got gradients and did not "
+            f"change in the {self.steps} steps up to step {self._step} (in a plain list or dictionary?)",
+            steps=self.steps,
+            affected=(),
+            value=float(count),
         )
 
     def _never_stepped(self) -> tuple[str, int]:

@@ -47,7 +47,11 @@ class ZeroGradientDetector:
         self._alive: Counts = np.zeros(0, dtype=np.int64)
         self._zero: Counts = np.zeros(0, dtype=np.int64)
         self._observed = self._live = 0
-        self._comes_and_goes = False
+        self._comes_and_goes = self._is_excused = False
+
+    def excuse(self) -> None:
+        """A term of the loss has the weight 0: what never had a gradient may well be what feeds it."""
+        self._is_excused = True
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return at most one finding: all layers that have been zero for too long."""
@@ -150,7 +154,8 @@ class ZeroGradientDetector:
             by_chance = np.ceil(LOG_CHANCE / -np.log1p(-share))
         allowed = np.maximum(options.zero_steps + RUN_FACTOR * self._longest, by_chance)
         waiting = LIVE_FACTOR * options.zero_steps if is_live else NEVER_FACTOR * options.warmup_steps
-        return np.where(self._alive > 0, allowed, max(options.zero_steps, waiting))
+        never = math.inf if self._is_excused else max(options.zero_steps, waiting)
+        return np.where(self._alive > 0, allowed, never)
 
     def _finding(self, observation: Observation, late: npt.NDArray[np.intp]) -> Finding:
         names = tuple(self._index.name(observation, int(row)) for row in late)

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import itertools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -83,6 +83,15 @@ class HeldArguments:
         kwargs = {name: _rebuild(held, name, tensors) for name, held in self._kwargs.items()}
         return args, kwargs, tensors
 
+    def differ_from(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments gets other tensors; False where that cannot be told."""
+        try:
+            mine = self.again()[2]
+            others = HeldArguments(tuple(args), kwargs).again()[2]
+        except ReplayError:
+            return False
+        return mine.keys() != others.keys() or any(_differ(mine[name], others[name]) for name in mine)
+
     def tensor(self, name: str) -> HeldTensor | None:
         """What is held of the tensor argument that `again` calls `name`."""
         found: dict[str, HeldTensor] = {}
@@ -133,6 +142,19 @@ def _rebuild(held: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         leaves = [_rebuild(leaf, f"{name}[{i}]", tensors) for i, leaf in enumerate(held.leaves)]
         return pytree.tree_unflatten(leaves, held.spec)
     return held
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    if (one.shape, one.dtype, one.device, one.layout) != (
+        other.shape,
+        other.dtype,
+        other.device,
+        other.layout,
+    ):
+        return True
+    if one.layout is not torch.strided:
+        return False
+    return not bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _collect_held(held: Any, name: str, into: dict[str, HeldTensor]) -> None:

@@ -75,6 +75,7 @@ class RootCapture:
         loss_finding: what is certain about a non-finite loss.
         backwards: how often backward was called while this was the newest call.
         is_inside_compiled: whether what was called is a compiled module around the root.
+        on_return: to be called when the forward has returned, where somebody waits for it.
         starts_from_one: whether the newest backward did, and not from gradients that the script gave.
     """
 
@@ -90,6 +91,7 @@ class RootCapture:
     backwards = 0
     is_inside_compiled = False
     starts_from_one = True
+    on_return: Callable[[], None] | None = None
     _losses: Sequence[HeldOutput] | None = None
     _call_site: Sequence[RawFrame] = ()
     _backward_site: Sequence[RawFrame] = ()
@@ -141,8 +143,12 @@ class RootCapture:
         """
         if self._watch is not None:
             self._watch.after_call()
-        if self.declined:
-            return
+        if not self.declined:
+            self._hold(output)
+        if self.on_return is not None:
+            self.on_return()
+
+    def _hold(self, output: Any) -> None:
         tensors = find_outputs(output)
         self.output_count = len(tensors)
         self.outputs = hold_outputs(tensors)

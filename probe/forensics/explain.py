@@ -44,6 +44,8 @@ class Explanation:
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
     modules: tuple[str, ...] = ()
+    is_in_loss: bool = False
+    """Whether it began between the model's outputs and the loss, or may have."""
     call: int | None = None
     """Position of the call that it is about, or that its loss was made of."""
 
@@ -123,7 +125,7 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
     note = detail.notes[verdict.record]
     origin = Origin(
         phase="backward" if note.backward else "forward",
-        op=_op_name(note),
+        op=op_name(note),
         module=note.place.module,
         stage=stage,
     )
@@ -142,7 +144,8 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
     )
 
 
-def _op_name(note: OpNote) -> str:
+def op_name(note: OpNote) -> str:
+    """What an origin calls an op, or the node of one in backward."""
     if note.node is None:
         return note.place.op
     if note.in_hook is not None:
@@ -196,16 +199,17 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     if (fault := step.loss_fault(position)) is not None:
         return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
     if step.is_by_lines:
-        return Explanation(reason=_NOT_ONE_OP, backward=backward)
+        return Explanation(reason=_NOT_ONE_OP, backward=backward, is_in_loss=True)
     finding = _finding(step, position, is_alone=len(together) == 1)
     if not finding.is_proven and not all(step.outputs_of(call).is_complete for call in together):
-        return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward)
+        return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward, is_in_loss=True)
     if finding.op is None or not all(step.outputs_of(call).is_finite for call in together):
         # What came out of a later call of the same backward was good: it need not have been the loss.
         reason = _IN_LOSS if finding.is_closed else _NOT_BY_OUTPUTS
         reason = reason if position == together[-1] else _BETWEEN
         details = finding.note or ", ".join(finding.candidates)
-        return Explanation(reason=f"{reason} ({details})" if details else reason, backward=backward)
+        reason = f"{reason} ({details})" if details else reason
+        return Explanation(reason=reason, backward=backward, is_in_loss=True)
     return Explanation(
         origin=Origin(phase="loss", op=finding.op, module=None, stage=stage),
         reason=f"{_IN_LOSS}; {finding.note}" if finding.note else _IN_LOSS,
@@ -226,7 +230,7 @@ def _from_loss_fault(fault: LossFault, site: list[RawFrame], *, stage: str, reas
     module = note.place.module
     return Explanation(
         origin=Origin(
-            phase="loss" if module is None else phase, op=_op_name(note), module=module, stage=stage
+            phase="loss" if module is None else phase, op=op_name(note), module=module, stage=stage
         ),
         reason=reason if module is None else "",
         operands=note.operands,

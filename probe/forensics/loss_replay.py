@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from .. import torch_private
 from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import RootCapture
@@ -25,7 +26,7 @@ from .modules import ModuleTracker, refuse_what_needs_all_ranks
 from .origin import descendants, find_origin
 from .outputs import compare_outputs
 from .recorder import DetailRecorder, OpNote
-from .rerun import ambient, autocast_off, gradients_of
+from .rerun import ambient, autocast_off, gradients_of, set_generators
 from .sources import StateKey, changed_state, look_at_state, name_sources
 
 _MAX_MODULES: Final = 32
@@ -137,7 +138,7 @@ class LossReplay:
             raise ReplayError(first.declined or "the capture was never finished")
         state = first.state._replace(autocast=()) if self._code.enters_blocks else first.state
         namespace = dict(self._code.namespace)
-        watching = self._tracker.watching([capture.root for capture in self._captures])
+        watching = self._tracker.watching([capture.root for capture in self._captures], self._as_in_the_step)
         with ambient(state), self._tracker.running(), watching as returned, mode:
             exec(self._code.code, namespace)  # noqa: S102 - the script's own lines, as they ran before
         loss = namespace[RESULT]
@@ -150,6 +151,19 @@ class LossReplay:
             if check.difference:
                 raise ReplayError(check.difference)
         return loss
+
+    def _as_in_the_step(self, call: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Give a call what it got in the step: its line may draw it, `model(torch.randn(8, 4))`."""
+        held = self._captures[call].arguments if call < len(self._captures) else None
+        state = self._captures[call].state if held is not None else None
+        if held is None or state is None:
+            return args, kwargs
+        with torch_private.own_operations():
+            if not held.differ_from(args, kwargs):
+                return args, kwargs
+            args, kwargs, _ = held.again()
+        set_generators(state)
+        return args, kwargs
 
     def _send_back(self, loss: Tensor, mode: GuardedMode) -> list[Tensor | None]:
         """Backward through loss and model; nothing accumulates."""

@@ -17,6 +17,7 @@ from torch import nn
 from .. import torch_private
 from ..errors import ReplayError
 
+Prepare = Callable[[int, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
 _WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 _NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
@@ -48,7 +49,7 @@ class ModuleTracker:
                 self._names.setdefault(id(module), clean_name(name))
         self._stack: list[str | None] = []
         self._thread = threading.get_ident()
-        self._watched: tuple[frozenset[int], list[Any]] | None = None
+        self._watched: tuple[frozenset[int], list[Any], Prepare] | None = None
 
     def name_of(self, module: nn.Module) -> str | None:
         """Qualified name of a module; None for one that no root contains."""
@@ -71,13 +72,17 @@ class ModuleTracker:
             self._stack = before
 
     @contextmanager
-    def watching(self, modules: Iterable[nn.Module]) -> Iterator[list[Any]]:
+    def watching(self, modules: Iterable[nn.Module], prepare: Prepare) -> Iterator[list[Any]]:
         """Collect what outermost calls of some modules return, in their order; inside `running`.
 
         Those without gradients are left out, as they are where steps are captured.
+
+        Args:
+            modules: whose calls are meant.
+            prepare: gets the number of a call and its arguments, and returns those to call with.
         """
         returned: list[Any] = []
-        self._watched = frozenset(map(id, modules)), returned
+        self._watched = frozenset(map(id, modules)), returned, prepare
         try:
             yield returned
         finally:
@@ -91,14 +96,18 @@ class ModuleTracker:
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 # Its own forward may talk to the other ranks, and prepares for a backward that averages.
                 return module.module(*args, **kwargs)
-            stack, has_graph = self._stack, torch.is_grad_enabled()
+            stack, watched = self._stack, self._watched
+            if watched is not None and (stack or id(module) not in watched[0] or not torch.is_grad_enabled()):
+                watched = None
+            if watched is not None:
+                args, kwargs = watched[2](len(watched[1]), args, kwargs)
             stack.append(self._names.get(id(module), self.current))
             try:
                 result = original(module, *args, **kwargs)
             finally:
                 stack.pop()
-            if self._watched is not None and not stack and id(module) in self._watched[0] and has_graph:
-                self._watched[1].append(result)
+            if watched is not None:
+                watched[1].append(result)
             return result
 
         return call

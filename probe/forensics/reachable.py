@@ -111,10 +111,23 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
     """Return the frames from `frame` outwards, innermost first, without the probe's and torch's."""
     frames: list[FrameType] = []
     while frame is not None and len(frames) < _MAX_FRAMES:
-        if not frame.f_code.co_filename.startswith(_FOLDERS):
+        if is_of_user(frame):
             frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame is neither the probe's nor torch's."""
+    return not frame.f_code.co_filename.startswith(_FOLDERS)
+
+
+def function_variables(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a function's frame, or of a module's, which is not kept alive by it."""
+    local = frame.f_locals
+    found = dict(local)
+    _let_go(frame, local)
+    return found
 
 
 def traceback_frames(trace: TracebackType | None) -> list[FrameType]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,15 +18,14 @@ from torch import Tensor
 from .. import torch_private
 from ..errors import ReplayError
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
-from .modules import ModuleTracker
 from .origin import Cause, Kinds, Record, Source
 from .outputs import NOT_RESTORED
-from .stacks import RawFrame, inner_torch_removed, outer_torch_removed, raw_stack
+from .stacks import RawFrame, inner_own_removed, inner_torch_removed, outer_torch_removed, raw_stack
 from .values import classify, has_nonfinite_constant, summarise
 
 _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
 """In-place ops that do not read what they replace."""
-_MAX_FRAMES: Final = 200
+MAX_FRAMES: Final = 200
 _MAX_SUMMARIES: Final = 256
 _WENT_ANOTHER_WAY: Final = (
     f"a second replay of the same step went another way than the first: its forward depends on {NOT_RESTORED}"
@@ -60,6 +59,39 @@ class OpNote:
     """Of a derivative that the program asked for with `create_graph`, in forward or loss: where it did."""
 
 
+class RunningModule(Protocol):
+    """Knows which module is running."""
+
+    @property
+    def current(self) -> str | None:
+        """Name of the innermost running module that has one; None outside of every module."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op that is about to run."""
+
+    index: int
+    """Its number: time."""
+    info: OpInfo
+    call: Any
+    """Function, positional and keyword arguments."""
+    inputs: list[Tensor]
+    node: Any
+    """The autograd node whose derivative it belongs to; None outside of derivatives."""
+    own: Place | None
+    """Where it runs; None for an op of a derivative that has no graph."""
+
+
+class Read(NamedTuple):
+    """What an op read that is bad, and what it read in words where that is wanted."""
+
+    causes: tuple[Cause, ...]
+    operands: tuple[str, ...]
+    is_wanted: bool
+
+
 @dataclass(slots=True)
 class _Memory:
     """Who wrote which storage last, as far as it matters."""
@@ -74,7 +106,7 @@ def _is_run_by_the_engine(frames: Sequence[RawFrame]) -> bool:
     return not frames or torch_private.is_engine(frames[-1][0])
 
 
-def _of_the_call(node: Any, place: Place | None) -> Place | None:
+def of_the_call(node: Any, place: Place | None) -> Place | None:
     """Of a user's own function not the op inside of its forward that came first, but the call of it."""
     forward = torch_private.forward_code(node)
     if place is None or forward is None:
@@ -124,6 +156,10 @@ class _Places:
         nested = torch_private.graph_task_id() != self.outer_task
         if nested and (recomputed := self._recomputed.get(number)) is not None:
             return recomputed
+        return self.of_number(number)
+
+    def of_number(self, number: int) -> Place | None:
+        """Like `of_node`, by the number and outside of a backward."""
         made, derived = self._made.get(number), self._derived.get(number)
         # Both, where derivatives run on autograd's own threads: which of them made the node is not known.
         return made or derived if made is None or derived is None else None
@@ -138,7 +174,7 @@ class DetailRecorder(GuardedMode):
         deadline_s: float,
         writable: Iterable[Tensor],
         bad: Mapping[int, str],
-        tracker: ModuleTracker,
+        tracker: RunningModule,
         outermost: frozenset[CodeType],
         intended: Sequence[str] = (),
     ) -> None:
@@ -197,37 +233,48 @@ class DetailRecorder(GuardedMode):
             out = func(*args, **kwargs)
             self._forget_rewritten(info, out, inputs)
             return out
+        op = Op(index, info, call, inputs, node, own)
         if self._bad[index] != info.name:
             raise ReplayError(_WENT_ANOTHER_WAY)
-        causes = self._causes_read(info, call, inputs)
+        # Before the op runs: an in-place one overwrites its operands.
+        read = self._read(op)
+        out = func(*args, **kwargs)
+        self._forget_rewritten(info, out, inputs)
+        if not self._record(op, read, out) and not self._read_garbage(inputs):
+            raise ReplayError(_WENT_ANOTHER_WAY)
+        return out
+
+    def _read(self, op: Op) -> Read:
+        """Look at what an op with a bad output reads. Synchronises."""
+        causes = self._causes_read(op.info, op.call, op.inputs)
         seen = Kinds.NONE
         for cause in causes:
             seen |= cause.kinds
-        # Before the op runs: an in-place one overwrites its operands.
         passed_on = seen & Kinds.NAN and any(cause.producer is not None for cause in causes)
         wanted = not passed_on and len(self.notes) < _MAX_SUMMARIES
-        operands = [f"input {i}: {summarise(tensor)}" for i, tensor in enumerate(inputs)] if wanted else []
-        out = func(*args, **kwargs)
-        self._forget_rewritten(info, out, inputs)
-        kinds = Kinds.NONE
+        operands = [f"input {i}: {summarise(tensor)}" for i, tensor in enumerate(op.inputs) if wanted]
+        return Read(causes, tuple(operands), wanted)
+
+    def _record(self, op: Op, read: Read, out: Any) -> Kinds:
+        """Record an op with a bad output, and return what that holds. Synchronises."""
+        index, (_, args, kwargs) = op.index, op.call
+        kinds, operands = Kinds.NONE, list(read.operands)
         for position, tensor in enumerate(tensors_in((out,))):
             kinds |= classify(tensor)
             if key := torch_private.storage_key(tensor):
                 self._memory.writers[key] = index
-            if wanted:
+            if read.is_wanted:
                 operands.append(f"output {position}: {summarise(tensor)}")
-        if not kinds and not self._read_garbage(inputs):
-            raise ReplayError(_WENT_ANOTHER_WAY)
-        self.notes[index] = note = self._note(info, node, own, operands)
+        self.notes[index] = note = self._note(op, operands)
         self.records[index] = Record(
             index=index,
             kinds=kinds,
-            inputs=causes,
+            inputs=read.causes,
             constant=has_nonfinite_constant(args, kwargs),
-            is_intended=own is not None and self._is_intended(note.place),
-            op=info.name,
+            is_intended=op.own is not None and self._is_intended(note.place),
+            op=op.info.name,
         )
-        return out
+        return kinds
 
     def _is_intended(self, place: Place) -> bool:
         names = (place.op, place.module or "")
@@ -239,7 +286,7 @@ class DetailRecorder(GuardedMode):
     def _forward_place(self, info: OpInfo, node: Any, inputs: list[Tensor]) -> Place:
         """Note where a forward op runs, for the autograd nodes that it makes."""
         module, frames = self._tracker.current, self._frames()
-        asking = None if node is None else _of_the_call(node, self._places.of_node(node))
+        asking = None if node is None else of_the_call(node, self._places.of_node(node))
         if node is not None and _is_run_by_the_engine(frames):
             place = asking or Place(op=info.name, module=None, frames=())
             self._places.note_derived(place)
@@ -255,11 +302,10 @@ class DetailRecorder(GuardedMode):
         return place
 
     def _frames(self) -> tuple[RawFrame, ...]:
-        # From outside of `__torch_dispatch__`, `observe` and the one that asks.
-        return tuple(raw_stack(sys._getframe(4), limit=_MAX_FRAMES, stop=self._outermost))
+        return tuple(inner_own_removed(raw_stack(sys._getframe(1), limit=MAX_FRAMES, stop=self._outermost)))
 
-    def _note(self, info: OpInfo, node: Any, own: Place | None, operands: list[str]) -> OpNote:
-        frames = self._frames()
+    def _note(self, op: Op, operands: list[str]) -> OpNote:
+        frames, info, node, own = self._frames(), op.info, op.node, op.own
         if own is not None and node is not None and _is_run_by_the_engine(frames):
             name = torch_private.node_name(node)
             return OpNote(
@@ -272,7 +318,7 @@ class DetailRecorder(GuardedMode):
         may_run_python = nested or torch_private.is_custom_node(node)
         in_hook = not may_run_python and bool(outer_torch_removed(list(frames)))
         return OpNote(
-            place=_of_the_call(node, self._places.of_node(node))
+            place=of_the_call(node, self._places.of_node(node))
             or Place(op=info.name, module=None, frames=()),
             backward=True,
             node=torch_private.node_name(node),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import Tensor, nn
 
@@ -61,6 +61,10 @@ class Replay:
     """Modules the values went on to, then parameters whose gradients are bad, each in order."""
     micro_step: int | None = None
     """Number of the backward, from 0, that `origin` was found in, where the step has several."""
+    may_be_loss: bool = False
+    """Whether it may have begun between the model's outputs and the loss, where there is no origin."""
+    is_seen: bool = False
+    """Whether the origin was seen in the step itself, and nothing was replayed."""
     duration_s: float
 
 
@@ -115,51 +119,81 @@ def locate_origin(
         intended: names of modules and ops, ``*`` allowed, whose infinities are meant, as those of masks are.
     """
     started = time.monotonic()
-    _replaying.add(threading.get_ident())
-    fidelity: Fidelity = "declined"
-    bad: list[str] = []
-    micro_step: int | None = None
-    try:
+
+    def make_again() -> StepReplay:
         _check_captures(captures, parameter_stamp)
+        return StepReplay(
+            root,
+            captures,
+            parameters=parameters,
+            loss=loss,
+            loss_code=loss_code,
+            deadline_s=started + limit_s,
+            intended=intended,
+        )
+
+    with unnoticed():
+        outcome = _attempt(make_again, parameters, gradients, loss=loss, stage=stage)
+    return outcome.as_replay(time.monotonic() - started)
+
+
+class _Outcome(NamedTuple):
+    """How a replay ended."""
+
+    fidelity: Fidelity
+    found: Explanation
+    micro_step: int | None = None
+    bad: Sequence[str] = ()
+    """Parameters whose gradients are non-finite."""
+
+    def as_replay(self, duration_s: float) -> Replay:
+        found = self.found
+        return Replay(
+            fidelity=self.fidelity,
+            origin=found.origin,
+            reason=found.reason,
+            operands=found.operands,
+            value_kind=found.value_kind,
+            forward=found.forward,
+            backward=found.backward,
+            propagated_to=list(dict.fromkeys([*found.modules, *self.bad]))[:_MAX_NAMES],
+            micro_step=None if found.origin is None else self.micro_step,
+            may_be_loss=found.origin is None and found.is_in_loss,
+            duration_s=duration_s,
+        )
+
+
+def _attempt(
+    make_again: Callable[[], StepReplay],
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor | None],
+    *,
+    loss: Tensor | None,
+    stage: str,
+) -> _Outcome:
+    """Replay a step and explain it; what goes wrong in there is the reason that no origin is named."""
+    fidelity: Fidelity = "declined"
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            step = StepReplay(
-                root,
-                captures,
-                parameters=parameters,
-                loss=loss,
-                loss_code=loss_code,
-                deadline_s=started + limit_s,
-                intended=intended,
-            )
+            step = make_again()
             # What a frozen parameter holds is of an earlier step.
             trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
             fidelity, difference = _compare(step, trained, is_reduced=stage == "reduced")
             if difference:
-                raise ReplayError(difference)
+                clears_loss = step.outputs_were_bad or difference in (_COMPILED_ONLY, _FROM_ANOTHER_RANK)
+                found = Explanation(reason=difference, is_in_loss=not clears_loss)
+                return _Outcome(fidelity, found)
             found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
             micro_step = None if found.call is None else step.micro_step_of(found.call)
             bad = [name for name, value in gradients.items() if value is not None and classify(value)]
+            return _Outcome(fidelity, found, micro_step, bad)
     except ReplayError as error:
-        found = Explanation(reason=str(error))
+        return _Outcome(fidelity, Explanation(reason=str(error), is_in_loss=True))
     # The user's forward runs in there, and may raise anything at all.
     except Exception as error:  # noqa: BLE001
-        fidelity = "declined"
-        found = Explanation(reason=f"the replay failed with {type(error).__name__}: {error}"[:1000])
-    finally:
-        _replaying.discard(threading.get_ident())
-    return Replay(
-        fidelity=fidelity,
-        origin=found.origin,
-        reason=found.reason,
-        operands=found.operands,
-        value_kind=found.value_kind,
-        forward=found.forward,
-        backward=found.backward,
-        propagated_to=list(dict.fromkeys([*found.modules, *bad]))[:_MAX_NAMES],
-        micro_step=None if found.origin is None else micro_step,
-        duration_s=time.monotonic() - started,
-    )
+        reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
+        return _Outcome("declined", Explanation(reason=reason, is_in_loss=True))
 
 
 def _compare(

@@ -182,12 +182,7 @@ def _accumulate(
 @contextmanager
 def ambient(state: CallState) -> Iterator[None]:
     """The generators, autocast and grad mode of the captured call."""
-    torch.set_rng_state(state.rng_cpu)
-    if state.rng_cuda is not None:
-        torch.cuda.set_rng_state(state.rng_cuda[1], state.rng_cuda[0])
-    if state.rng_python is not None:
-        random.setstate(state.rng_python)
-    set_numpy_state(state.rng_numpy)
+    set_generators(state)
     # Weight casts cached by an autocast region of the user's still hang on the real graph.
     torch.clear_autocast_cache()
     try:
@@ -200,6 +195,16 @@ def ambient(state: CallState) -> Iterator[None]:
             yield
     finally:
         torch.clear_autocast_cache()
+
+
+def set_generators(state: CallState) -> None:
+    """Put the random generators where they were at the captured call."""
+    torch.set_rng_state(state.rng_cpu)
+    if state.rng_cuda is not None:
+        torch.cuda.set_rng_state(state.rng_cuda[1], state.rng_cuda[0])
+    if state.rng_python is not None:
+        random.setstate(state.rng_python)
+    set_numpy_state(state.rng_numpy)
 
 
 @contextmanager

@@ -88,6 +88,14 @@ def inner_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
     return raw[:end] or raw
 
 
+def inner_own_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop the probe's frames at the inner end."""
+    end = len(raw)
+    while end and raw[end - 1][0].co_filename.startswith(_OWN):
+        end -= 1
+    return raw[:end]
+
+
 def outer_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
     """Drop torch's frames at the outer end: the engine that calls a backward function."""
     start = 0

@@ -27,6 +27,7 @@ def is_checkable(tensor: Tensor) -> bool:
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout == torch.strided
+        and not tensor.is_nested
         and tensor.dtype not in _NARROW
         and tensor.device.type != "meta"
         and tensor.numel() > 0

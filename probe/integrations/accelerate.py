@@ -16,10 +16,11 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
 from .. import session
 from ..guard import Guard
+from ..hooks import listen_to_steps
 
 
 def watch(
@@ -103,16 +104,9 @@ class AcceleratedRun:
         tracker = _Tracker(self)
         self._accelerator.trackers.append(tracker)
         self._undo.append(lambda: self._drop(tracker))
-        # Weakly: torch holds the hook, and through it the accelerator would hold the model for ever.
-        mine = weakref.WeakMethod(self._after_step)
-
-        def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if (method := mine()) is not None:
-                method(optimizer)
-
-        handle = register_optimizer_step_post_hook(after_step)
-        weakref.finalize(self, handle.remove).atexit = False
-        self._undo.append(handle.remove)
+        stop = listen_to_steps(_Steps(self))
+        weakref.finalize(self, stop).atexit = False
+        self._undo.append(stop)
 
     def _drop(self, tracker: _Tracker) -> None:
         # A new list: the accelerator may be going through this one to end its trackers.
@@ -124,10 +118,13 @@ class AcceleratedRun:
             self._undo.pop()()
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        if not self.run.active:
-            self._detach()
-        elif optimizer is self._first:
+        if optimizer is not self._first:
+            # Another thread's, perhaps: nothing of this run is touched there.
+            return
+        if self.run.active:
             self._guard.run("progress", self._log_progress)
+        else:
+            self._detach()
 
     def _log_progress(self) -> None:
         self._steps += 1
@@ -140,6 +137,25 @@ class AcceleratedRun:
         # The session sees every step's own loss: a mean under that name must not take its place.
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float | Tensor)}
         self.run.log(**{"logged_loss" if name == "loss" else name: value for name, value in numbers.items()})
+
+
+class _Steps:
+    """Tells a run of the steps of its first optimizer, on whatever thread they are made.
+
+    Weakly: who listens is held, and through the accelerator the model would be held for ever.
+    """
+
+    def __init__(self, run: AcceleratedRun) -> None:
+        self._after_step = weakref.WeakMethod(run._after_step)
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Nothing is asked of a step that begins."""
+
+    def after(self, optimizer: Optimizer) -> None:
+        """A step has been made."""
+        after_step = self._after_step()
+        if after_step is not None:
+            after_step(optimizer)
 
 
 class _Tracker(GeneralTracker):  # type: ignore[misc]  # optional: not followed

@@ -1,7 +1,8 @@
 """Attaches a session to each model that an optimizer updates, at the model's first training forward.
 
 That is the earliest moment at which a model is complete (moved, wrapped, compiled, its rank known) and its
-step still whole. Made by `attach.py` for the script's first optimizer; runs on the threads that train.
+step still whole; where an optimizer evaluates a closure it is the closure's first call (`closures.py`).
+Made by `attach.py` for the script's first optimizer; runs on the threads that train.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 from .. import torch_private
 from ..layout import unwrap
 from ..root_calls import root_calls
+from .closures import FirstClosures
 from .owners import find_holders, parameters_of, variable_name
 from .sessions import Launch, SessionStarter
 from .tracebacks import hide_own_frames_of_uncaught
@@ -38,6 +40,7 @@ class Attacher:
         """Of the waiting optimizers' parameters; None when they have yet to be looked for."""
         self._scout: int | None = None
         self._calls = 0
+        self._closures = FirstClosures(self)
         self._trains_by_hand = self._has_failed = False
         hide_own_frames_of_uncaught()
 
@@ -56,6 +59,10 @@ class Attacher:
             # The session is told of the very call that began it.
             return root_calls.dispatch(call, root, args, kwargs)
         return call(root, *args, **kwargs)
+
+    def before_closure(self, optimizer: Optimizer) -> bool:
+        """An optimizer's step is about to evaluate its closure; whether a session began."""
+        return bool(self._guarded(self._consider_optimizer, optimizer))
 
     def before_backward(self, tensors: Any) -> bool:
         """A loss is about to be sent back; whether a session began, which wants to hear of it."""
@@ -97,6 +104,16 @@ class Attacher:
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(reached)
 
+    def _consider_optimizer(self, optimizer: Optimizer) -> bool:
+        """Attach to what an optimizer updates, if it waits for that."""
+        optimizers = self._live_optimizers()
+        if not any(other is optimizer for other in optimizers):
+            return False
+        wanted = set(map(id, parameters_of(optimizer)))
+        holders = [item for item in self._find_holders(optimizers) if _is_trainable(item)]
+        held = [item for item in holders if not wanted.isdisjoint(map(id, item.parameters()))]
+        return self._attach_all(held)
+
     def _live_optimizers(self) -> list[Optimizer]:
         optimizers = [optimizer for reference in self._waiting if (optimizer := reference()) is not None]
         return [optimizer for optimizer in optimizers if parameters_of(optimizer)]
@@ -125,12 +142,14 @@ class Attacher:
     def _look(self) -> None:
         if self._scout is None and not self._has_failed:
             self._scout = root_calls.add_scout(self)
+            self._closures.install()
 
     def _stop_looking(self) -> None:
         self._waiting = []
         if self._scout is not None:
             scout, self._scout = self._scout, None
             root_calls.remove(scout)
+            self._closures.remove()
 
     def _guarded(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The script must run whatever is wrong with us: after a failure nothing more is tried."""

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-DEAD_AFTER = 20
+DEAD_AFTER = 10
 """Sampled steps in a row with no element other than 0."""
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
+from .. import torch_private
 from ..detectors.base import Finding
+from ..hooks import listen_to_steps
 from ..session import Probe, running_sessions
 from .kept_state import versions
+from .update_skip import parameters_of
 
 _logger = logging.getLogger("probe.recovery")
 _counts: weakref.WeakKeyDictionary[Probe, Counter[str]] = weakref.WeakKeyDictionary()
@@ -23,49 +27,78 @@ _LEVELS: Final = {"critical": logging.ERROR, "warning": logging.WARNING, "info":
 
 
 def session_of(optimizer: Optimizer | None) -> Probe | None:
-    """The running session that an optimizer belongs to; without an optimizer, the only one there is."""
-    sessions = running_sessions()
+    """The running session that an optimizer belongs to; without one, the only one of this thread."""
     if optimizer is not None:
-        return next((session for session in sessions if session._is_updated_by(optimizer)), None)
-    return sessions[0] if len(sessions) == 1 else None
+        return next((each for each in running_sessions() if each._is_updated_by(optimizer)), None)
+    here = [session for session in running_sessions() if session._is_of_this_thread()]
+    return here[0] if len(here) == 1 else None
+
+
+def known_parameters(optimizer: Optimizer | None) -> Iterable[Tensor]:
+    """Those of an optimizer; without one, of the only model that is watched on this thread, if any."""
+    if optimizer is not None:
+        return parameters_of(optimizer)
+    session = session_of(None)
+    model = None if session is None else session._watched_model()
+    return () if model is None else model.parameters()
 
 
 def tell(session: Probe | None, finding: Finding) -> None:
     """Write an event to its session; without one, a line in the log.
 
-    Actions of a session are numbered: several may fall into one step, and each is an event of its own.
+    What comes again under one name is numbered: several may fall into one step, each an event of its own.
     """
     if session is None:
         _logger.log(_LEVELS[finding.severity], "nanscope: %s", finding.message)
         return
-    if finding.kind == "recovery":
-        counts = _counts.setdefault(session, Counter())
-        counts[finding.subject] += 1
-        finding = dataclasses.replace(finding, subject=f"{finding.subject} {counts[finding.subject]}")
+    counts = _counts.setdefault(session, Counter())
+    counts[finding.subject] += 1
+    count = counts[finding.subject]
+    if finding.kind == "recovery" or count > 1:
+        finding = dataclasses.replace(finding, subject=f"{finding.subject} {count}")
     session._record_finding(finding)
 
 
 class UpdateWatch:
-    """Whether any optimizer has written to its parameters since the block was entered."""
+    """Whether anybody on this thread has updated parameters since the block was entered.
 
-    def __init__(self) -> None:
+    Args:
+        parameters: that are looked at in any case: no hook tells of a compiled optimizer.step, or of an
+            update by hand.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         self._before: list[tuple[Optimizer, Mapping[int, object]]] = []
+        self._thread = threading.get_ident()
+        self._known = list(parameters)
+        self._versions = [torch_private.version_of(parameter) for parameter in self._known]
 
     def __enter__(self) -> UpdateWatch:
-        self._handle = register_optimizer_step_pre_hook(self._note)
+        self._end = listen_to_steps(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.remove()
+        self._end()
 
-    def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or any(known is optimizer for known, _ in self._before):
-            return
-        self._before.append((optimizer, versions(optimizer)))
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Remember what an optimizer's parameters are before the first step that it makes."""
+        if self._is_ours(optimizer) and not any(known is optimizer for known, _ in self._before):
+            self._before.append((optimizer, versions(parameters_of(optimizer))))
+
+    def after(self, optimizer: Optimizer) -> None:
+        """Nothing is asked of what a step has done before the block ends."""
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
+        if threading.get_ident() == self._thread:
+            return True
+        # Of a model on a device the backward runs on a thread of autograd's, the same one for all threads.
+        return torch_private.in_backward() and not all(p.is_cpu for p in parameters_of(optimizer))
 
     @property
     def has_begun(self) -> bool:
-        """Whether parameters are others than before their optimizer's step."""
-        return any(versions(optimizer) != before for optimizer, before in self._before)
+        """Whether parameters are others than before."""
+        if self._versions != [torch_private.version_of(parameter) for parameter in self._known]:
+            return True
+        return any(versions(parameters_of(one)) != before for one, before in self._before)

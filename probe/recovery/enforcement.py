@@ -20,6 +20,7 @@ from ..forensics.stacks import capture_stack
 from ..guard import Guard
 from ..incidents import IncidentReporter
 from ..input_sample import argument_names
+from ..layout import unwrap
 from ..wire import Event, Severity
 from .policies import InputPolicy, OutputPolicy, Policy
 from .tensor_conditions import Violation, apply_policy, describe_violations, lasting_violations
@@ -64,7 +65,8 @@ class Enforcement:
         side = self._inputs
         if side is None or not side.is_due():
             return args, kwargs
-        names = [*argument_names(called, len(args)), *kwargs]
+        # What wraps a model takes any arguments; the names are those of its own forward.
+        names = [*argument_names(unwrap(called), len(args)), *kwargs]
         named = list(zip(names, (*args, *kwargs.values()), strict=True))
         checked = self._guard.run(_PART, side.check, named, step)
         if checked is None:

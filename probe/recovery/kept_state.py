@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,8 @@ class GoodState:
 
     step: int
     tensors: dict[str, Tensor]
-    states: list[Restore]
+    states: dict[int, Restore]
+    """By the identity of an optimizer, which its function holds."""
     generators: list[Restore] = field(default_factory=list)
 
     def restore(self, model: nn.Module) -> None:
@@ -123,8 +124,14 @@ class GoodState:
             raise ValueError("the model's parameters or buffers have other names or shapes than then")
         for name, tensor in now.items():
             tensor.detach().copy_(self.tensors[name])
-        for restore in (*self.states, *self.generators):
+        for restore in (*self.states.values(), *self.generators):
             restore()
+
+    def add(self, optimizer: Optimizer, *, on_host: bool) -> None:
+        """Copy the state of an optimizer that makes its first update since, if it is such a one."""
+        if id(optimizer) not in self.states:
+            with torch_private.own_operations():
+                self.states[id(optimizer)] = _keep_state_of(optimizer, on_host=on_host)
 
 
 def keep_good_state(
@@ -139,7 +146,7 @@ def keep_good_state(
     return GoodState(
         step=step,
         tensors={name: _copy_of(t, on_host=on_host) for name, t in _named_tensors(model).items()},
-        states=[_keep_state_of(optimizer, on_host=on_host) for optimizer in optimizers],
+        states={id(optimizer): _keep_state_of(optimizer, on_host=on_host) for optimizer in optimizers},
         generators=_keep_generators() if with_generators else [],
     )
 
@@ -173,10 +180,6 @@ def _keep_generators() -> list[Restore]:
     return kept
 
 
-def versions(optimizer: Optimizer) -> Mapping[int, tuple[int | None, int]]:
+def versions(parameters: Iterable[Tensor]) -> Mapping[int, tuple[int | None, int]]:
     """Return what changes when a parameter is written to: in-place version and address, by identity."""
-    return {
-        id(p): (torch_private.version_of(p), p.data_ptr())
-        for group in optimizer.param_groups
-        for p in group["params"]
-    }
+    return {id(p): (torch_private.version_of(p), p.data_ptr()) for p in parameters}

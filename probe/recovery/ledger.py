@@ -35,7 +35,11 @@ class Ledger:
         self.is_closed = False
         self._options, self._incidents = options, incidents
         self._in_a_row = 0
+        self._newest: int | None = None
+        """The newest step that was recovered."""
         self._declined: set[str] = set()
+        self._said: dict[str, tuple[int, str]] = {}
+        """The newest event of each subject: its step and its text."""
 
     def note_good_step(self) -> None:
         """A step needed nothing: the row is broken."""
@@ -45,6 +49,9 @@ class Ledger:
         """Whether one more step may be recovered; says so once, with a critical event, when none may."""
         if self.is_closed:
             return False
+        if step == self._newest:
+            # Another backward of the same step (adversaries): not half of it.
+            return True
         options = self._options
         if self.count >= options.most:
             limit = f"{options.most} steps of this run were recovered (most={options.most})"
@@ -65,8 +72,10 @@ class Ledger:
 
     def note_action(self, action: str, message: str, step: int) -> None:
         """An action was taken at a step."""
-        self.count += 1
-        self._in_a_row += 1
+        if step != self._newest:
+            self.count += 1
+            self._in_a_row += 1
+            self._newest = step
         message = f"{message} Recovered steps so far: {self.count} of at most {self._options.most}."
         self._write(
             action,
@@ -77,12 +86,18 @@ class Ledger:
             threshold=float(self._options.most),
         )
 
-    def note_declined(self, reason: str, step: int) -> None:
-        """Nothing was done although it was asked for; said once a reason."""
+    def note_declined(self, reason: str, step: int, *, what: str = "Step {step} is not recovered") -> None:
+        """Nothing was done although it was asked for; said once a reason.
+
+        Args:
+            reason: why, as the rest of a sentence that `what` begins.
+            step: number of the step.
+            what: is not done.
+        """
         if reason in self._declined:
             return
         self._declined.add(reason)
-        message = f"Step {step} is not recovered: {reason}. Said once; the update is made as it comes."
+        message = f"{what.format(step=step)}: {reason}. Said once; updates are made as they come."
         self._write("declined", "warning", message, step, value=None, threshold=None)
 
     def _write(
@@ -95,11 +110,15 @@ class Ledger:
         value: float | None,
         threshold: float | None,
     ) -> None:
+        # An id is made of step and subject: a second text replaces the first one, so it has to hold it.
+        said_at, said = self._said.get(subject, (step, ""))
+        text = f"{said} {message}" if said and said_at == step else message
+        self._said[subject] = (step, text)
         finding = Finding(
             kind="recovery",
             severity=severity,
             subject=subject,
-            message=message,
+            message=text,
             value=value,
             threshold=threshold,
         )

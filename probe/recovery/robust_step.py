@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..detectors.base import Finding
 from ..failure_texts import is_out_of_memory
-from .attempts import UpdateWatch, session_of, tell
+from .attempts import UpdateWatch, known_parameters, session_of, tell
 from .memory_release import release_after
 from .options import Strategy
 from .other_ranks import has_other_ranks
@@ -34,7 +35,9 @@ def robust_training_step(
     A lack of memory is `torch.OutOfMemoryError`, `MemoryError` or the RuntimeError of torch's CPU allocator.
     The frames of the exception are released, garbage is collected, CUDA's cached memory given back and the
     gradients set to None. Every other exception is raised on untouched, unless `recovery_strategy` returns
-    True for it. An attempt in which an optimizer has already written to its parameters is not repeated.
+    True for it. An attempt in which an optimizer has already written to its parameters is not repeated; of a
+    compiled `optimizer.step`, and of an update by hand, that is seen where `optimizer` is given or a session
+    watches the model.
     With several ranks nothing is repeated or skipped: the others would wait for this one.
 
     Each attempt that was recovered from is an event of kind `recovery` of the session that watches the model
@@ -43,7 +46,8 @@ def robust_training_step(
     Args:
         step_function: forward, backward and update of one batch.
         *args: for it.
-        optimizer: whose gradients are set to None after a failure; those of the session by default.
+        optimizer: whose parameters are looked at, and whose gradients are set to None after a failure; those
+            of the session by default.
         retries: how often the step is tried again, at most.
         on_out_of_memory: what follows when no retry is left: "skip" returns `skipped`, "raise" raises on.
         recovery_strategy: `recovery_strategy(error, context) -> bool`, asked at every exception (after a lack
@@ -61,7 +65,7 @@ def robust_training_step(
     """
     _check(step_function, retries, on_out_of_memory, recovery_strategy)
     for attempt in range(retries + 1):
-        with UpdateWatch() as updates:
+        with UpdateWatch(known_parameters(optimizer)) as updates:
             try:
                 return step_function(*args, **kwargs)
             except Exception as error:
@@ -142,13 +146,15 @@ def _may_go_on(
 def _settle(failure: _Failure) -> None:
     """Set the gradients to None and tell what was done."""
     session = session_of(failure.optimizer)
-    optimizers = [failure.optimizer] if failure.optimizer is not None else []
-    if not optimizers and session is not None:
-        optimizers = session._optimizers()
-    for optimizer in optimizers:
-        optimizer.zero_grad(set_to_none=True)
+    cleared: list[Optimizer | nn.Module] = [] if failure.optimizer is None else [failure.optimizer]
+    if not cleared and session is not None:
+        # Of an optimizer that has made no step yet a session does not know.
+        model = session._watched_model()
+        cleared = [*session._optimizers(), *([] if model is None else [model])]
+    for owner in cleared:
+        owner.zero_grad(set_to_none=True)
     why = "ran out of memory" if failure.is_out_of_memory else "failed"
-    done = "memory is released and gradients are cleared" if optimizers else "memory is released"
+    done = "memory is released and gradients are cleared" if cleared else "memory is released"
     if failure.is_last:
         following = "the batch is skipped"
     else:

@@ -13,17 +13,25 @@ from torch import nn
 from ..detectors.base import Finding
 from ..errors import PolicyError
 from ..failure_texts import is_out_of_memory
+from ..input_sample import argument_names
+from ..layout import unwrap
 from ..session import Probe, running_session
 from .attempts import tell
 from .batch_halves import first_dimension, joined, rows_of
 from .enforcement import kind_of
 from .memory_release import release_after
+from .other_ranks import talks_to_other_ranks
 from .policies import InputPolicy, OutputPolicy, Policy
 from .robust_step import check_retries
 from .tensor_conditions import apply_policy, describe_violations, lasting_violations
 
 _INPUT: Final = InputPolicy("raise")
 _OUTPUT: Final = OutputPolicy("raise", min_std=None)
+_WAITING: Final = (
+    "the model's forward talks to other ranks (DistributedDataParallel, FSDP, tensor parallel), which would "
+    "wait for the calls that they make no more. Give the module inside DistributedDataParallel, or smaller "
+    "batches on all ranks"
+)
 
 
 def safe_inference(
@@ -38,9 +46,10 @@ def safe_inference(
     """Call a model without gradients and in evaluation mode, and return what it returns.
 
     Inputs and outputs are held to the policies; by default they must hold no NaN and no Inf. On a lack of
-    memory what can be released is, and the call is tried again; with `split_batch`, in halves. A device is
-    waited for only where a policy says so. Each retry is an event of kind `recovery` of the session that
-    watches the model (without one, a line in the log). The training flags of the modules are as before.
+    memory what can be released is, and the call is tried again; with `split_batch`, in halves; not where the
+    forward talks to other ranks, which would wait. A device is waited for only where a policy says so. Each
+    retry, and each policy that is broken, is an event of the session that watches the model (without one, a
+    line in the log, or what is raised). The training flags of the modules are as before.
 
     Args:
         model: called as `model(inputs)`; with a tuple `model(*inputs)`, with a mapping `model(**inputs)`.
@@ -60,7 +69,8 @@ def safe_inference(
     check_retries(retries)
     call = _Call(model, running_session(model), retries, split_batch)
     args, kwargs = _arguments(inputs)
-    named = [(f"args[{index}]", value) for index, value in enumerate(args)] + list(kwargs.items())
+    names = [*argument_names(unwrap(model), len(args)), *kwargs]
+    named = list(zip(names, (*args, *kwargs.values()), strict=True))
     values = call.held_to(input_policy, "input", named)
     args, kwargs = values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
     if split_batch:
@@ -88,6 +98,9 @@ class _Call:
                 if not is_out_of_memory(error) or used >= self.retries or rows < 2:
                     raise
                 text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                if talks_to_other_ranks(self.model):
+                    self._tell("declined", f"{text}; not tried again: {_WAITING}", used)
+                    raise
                 release_after(error)
             if self.splits:
                 self._tell("split", f"{text}; the batch of {rows} rows is halved", used)
@@ -108,18 +121,20 @@ class _Call:
         if found:
             message = f"{side.capitalize()} policy broken in safe_inference: {describe_violations(found)}"
             lasting = lasting_violations(policy, found)
+            worst, is_mended = (lasting or found)[0], policy.action == "recover" and not lasting
+            finding = Finding(
+                kind="recovery" if is_mended else kind_of(worst, side),
+                severity="critical" if lasting else "warning",
+                subject=side if is_mended else f"policy: {worst.name}",
+                message=message + (": mended copies take their place" if is_mended else ""),
+                value=worst.value,
+                threshold=worst.threshold,
+            )
+            if self.session is not None or not lasting:
+                # Without a session it is for the exception to say it.
+                tell(self.session, finding)
             if lasting:
                 raise PolicyError(message)
-            is_mended = policy.action == "recover"
-            finding = Finding(
-                kind="recovery" if is_mended else kind_of(found[0], side),
-                severity="warning",
-                subject=side if is_mended else f"policy: {found[0].name}",
-                message=message + (": mended copies take their place" if is_mended else ""),
-                value=found[0].value,
-                threshold=found[0].threshold,
-            )
-            tell(self.session, finding)
         return checked
 
     def _tell(self, subject: str, what: str, used: int) -> None:

@@ -12,14 +12,9 @@ _LOOK_S: Final = 0.2
 
 
 class PauseGate:
-    """Where the training thread waits.
+    """Where the training thread waits."""
 
-    Args:
-        limit_s: after so many seconds it goes on by itself.
-    """
-
-    def __init__(self, *, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self) -> None:
         self._go_on = threading.Event()
         self._by = ""
         self._is_shut = False
@@ -35,12 +30,15 @@ class PauseGate:
         self._go_on.clear()
         self._is_shut = True
 
-    def wait(self) -> str:
+    def wait(self, limit_s: float) -> str:
         """Wait; return who let it go on: what `open` was given, or "the time limit".
 
         A Ctrl-C ends it as it ends any wait. Signs of life go on, so that a pause is no hang.
+
+        Args:
+            limit_s: after so many seconds it goes on by itself.
         """
-        until_s = time.monotonic() + self._limit_s
+        until_s = time.monotonic() + limit_s
         try:
             while not self._go_on.wait(min(_LOOK_S, max(until_s - time.monotonic(), 0.0))):
                 pulse.beats += 1

@@ -29,6 +29,7 @@ from .episode import RuleEpisode
 from .options import MAX_NAME, MAX_WATCHPOINTS, WatchpointOptions
 from .pause import PauseGate
 from .quantities import NameIndex, StepNumbers, check_pattern
+from .ranks_pause import within_timeouts
 from .snapshots import SnapshotWriter
 from .step_view import StepView
 from .user_rule import RuleFunction, UserRule
@@ -77,9 +78,11 @@ class RuleBook:
         self._ended: list[RuleEpisode] = []
         """Of rules that were removed in the middle of an event."""
         self._index = NameIndex()
-        self._gate = PauseGate(limit_s=config.pause_limit_s)
+        self._gate = PauseGate()
+        self._pause_limit_s = config.pause_limit_s
         self._snapshots = SnapshotWriter(recorder.folder.parent)
-        self._pause_for: Event | None = None
+        self._pause_for: tuple[Event, float] | None = None
+        """What the pause is for, and after how many seconds it ends by itself."""
         self._is_ending = False
 
     # -- from any thread
@@ -199,9 +202,9 @@ class RuleBook:
 
     def hold(self) -> None:
         """Wait, because a watchpoint asked for it: until somebody resumes, or the limit is reached."""
-        event, self._pause_for, self.wants_pause = self._pause_for, None, False
-        if event is not None and not self._is_ending:
-            self._guard.run("pause", self._hold, event)
+        pause, self._pause_for, self.wants_pause = self._pause_for, None, False
+        if pause is not None and not self._is_ending:
+            self._guard.run("pause", self._hold, *pause)
 
     def close(self, step: int, now: float) -> None:
         """End the events that are open."""
@@ -233,15 +236,16 @@ class RuleBook:
         measured: MeasuredStep,
         evidence: _Evidence | None,
     ) -> None:
-        verdict = watchpoint.observe(numbers)
-        if not verdict.is_judged:
-            return
+        verdict = watchpoint.observe(numbers, _step_s(measured))
 
         def begin(finding: Finding) -> Event:
             return self._begin(watchpoint, finding, measured, evidence)
 
-        self._write(watchpoint.episode.update(measured.step, measured.time, verdict.finding, begin))
-        if watchpoint.is_over:
+        if verdict.is_judged:
+            self._write(watchpoint.episode.update(measured.step, measured.time, verdict.finding, begin))
+        if watchpoint.dropped is not None:
+            self._drop("Watchpoint", watchpoint.options.name, "judged", watchpoint.dropped, measured)
+        elif watchpoint.is_over:
             self.remove(watchpoint.options.name)
 
     def _begin(
@@ -269,18 +273,21 @@ class RuleBook:
     def _ask_for_pause(self, event: Event, *, is_before_update: bool) -> Event:
         if self._is_ending:
             return _with_line(event, "Not paused: the session ends with this step.")
-        if not self._with_ranks and has_other_ranks():
-            return _with_line(
-                event,
-                "Not paused: other ranks would wait for this one until their collectives time out. With "
-                "watch(pause_ranks=True) it is paused all the same.",
-            )
+        limit_s, until = self._pause_limit_s, ""
+        if has_other_ranks():
+            if not self._with_ranks:
+                return _with_line(
+                    event,
+                    "Not paused: other ranks would wait for this one until their collectives time out. With "
+                    "watch(pause_ranks=True) it is paused all the same.",
+                )
+            limit_s, until = within_timeouts(limit_s)
         where = "before the update" if is_before_update else "after the update"
-        event = _with_line(event, f"Paused {where}: run.resume() or `dashboard resume` lets it go on.")
-        self._pause_for, self.wants_pause = event, True
+        event = _with_line(event, f"Paused {where}: run.resume() or `dashboard resume` lets it go on.{until}")
+        self._pause_for, self.wants_pause = (event, limit_s), True
         return event
 
-    def _hold(self, cause: Event) -> None:
+    def _hold(self, cause: Event, limit_s: float) -> None:
         # Shut first: who is told of the pause may answer at once.
         self._gate.shut()
         if self._is_ending:
@@ -290,7 +297,7 @@ class RuleBook:
         self._incidents.write(event)
         by = "an exception"
         try:
-            by = self._gate.wait()
+            by = self._gate.wait(limit_s)
         finally:
             waited_ns = time.perf_counter_ns() - started_ns
             self._meters.leave_out(waited_ns)
@@ -314,12 +321,12 @@ class RuleBook:
     def _call_rules(self, measured: MeasuredStep) -> None:
         self._index.follow(measured.layout)
         view = StepView(measured, self._index)
-        step_s = None if measured.taken is None else measured.taken.step_ns / 1e9
+        step_s = _step_s(measured)
         for rule in self._rules:
             finding = rule.observe(view, step_s, self._guard)
             self._write(rule.episode.update(measured.step, measured.time, finding, self._starter(measured)))
             if rule.dropped is not None:
-                self._drop(rule, measured)
+                self._drop("Rule", rule.name, "called", rule.dropped, measured)
 
     def _starter(self, measured: MeasuredStep) -> Callable[[Finding], Event]:
         def begin(finding: Finding) -> Event:
@@ -331,13 +338,13 @@ class RuleBook:
 
         return begin
 
-    def _drop(self, rule: UserRule, measured: MeasuredStep) -> None:
-        self.remove(rule.name)
+    def _drop(self, what: str, name: str, done: str, why: str, measured: MeasuredStep) -> None:
+        self.remove(name)
         finding = Finding(
             kind="custom",
             severity="warning",
-            subject=f"dropped: {rule.name}",
-            message=f"Rule {rule.name} is not called any more from step {measured.step} on: {rule.dropped}",
+            subject=f"dropped: {name}",
+            message=f"{what} {name} is not {done} any more from step {measured.step} on: {why}",
             value=None,
             threshold=None,
         )
@@ -355,6 +362,10 @@ class RuleBook:
         for event in events:
             if event.ended or event.count > 1:
                 self._incidents.write(event, is_new=False)
+
+
+def _step_s(measured: MeasuredStep) -> float | None:
+    return None if measured.taken is None else measured.taken.step_ns / 1e9
 
 
 def _with_line(event: Event, line: str) -> Event:

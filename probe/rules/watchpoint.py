@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..detectors.base import Finding
+from .call_times import CallTimes
 from .compiled import Witness, compile_condition
 from .episode import RuleEpisode
 from .grammar import HISTORY_STEPS, Quantity, compared_with_history, quantities
@@ -36,6 +38,7 @@ class Watchpoint:
         is_late: whether it can be judged only after the step's update.
         episode: its events.
         history_bytes: of its histories, once `measure` was told of the matches.
+        dropped: why it is judged no more; None while it is.
     """
 
     def __init__(self, options: WatchpointOptions) -> None:
@@ -45,6 +48,8 @@ class Watchpoint:
         self.is_late = any(quantity.is_late for quantity in self.quantities)
         self._compared = tuple(compared_with_history(condition))
         self.history_bytes = 0
+        self.dropped: str | None = None
+        self._times = CallTimes()
         self._judge = compile_condition(condition)
         self.episode = RuleEpisode(cooldown_steps=options.cooldown_steps)
 
@@ -55,10 +60,17 @@ class Watchpoint:
         ]
         self.history_bytes = sum(rows) * HISTORY_STEPS * 8
 
-    def observe(self, numbers: StepNumbers) -> Verdict:
-        """Judge a step."""
+    def observe(self, numbers: StepNumbers, step_s: float | None) -> Verdict:
+        """Judge a step; `dropped` says afterwards whether that was the last time.
+
+        Args:
+            numbers: of the step.
+            step_s: seconds that the step took, where they are known.
+        """
+        started_s = time.perf_counter()
         with np.errstate(all="ignore"):
             outcome = self._judge(numbers)
+        self.dropped = self._times.add(time.perf_counter() - started_s, step_s)
         finding = self._finding(outcome.witness, numbers.step) if outcome.truth else None
         return Verdict(outcome.truth is not None, finding)
 

@@ -211,6 +211,13 @@ def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path) -> None:
     assert losses_of(both.journal) == pytest.approx(both.printed_losses)
 
 
+def test_closure_that_is_evaluated_several_times_is_one_step_from_the_first_on(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "lbfgs.py"))
+    assert [frame.step for frame in both.journal.frames] == list(range(6))
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+    assert both.journal.layouts[0].model == "model"
+
+
 def test_updates_by_hand_are_recorded_from_the_second_step(tmp_path: Path) -> None:
     both = run_both(tmp_path / "work", str(SCRIPTS / "by_hand.py"))
     recorded = losses_of(both.journal)

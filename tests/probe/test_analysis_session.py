@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,6 +190,33 @@ def test_region_of_a_session_becomes_a_series_and_an_error_an_event(model: nn.Se
     assert not {row.path for row in probe.get_debug_summary().regions} & {"batch", "batch/inner"}
 
 
+def test_summary_of_a_session_has_the_anomalies_of_its_run(model: nn.Sequential) -> None:
+    optimizer = sgd(model)
+    run = probe.watch(model, optimizer, mode="warn", replay=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(6):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 6)).sum() * (1.0 if step < 4 else math.nan)).backward()
+            optimizer.step()
+            if step == 3:
+                clean = run.get_debug_summary().recorded
+        found = run.get_debug_summary()
+    run.close()
+    # The newest step is still open for what may be logged.
+    assert clean is not None and (clean.total_steps, clean.total_anomalies, clean.history) == (3, 0, ())
+    recorded = found.recorded
+    assert recorded is not None and recorded.mode == run.mode == "warn"
+    kinds = {"nonfinite_loss": 1, "nonfinite_parameter": 1}
+    assert (recorded.total_steps, recorded.event_counts) == (5, kinds)
+    assert recorded.steps_found == kinds | {"nonfinite_loss": 2}
+    assert recorded.rates["nonfinite_loss"] == 2 / 5
+    assert [event["step"] for event in recorded.history] == [4, 5]
+    assert recorded.step_time_max_s is not None
+    assert json.loads(json.dumps(found.to_dict()))["recorded"]["total_anomalies"] == 2
+    assert "2 anomalies" in str(found)
+
+
 def test_monitoring_in_a_session_counts_without_logging_twice(
     model: nn.Sequential, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,4 +328,5 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     only_functions |= {"RuleResult", "StepView"}  # what rules get and give
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}
     only_functions |= {"robust_training_step", "safe_inference"}  # they take any model
+    only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
     assert names - only_methods == set(probe.__all__) - only_functions

@@ -9,6 +9,7 @@ from journals import read_journal
 from replayed_step import batch
 
 import probe
+from probe.bundle.batches import load_batches
 from probe.bundle.reproduce import read_bundle, reproduce
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
@@ -69,6 +70,19 @@ def test_exception_of_a_forward_leaves_a_bundle_that_raises_it(spool):
     _, (bundle,) = bundles_of(spool)
     assert again(bundle).has_raised
     assert not list(bundle.parent.glob(".*"))
+
+
+def test_exception_after_a_forward_leaves_the_inputs_of_its_step(spool):
+    model, optimizer, run = session()
+    given = batch(6, 4)
+    with pytest.raises(IndexError), run:
+        train(model, optimizer)
+        output = model(given)
+        torch.nn.functional.cross_entropy(output.reshape(1, -1), torch.tensor([10_000]))
+    _, (bundle,) = bundles_of(spool)
+    done = again(bundle)
+    assert (done.is_exact, done.outputs.identical, done.gradients) == (True, 1, 0)
+    assert torch.equal(load_batches(bundle)[-1].args[0], given)
 
 
 def test_exception_elsewhere_leaves_its_statistics(spool):

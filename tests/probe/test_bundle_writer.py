@@ -244,7 +244,8 @@ def test_place_where_no_folder_can_be_is_said(bundles, step):
     [
         ("", "no bundle's description"),
         ("{", "no bundle's description"),
-        ('{"version": 2}', "version 2; this nanscope reads version 1"),
+        ('{"version": 2}', "version 2, which a newer nanscope has written; this nanscope reads version 1"),
+        ('{"version": 0}', "version 0, which an older nanscope has written; this nanscope reads version 1"),
         ('{"version": 1}', "missing required field"),
         ("[" * 100_000, "no bundle's description"),
     ],

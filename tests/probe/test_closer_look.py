@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import probe
 from probe.closer_look import STEPS, CloserLook
 from probe.levels import Settings
+from probe.wire import Event
 
 BASIC = Settings()
 
@@ -76,3 +78,38 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
     assert gradients == [step for step in closer if step % 2 == 0]
     spike = next(event for event in journal.events if event.kind == "loss_spike")
     assert "\nWhat moved, the first last: gradients of " in spike.message
+
+
+def train_with_offset(folder: Path, level: str) -> list[Event]:
+    """Events of 300 steps; from step 200 on a constant that is no alarm is added to the loss."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with probe.watch(model, optimizer, spool=folder, connect="", overhead_limit=0.0, level=level):
+        for step in range(300):
+            inputs = torch.randn(512, 8)
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            (loss + (3.5 if step >= 200 else 0.0)).backward()
+            optimizer.step()
+    (run,) = folder.iterdir()
+    return read_journal(run).events
+
+
+def test_a_lasting_jump_of_the_loss_brings_a_closer_look_and_no_alarm(tmp_path: Path) -> None:
+    events = train_with_offset(tmp_path, "basic")
+    assert [(event.kind, event.severity) for event in events] == [("level_changed", "info")] * 2
+    reason = events[0].message.removeprefix(f"Level advanced for {STEPS} steps, for a closer look: ")
+    said = re.fullmatch(
+        r"the loss jumped at step 200, from (\S+) to (\S+) \((\S+) MADs\), and stayed there up to step (\d+)",
+        reason,
+    )
+    assert said is not None, reason
+    before, after, mads, found = (float(number) for number in said.groups())
+    assert 3.0 < after - before < 4.0
+    assert mads > 7.0
+    assert 200 < found < 205 <= events[0].step
+
+
+def test_a_jump_is_not_told_of_where_no_look_can_begin(tmp_path: Path) -> None:
+    assert train_with_offset(tmp_path, "advanced") == []

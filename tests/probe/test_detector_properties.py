@@ -16,6 +16,7 @@ from probe.detectors.activation_values import DegenerateOutputDetector
 from probe.detectors.activations import DeadUnitDetector, SaturationDetector
 from probe.detectors.bank import DetectorBank
 from probe.detectors.convergence import PlateauDetector
+from probe.detectors.jumps import Jump
 from probe.detectors.memory import GrowthDetector, LeakJudge
 from probe.detectors.overfitting import OverfittingDetector
 from probe.detectors.updates import UpdateRatioDetector
@@ -43,14 +44,24 @@ def batch_of(losses: Floats, norms: Floats, first: int = 0) -> ObservationBatch:
     )
 
 
-def alarms(losses: Floats, norms: Floats) -> list[tuple[int, str]]:
-    """(step, kind) of everything that a fresh bank finds."""
-    bank, found = DetectorBank(DetectorThresholds()), []
+def judge(losses: Floats, norms: Floats) -> tuple[list[tuple[int, str]], list[Jump]]:
+    """(step, kind) of everything that a fresh bank finds, and its suspicions."""
+    bank, found, jumps = DetectorBank(DetectorThresholds()), [], []
     for start in range(0, len(losses), BATCH):
         part = slice(start, start + BATCH)
         for index, findings in bank.observe_batch(batch_of(losses[part], norms[part], start)):
             found += [(start + index, finding.kind) for finding in findings]
-    return found
+        jumps += bank.take_jumps()
+    return found, jumps
+
+
+def alarms(losses: Floats, norms: Floats) -> list[tuple[int, str]]:
+    """(step, kind) of everything that a fresh bank finds."""
+    return judge(losses, norms)[0]
+
+
+def mad(values: Floats) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 def steady(steps: int) -> Floats:
@@ -64,14 +75,28 @@ def steady(steps: int) -> Floats:
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_of_the_loss_alarms_at_most_once_in_ten_thousand_steps(noise: str, level: float) -> None:
     losses = level + NOISES[noise](np.random.default_rng(1), STEPS)
-    assert len(alarms(losses, steady(STEPS))) <= 1
+    found, jumps = judge(losses, steady(STEPS))
+    assert len(found) <= 1
+    assert len(jumps) <= 1
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_of_a_falling_loss_and_of_eight_layers_is_suspicious_at_most_once(noise: str) -> None:
+    random, steps = np.random.default_rng(7), np.arange(STEPS)
+    fall = 0.3 + 5.0 * np.exp(-steps / 800.0) + 0.5 * np.exp(-steps / 4000.0)
+    losses = fall * (1.0 + 0.05 * NOISES[noise](random, STEPS))
+    logs = np.stack([NOISES[noise](random, STEPS) for _ in range(8)], axis=1)
+    norms = np.geomspace(0.01, 3.0, 8) * np.exp((0.1 * logs).clip(-30.0, 30.0))
+    assert len(judge(losses, norms)[1]) <= 1
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_of_gradients_alarms_at_most_once_in_ten_thousand_steps(noise: str) -> None:
     random = np.random.default_rng(2)
     draws = np.stack([NOISES[noise](random, STEPS) for _ in range(LAYERS)], axis=1)
-    assert len(alarms(np.ones(STEPS), steady(STEPS) * (np.abs(1.0 + 0.3 * draws) + 1e-2))) <= 1
+    found, jumps = judge(np.ones(STEPS), steady(STEPS) * (np.abs(1.0 + 0.3 * draws) + 1e-2))
+    assert len(found) <= 1
+    assert len(jumps) <= 1
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -168,6 +193,25 @@ def test_step_of_the_loss_is_found_at_once(seed: int, at: int, mads: float) -> N
 @given(seed=st.integers(0, 10**6), at=st.integers(40, 250), factor=st.floats(400.0, 1e9))
 def test_step_of_a_gradient_is_found_at_once(seed: int, at: int, factor: float) -> None:
     assert (at, "gradient_explosion") in alarms(*shaken(seed, at, gradient=factor))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), at=st.integers(128, 250), what=st.sampled_from(["loss", "layer", "all"]))
+def test_lasting_step_of_eight_mads_is_suspicious_within_five_steps(seed: int, at: int, what: str) -> None:
+    """Far below the limits of an alarm: a loss 1.3 times as high, a gradient 3 times."""
+    random = np.random.default_rng(seed)
+    losses = np.exp(0.05 * random.standard_normal(at + 5))
+    logs = 0.2 * random.standard_normal((at + 5, LAYERS))
+    if what == "loss":
+        losses[at:] += 8.0 * mad(losses[at - 128 : at])
+    elif what == "layer":
+        logs[at:, 2] += 8.0 * mad(logs[at - 128 : at, 2])
+    else:
+        logs[at:] += 8.0 * 0.2 * 0.6745
+    found, jumps = judge(losses, steady(at + 5) * np.exp(logs))
+    series = {"loss": {0}, "layer": {4}, "all": {1, 2, 3, 4, 5}}[what]
+    assert series <= {jump.series for jump in jumps if at <= jump.found}
+    assert not found
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

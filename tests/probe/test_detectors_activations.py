@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,17 @@ def test_nonfinite_activation_of_padding_that_is_masked_later_is_information() -
         NonFiniteActivationDetector(), steps_of([counted(1.0, mean=NAN)] * 3, total_grad_norm=1.0)
     )
     assert {severity for _, severity, _ in places(found)} == {"info"}
+
+
+def test_nonfinite_activation_of_two_measurements_lasts_until_the_next_one() -> None:
+    columns = [counted(), counted(1.0, mean=NAN), counted(1.0, mean=NAN), counted()]
+    samples = [
+        replace(sample, step=10 * sample.step + ahead, modules=None if ahead else sample.modules)
+        for sample in steps_of(columns)
+        for ahead in range(3)
+    ]
+    found = found_by(NonFiniteActivationDetector(), samples)
+    assert [step for step, *_ in places(found)] == [10, 20, 21, 22]
 
 
 def test_masks_of_minus_infinity_are_silent() -> None:

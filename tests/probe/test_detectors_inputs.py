@@ -178,3 +178,18 @@ BLANK_AT_TIMES = {
 @pytest.mark.parametrize("name", BLANK_AT_TIMES)
 def test_inputs_that_hold_one_number_at_times_are_silent(name: str) -> None:
     assert alarms(held(BLANK_AT_TIMES[name])) == []
+
+
+def test_nan_of_two_measurements_lasts_until_the_next_one_and_of_one_does_not() -> None:
+    random = np.random.default_rng(0)
+    measured = sized(3.0 + 0.1 * random.random(61))
+    bad = {20, 40, 50}
+    samples = []
+    for sample in measured:
+        assert sample.inputs is not None
+        if sample.step % 10:
+            sample = replace(sample, inputs=None)
+        elif sample.step in bad:
+            sample = replace(sample, inputs=replace(sample.inputs, nan_count=np.ones(1)))
+        samples.append(sample)
+    assert [step for step, *_ in alarms(samples)] == [20, 40, *range(50, 60)]

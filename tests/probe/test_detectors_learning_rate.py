@@ -27,6 +27,11 @@ def found(steps: Sequence[Observation]) -> list[tuple[int, Finding]]:
     return [(step.step, finding) for step in steps for finding in detector.observe(step)]
 
 
+def test_learning_rate_below_0_has_not_decayed() -> None:
+    """It goes uphill: the loss tells of that."""
+    assert found(run([0.02] * 60 + [-0.01] * 120)) == []
+
+
 def test_decay_at_every_step_instead_of_every_epoch_is_found() -> None:
     """0.9 ** n is below 1e-4 from n = 88 on; fifty steps of that are at n = 137."""
     step, finding = found(run([0.1 * 0.9**n for n in range(200)]))[0]

@@ -94,6 +94,21 @@ def test_not_updated_model_whose_gradients_are_cleared_before_they_are_seen_is_f
     assert found[0] == (50, "warning", NAMES[0])
 
 
+def test_not_updated_model_whose_optimizer_steps_without_any_gradient_is_found() -> None:
+    """A loss that was made anew (`torch.tensor(loss.item(), requires_grad=True)`) has no way back."""
+    none = np.ones(4, dtype=np.bool_)
+    steps = walk(80, moves=lambda step: [False] * 4, ratio=False)
+    scalars = {"lr": 0.1, "samples": 8.0}
+    cut_off = [
+        replace(sample, missing=none, grad_norm=np.zeros(4), loss=None, scalars=scalars) for sample in steps
+    ]
+    (step, finding), *_ = find(cut_off, NotUpdatedDetector(OPTIONS))
+    assert (step, finding.severity) == (50, "warning")
+    assert "no gradient" in finding.message
+    for healthy in ({**scalars, "lr": 0.0}, {"lr": 0.1}):  # at rest; no forward that could be trained
+        assert stuck(replace(sample, scalars=healthy) for sample in cut_off) == []
+
+
 def test_not_updated_model_that_is_only_called_is_silent() -> None:
     steps = walk(80, moves=lambda step: [False] * 4, ratio=False, rates={})
     assert stuck(replace(sample, missing=None, grad_norm=None, loss=None) for sample in steps) == []

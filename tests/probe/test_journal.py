@@ -129,6 +129,17 @@ def test_journal_above_its_cap_evicts_oldest_metrics_and_notes_the_gap(tmp_path:
     assert holes[-1][1] == kept[0]
 
 
+def test_small_cap_is_kept_with_segments_of_the_usual_size(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, cap_bytes=40_000)
+    for number in range(1000):
+        journal.append("metrics", bytes([number % 256]) * 1000)
+        assert sum(path.stat().st_size for path in journal.folder.iterdir()) < 55_000
+    journal.close()
+    kept = [seq for seq, _ in read_stream(journal.folder, "metrics")]
+    assert kept == list(range(kept[0], 1000))
+    assert len(kept) > 20
+
+
 def test_journal_never_evicts_events(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, cap_bytes=1000, segment_bytes=500)
     for number in range(50):

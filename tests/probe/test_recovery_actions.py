@@ -237,7 +237,7 @@ def test_strategy_is_asked_with_the_error_and_the_context(spool: Path) -> None:
     train_with_bad_step(twin, other, leave_out=True)
     assert_identical(everything_of(model, optimizer), everything_of(twin, other))
     ((error, context),) = asked
-    assert isinstance(error, probe.AnomalyError) and str(error) == "Loss is nan at step 3"
+    assert isinstance(error, probe.AnomalyError) and str(error) == "Loss is NaN at step 3"
     assert (context["step"], context["kind"], context["recovered"]) == (3, "nonfinite_loss", 0)
     assert context["model"] is model and context["optimizer"] is optimizer
     assert [(event.subject, event.step) for event in recoveries(spool)] == [("strategy", 3)]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from recovered_runs import assert_identical, everything_of, plain_model, recoveries
+from run_numbers import run_of
 from small_training import batches
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +19,11 @@ import probe
 from probe import InputPolicy, OutputPolicy, PolicyError
 from probe.recovery.batch_halves import joined
 
-pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "nothing_switched_off"),
+    # torch's own imports, at the first compilation of an optimizer.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),
+]
 TOO_MUCH = 2**50
 """Elements: four petabytes, more than an address space has."""
 
@@ -158,6 +163,30 @@ def test_attempt_that_has_updated_is_not_repeated(spool: Path) -> None:
     assert event.subject == "skip 1" and "its update had begun" in event.message
 
 
+@pytest.mark.parametrize("how", ["compiled", "by hand"])
+def test_attempt_whose_update_no_hook_tells_of_is_not_repeated(how: str) -> None:
+    model = plain_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch._dynamo.reset()
+    compiled = torch.compile(optimizer.step, backend="eager")
+    calls = []
+
+    def step(inputs: Tensor) -> None:
+        calls.append(1)
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        if how == "compiled":
+            compiled()
+        else:
+            with torch.no_grad():
+                model[0].bias -= 0.1  # type: ignore[index, operator]
+        lack_of_memory()
+
+    probe.robust_training_step(step, torch.ones(4, 6), optimizer=optimizer, retries=3)
+    torch._dynamo.reset()
+    assert len(calls) == 1
+
+
 def test_strategy_decides_on_every_exception(spool: Path) -> None:
     asked: list[tuple[str, Mapping[str, Any]]] = []
     model = plain_model()
@@ -264,15 +293,31 @@ def test_model_is_in_evaluation_without_gradients_and_as_before_afterwards() -> 
 
 def test_bad_inputs_and_outputs_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(PolicyError, match=r"Input policy broken in safe_inference: args\[0\] holds 2 NaN"):
+    with pytest.raises(PolicyError, match="Input policy broken in safe_inference: input holds 2 NaN"):
         probe.safe_inference(model, torch.full((1, 2), torch.nan))
     with pytest.raises(PolicyError, match="output goes up to"):
         probe.safe_inference(
             model, torch.full((1, 2), 1e4), output_policy=OutputPolicy("raise", high=0.0, low=-1e-9)
         )
+    with pytest.raises(PolicyError, match="input holds"):
+        policy = InputPolicy("raise", names=("input",))
+        probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=policy)
     mended = probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=InputPolicy("recover"))
     assert torch.equal(mended, model.bias.detach()[None])
     assert "mended copies take their place" in caplog.text
+
+
+def test_broken_policy_is_an_event_of_the_session(spool: Path) -> None:
+    model = nn.Linear(2, 2)
+    with probe.watch(model):
+        for _ in range(2):
+            with pytest.raises(PolicyError):
+                probe.safe_inference(model, torch.full((1, 2), torch.nan))
+        probe.safe_inference(model, torch.full((1, 2), torch.inf), input_policy=InputPolicy("recover"))
+    first, second, mended = run_of(spool).latest_events
+    for event, subject in ((first, "policy: input"), (second, "policy: input 2")):
+        assert (event.kind, event.severity, event.subject) == ("nonfinite_input", "critical", subject)
+    assert (mended.kind, mended.severity, mended.subject) == ("recovery", "warning", "input 1")
 
 
 class Result(NamedTuple):

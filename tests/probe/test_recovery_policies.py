@@ -224,6 +224,14 @@ def test_arguments_are_named_and_some_can_be_left_out() -> None:
         model(torch.ones(2, 6), mask=mask)
 
 
+def test_arguments_of_a_compiled_model_have_the_names_of_its_own_forward() -> None:
+    model = nn.Linear(2, 2)
+    compiled: Any = torch.compile(model, backend="eager")
+    with probe.watch(compiled, input_policy=InputPolicy("raise", names=("input",))):
+        with pytest.raises(PolicyError, match="input holds 1 NaN"):
+            compiled(with_value(math.nan))
+
+
 def test_only_every_nth_call_is_checked_and_evaluation_is_not() -> None:
     model = nn.Linear(6, 3)
     bad = torch.full((2, 6), math.nan)

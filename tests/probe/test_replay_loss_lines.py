@@ -287,3 +287,21 @@ def test_weights_and_generators_stay_as_without_the_probe(mode: str, spool: Path
         assert torch.equal(one, other)
         assert one.grad is not None and other.grad is not None
         assert torch.equal(one.grad.isnan(), other.grad.isnan())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_line_where_the_input_is_drawn_in_the_line_of_the_call(spool: Path, dropout: float) -> None:
+    """Running `model(torch.randn(...))` again draws another input, and leaves other numbers to be drawn."""
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model.append(nn.Dropout(dropout))
+        for step in range(FAULTY_STEP + 1):
+            optimizer.zero_grad()
+            logits = model(torch.randn(6, 4))
+            noise = torch.rand(6, 3)
+            shift = 0.0 if step == FAULTY_STEP else 10.0
+            loss = torch.log(logits.square() * 0.0 + shift + noise * shift).mean()  # FAULT
+            loss.backward()
+            optimizer.step()
+
+    assert_origin(event_of(train, spool), train, "log")

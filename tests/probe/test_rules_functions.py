@@ -14,7 +14,8 @@ from small_training import seeded_model, train
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import probe
-from probe.rules import entry_points
+from probe.rules import entry_points, rule_book
+from probe.rules.quantities import StepNumbers
 from probe.wire import Event
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -129,6 +130,29 @@ def test_slow_rule_is_dropped_and_says_how_slow(run, spool):
     (event,) = events(run, spool)
     assert event.subject == "dropped: sleepy"
     assert " ms of a step of " in event.message
+
+
+def test_slow_watchpoint_is_dropped_and_says_how_slow_with_its_event_ended(run, spool, monkeypatch):
+    class SlowNumbers(StepNumbers):
+        def read(self, quantity):
+            time.sleep(0.03 if quantity.name == "grad_norm" else 0)
+            return super().read(quantity)
+
+    monkeypatch.setattr(rule_book, "StepNumbers", SlowNumbers)
+    run.watchpoint("grad_norm > 0", name="sleepy")
+    run.watchpoint("step == 30", name="quick")
+    run.train(40)
+    assert [one.name for one in run.watchpoints] == ["quick"]
+    found, dropped, quick = events(run, spool)
+    assert dropped.subject == "dropped: sleepy"
+    assert dropped.message.startswith(
+        f"Watchpoint sleepy is not judged any more from step {dropped.step} on: "
+    )
+    assert " ms of a step of " in dropped.message
+    # Judged at 15 steps, or one more: what the first of all took is not known.
+    assert (found.subject, found.ended, found.count) == ("sleepy", True, dropped.step + 1)
+    assert 15 <= found.count <= 16
+    assert (quick.subject, quick.step) == ("quick", 30)
 
 
 def test_what_is_no_function_is_refused(run):

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -205,3 +206,13 @@ def test_close_after_the_model_is_gone_has_written_everything(spool: Path) -> No
     run.close()
     assert len(run_of(spool).frames) == 2
     assert run_of(spool).end is not None
+
+
+def test_run_keeps_the_seed_of_torch_and_draws_nothing(spool: Path) -> None:
+    torch.manual_seed(1234)
+    model = nn.Linear(2, 1)
+    before = torch.get_rng_state()
+    with probe.watch(model) as run:
+        pass
+    assert json.loads((spool / run.run / "run.json").read_text())["torch_seed"] == 1234
+    assert torch.equal(torch.get_rng_state(), before)

@@ -14,11 +14,22 @@ import pytest
 from probe import shipper
 from probe.census import Census
 from probe.journal import JournalWriter
-from probe.journal_reader import StreamFollower, read_stream
+from probe.journal_reader import Chunk, StreamFollower, read_stream
 from probe.link import Target, find_target
 from probe.places import ServeState, write_serve_state
-from probe.shipper import WINDOW_BYTES, Lane
-from probe.wire import Batch, HostSample, RunEnd, RunStart, Skip, StreamKey, decode_record, encode
+from probe.shipper import PIECE_BYTES, WINDOW_BYTES, Lane
+from probe.wire import (
+    Answered,
+    Batch,
+    Control,
+    HostSample,
+    RunEnd,
+    RunStart,
+    Skip,
+    StreamKey,
+    decode_record,
+    encode,
+)
 
 KEY = StreamKey(run="run", writer="0-1", stream="metrics")
 
@@ -28,10 +39,15 @@ class RecordingLink:
 
     def __init__(self, room: int = 10**9) -> None:
         self.room = room
+        self.is_full = False
         self.sent: list[Batch | Skip] = []
+
+    def make_room(self, room: int = 10**9) -> None:
+        self.room, self.is_full = room, False
 
     def send(self, message: Batch | Skip) -> bool:
         if len(self.sent) >= self.room:
+            self.is_full = True
             return False
         self.sent.append(message)
         return True
@@ -82,9 +98,24 @@ def test_lane_whose_link_is_full_sends_the_same_batch_later(tmp_path: Path) -> N
     link, lane = RecordingLink(room=2), make_lane(tmp_path)
     lane.acknowledge(0)
     fill(lane, link)
-    link.room = 10**9
+    link.make_room()
     fill(lane, link)
     assert numbers(link) == list(range(30))
+
+
+def test_of_all_lanes_one_reads_ahead_while_the_link_is_full(tmp_path: Path) -> None:
+    """What is read and has no room is memory: 128 KiB of it, or one record, not that of every rank."""
+    link = RecordingLink(room=0)
+    lanes = [make_lane(tmp_path / str(rank), size=1000) for rank in range(4)]
+    for lane in lanes:
+        lane.acknowledge(0)
+        fill(lane, link)
+    held = [lane.unsent for lane in lanes if isinstance(lane.unsent, Chunk)]
+    assert [sum(map(len, chunk.records)) <= PIECE_BYTES for chunk in held] == [True]
+    link.make_room()
+    for lane in lanes:
+        fill(lane, link)
+    assert numbers(link) == 4 * list(range(30))
 
 
 def test_lane_without_acks_goes_back_to_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +325,34 @@ def test_shipper_does_not_leave_a_trainer_that_began_since_its_last_look(tmp_pat
         journal.close()
     leaving._census.close()
     leaving._context.term()
+
+
+class ConnectedLink(RecordingLink):
+    """A link that the collector has answered."""
+
+    ready, failed = True, None
+
+    def pump(self, timeout_s: float) -> list[object]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_shipper_keeps_an_answer_for_which_the_link_has_no_room(tmp_path: Path) -> None:
+    link = ConnectedLink(room=0)
+    begun = begin_run(tmp_path, pid=os.getpid(), rank=0)
+    shipping = shipper.Shipper(begun.folder.parent, None)
+    shipping._link = link  # type: ignore[assignment]
+    shipping._relay.begin(Control(id="a" * 32, run="run", request=b""), [])
+    shipping._exchange()
+    assert link.sent == []
+    link.make_room()
+    shipping._exchange()
+    assert [message.id for message in link.sent if isinstance(message, Answered)] == ["a" * 32]
+    begun.close()
+    shipping._census.close()
+    shipping._context.term()
 
 
 def test_shipper_waits_for_a_trainer_that_has_not_yet_said_who_it_is(tmp_path: Path) -> None:

@@ -220,6 +220,34 @@ def test_module_in_no_optimizer_is_named(spool: Path) -> None:
     assert "gets gradients, but no optimizer has it: 2 parameters did not change" in message
 
 
+class Listed(nn.Module):
+    """Some of its layers are in a plain list, which `parameters()` does not look into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.layers, self.last = nn.Linear(4, 4), [block() for _ in range(2)], nn.Linear(4, 1)
+        self.has_graph = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            with torch.set_grad_enabled(self.has_graph):
+                change = layer(x)
+            x = x + change
+        return self.last(x)
+
+
+def test_layers_in_a_plain_list_are_named_with_the_line_of_their_call(spool: Path) -> None:
+    model = Listed()
+    train(model, sgd(model))
+    _, subject, message = told(spool)
+    assert subject == "Linear"
+    assert "Linear and 1 more, called at test_wiring_watch.py:" in message and "4 parameters" in message
+    (event,) = events(spool)
+    assert event.step == OPTIONS.stuck_steps - 1
+
+
 def test_optimizer_that_is_never_stepped_is_said(spool: Path) -> None:
     model = Net(straight)
     optimizer = sgd(model)
@@ -263,6 +291,38 @@ def test_teacher_inside_the_model_is_silent(spool: Path) -> None:
     """It runs without gradients, has parameters that could be trained, and no optimizer has them."""
     model = Net(without_grad)
     train(model, sgd(model.middle, model.head))
+    silent(spool)
+
+
+@pytest.mark.parametrize("how", ["frozen", "without a graph", "in the optimizer", "in a later optimizer"])
+def test_layers_in_a_plain_list_that_are_meant_so_are_silent(how: str, spool: Path) -> None:
+    model = Listed()
+    optimizers = [sgd(model)]
+    if how == "frozen":
+        for layer in model.layers:
+            layer.requires_grad_(False)
+    elif how == "without a graph":
+        model.has_graph = False
+    elif how == "in the optimizer":
+        optimizers = [sgd(model, *model.layers)]
+    else:
+        waiting = sgd(*model.layers)
+        assert waiting is not None
+    train(model, *optimizers)
+    silent(spool)
+
+
+def test_layers_in_a_plain_list_that_are_updated_by_hand_are_silent(spool: Path) -> None:
+    model = Listed()
+
+    def update(step: int) -> None:
+        with torch.no_grad():
+            for layer in model.layers:
+                for parameter in layer.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.01 * parameter.grad
+
+    train(model, sgd(model), each=update)
     silent(spool)
 
 

@@ -124,3 +124,38 @@ def test_whole_step_captured_in_a_graph_is_left_alone(tmp_path: Path) -> None:
     journal = read_journal(tmp_path / "run")
     assert [frame.step for frame in journal.frames][:3] == [0, 1, 2]
     assert not any("probe_failures" in frame.scalars for frame in journal.frames)
+
+
+def test_late_verdict_waits_for_no_device(tmp_path: Path) -> None:
+    """torch raises at every wait; the steps are those between two samples of activations."""
+    model = device_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(95)]
+    with probe.watch(model, optimizer, spool=tmp_path, run="run", verdict="after_update"):
+        for step, (inputs, targets) in enumerate(data):
+            torch.cuda.set_sync_debug_mode("error" if 60 <= step < 90 else "default")
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        torch.cuda.set_sync_debug_mode("default")
+    frames = read_journal(tmp_path / "run").frames
+    assert [frame.step for frame in frames] == list(range(95))
+    assert not any("probe_failures" in frame.scalars for frame in frames)
+    assert all("grad_norm" in frame.scalars for frame in frames)
+
+
+@pytest.mark.parametrize("verdict", ["auto", "after_update"])
+def test_late_verdict_has_every_number_of_its_gradients(tmp_path: Path, verdict: str) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = device_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with scene.watch(model, optimizer, verdict=verdict):
+            for inputs, targets in batches(60):
+                optimizer.zero_grad()
+                scene.backward(F.cross_entropy(model(inputs.cuda()), targets.cuda()), samples=8)
+                scene.note(model)
+                optimizer.step()
+        return model
+
+    assert recorded(loop, tmp_path).differences(frames=60) == []
