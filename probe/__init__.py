@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .recovery.safe_inference import safe_inference
     from .rules.results import RuleResult
     from .rules.step_view import StepView
-    from .session import Probe, clip_gradients, watch
+    from .session import Probe
+    from .watching import clip_gradients, watch
 
 __all__ = [
     "AnomalyError",
@@ -96,7 +97,7 @@ _HOME = {
     "check_model_parameters": "analysis.parameters",
     "clear_debug_history": "analysis.summary",
     "clear_memory": "analysis.memory",
-    "clip_gradients": "session",
+    "clip_gradients": "watching",
     "debug_backward_pass": "analysis.backward_pass",
     "debug_context": "analysis.regions",
     "debug_forward_pass": "analysis.forward_pass",
@@ -112,7 +113,7 @@ _HOME = {
     "snapshot_parameters": "analysis.parameters",
     "track_tensor": "analysis.memory",
     "tracked_tensors": "analysis.memory",
-    "watch": "session",
+    "watch": "watching",
 }
 
 

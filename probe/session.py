@@ -1,7 +1,7 @@
-"""The front door: `watch` attaches to a model, `Probe` is the handle that it returns.
+"""`Probe`, the handle that `watching.watch` returns: one session from its attaching to its end.
 
-Attaching may raise `ValueError`; afterwards nothing of ours reaches the training script (see `guard.py`),
-except `AnomalyError` where `mode="raise"` asked for it. Used on the thread that trains.
+Once it is attached, nothing of ours reaches the training script (see `guard.py`), except `AnomalyError` where
+`mode="raise"` asked for it. Used on the thread that trains.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .analysis.session_calls import AnalysisCalls
-from .config import Level, Mode, ProbeConfig, is_switched_off
+from .config import Level, Mode, ProbeConfig
 from .control import Command, SetFeatures, SetLevel
 from .control_watch import ControlWatch
 from .detectors.base import Finding
@@ -43,59 +42,10 @@ from .step_tracker import StepTracker
 
 _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
-_TESTED_TORCH: Final = "2.13"
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 _unfinished: list[Probe] = []
 """Sessions that no longer watch and have yet to write their end."""
-
-
-def watch(
-    model: nn.Module,
-    optimizer: Optimizer | None = None,
-    *,
-    level: Level | None = None,
-    name: str | None = None,
-    mode: Mode | None = None,
-    **options: Any,
-) -> Probe:
-    """Record the training of `model` from now on, and return the handle.
-
-    Finds the steps by itself: the model's forward, `backward`, gradient clipping and the optimizer's `step`
-    are observed; nothing is put on the model. With no dashboard running the run is recorded all the same.
-
-    Args:
-        model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
-        optimizer: the one whose `step` ends a training step, as does that of any other which updates the
-            same parameters; None takes every one that updates the model.
-        level: "off", "basic" (the default), "advanced" or "extreme".
-        name: what the page calls the run; the script's file name by default.
-        mode: "detect" (the default), "warn" or "raise".
-        **options: the other fields of `ProbeConfig`.
-
-    Returns:
-        The session. A second call for the same model returns the one that is running.
-
-    Raises:
-        ValueError: an option out of range, no module, or a model without trainable parameters.
-    """
-    config = ProbeConfig.resolve({"level": level, "name": name, "mode": mode, **options})
-    if is_switched_off() or config.level == "off":
-        return Probe._inert(model)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise ValueError(f"watch() takes a torch.optim.Optimizer or None, got {type(optimizer).__name__}")
-    running = running_session(model)
-    if running is not None:
-        return running
-    if not torch.__version__.startswith(f"{_TESTED_TORCH}."):
-        _logger.warning(
-            "nanscope is tested with torch %s; this is %s: what it lacks is switched off",
-            _TESTED_TORCH,
-            torch.__version__,
-        )
-    return Probe._attached(model, optimizer, config)
 
 
 def running_session(model: nn.Module) -> Probe | None:
@@ -108,19 +58,8 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Clip a model's gradients to a global L2 norm; see `Probe.clip_gradients`.
-
-    Without a session that watches the model, this is torch.nn.utils.clip_grad_norm_.
-    """
-    session = running_session(model)
-    if session is None:
-        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return session.clip_gradients(max_norm)
-
-
 class Probe(AnalysisCalls, RuleCalls):
-    """One running session; made by `watch`. A context manager: leaving the block closes it.
+    """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
         run: id of the run; "" for an inert handle.
@@ -142,7 +81,7 @@ class Probe(AnalysisCalls, RuleCalls):
         self._complained: set[str] = set()
 
     @classmethod
-    def _inert(cls, model: nn.Module) -> Probe:
+    def inert(cls, model: nn.Module) -> Probe:
         """A handle that records nothing."""
         probe = cls()
         if isinstance(model, nn.Module):
@@ -150,7 +89,8 @@ class Probe(AnalysisCalls, RuleCalls):
         return probe
 
     @classmethod
-    def _attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
+    def attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
+        """A session that records the model's training from now on; inert where no journal can be written."""
         probe = cls()
         naming_root = unwrap(model)
         layout = describe_model(model, name=config.model_name or "")

@@ -8,9 +8,7 @@ written when the next backward begins, because until then `run.log` may add to i
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from .attention import Attention
 from .clipping import clip_open_step, note_clipping
 from .config import ProbeConfig
 from .control import Command
@@ -28,7 +27,6 @@ from .errors import PolicyError
 from .evaluation import SERIES, EvaluationLoss
 from .failure_texts import is_out_of_memory
 from .forensics.capture import RootCapture
-from .forensics.replay import is_replaying
 from .forensics.stacks import raw_stack
 from .guard import Guard
 from .hooks import attach
@@ -39,7 +37,6 @@ from .levels import Settings
 from .open_step import LogValue, OpenStep
 from .recorder import Recorder
 from .recovery.enforcement import Enforcement
-from .recovery.options import as_recovery
 from .recovery.step_recovery import StepRecovery
 from .rules.rule_book import RuleBook
 from .sample_judge import SampleJudge
@@ -50,7 +47,6 @@ from .training_loop import TrainingLoop
 from .watchdog import LoopMark, pulse
 from .watched_model import WatchedModel
 
-_logger = logging.getLogger(__name__)
 _STACK_FRAMES: Final = 256
 
 
@@ -100,29 +96,21 @@ class StepTracker:
         self._evaluation = EvaluationLoss(guard)
         self.mark = LoopMark()
         """Where the training loop is, for who watches over it."""
-        self._root_is_open = self._has_told_of_capture = False
-        self._thread = 0
-        """That has called the model last, in training; 0 before the first call."""
+        self._attention = Attention(self._measures)
+        self._root_is_open = False
         self._failed: tuple[BaseException, RootCapture] | None = None
         """What the newest forward raised, if it did; until the next one begins."""
-        self._recovery = self._make_recovery(config, incidents)
-        self._policies = Enforcement.of(config, layout.record.model, incidents=incidents, guard=guard)
-        self._attachment = self._loop.attachment = attach(self, [root])
-        if self._recovery is not None:
-            self._attachment.tell_before_closures(self._recovery.before_closure)
-
-    def _make_recovery(self, config: ProbeConfig, incidents: IncidentReporter) -> StepRecovery | None:
-        options = as_recovery(config.recovery)
-        if options is None:
-            return None
-        self._writer.recovery = StepRecovery(
-            options,
+        self._recovery = self._writer.recovery = StepRecovery.of(
+            config,
             self._model,
             incidents=incidents,
-            guard=self._guard,
+            guard=guard,
             optimizers=lambda: self._measures.optimizers,
         )
-        return self._writer.recovery
+        self._policies = Enforcement.of(config, layout.record.model, incidents=incidents, guard=guard)
+        self._attachment = self._loop.attachment = self._attention.attachment = attach(self, [root])
+        if self._recovery is not None:
+            self._attachment.tell_before_closures(self._recovery.before_closure)
 
     # -- Listener
 
@@ -138,9 +126,8 @@ class StepTracker:
         pulse.beats += 1
         if self._root_is_open:
             return call(root, *args, **kwargs)
-        if root.training or not self._thread:
-            self._thread = threading.get_ident()
-        if self._looks_away():
+        self._attention.note_call(root)
+        if self._attention.is_elsewhere:
             return call(root, *args, **kwargs)
         policies = self._policies
         if policies is not None:
@@ -193,13 +180,13 @@ class StepTracker:
 
     def before_evaluation(self) -> None:
         """Listen to the losses that follow; a checkpoint's forward has no gradients either."""
-        if not self._root_is_open and not self._looks_away():
+        if not self._root_is_open and not self._attention.is_elsewhere:
             self._evaluation.begin(with_gradients=False)
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
         pulse.beats += 1
-        if self._looks_away():
+        if self._attention.is_elsewhere:
             return
         if self._writer.armed.is_on:
             self._writer.armed.leave()
@@ -219,7 +206,7 @@ class StepTracker:
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
         pulse.beats += 1
-        if self._looks_away():
+        if self._attention.is_elsewhere:
             return
         early = self._early
         if early.is_on:
@@ -344,7 +331,7 @@ class StepTracker:
     @property
     def is_of_this_thread(self) -> bool:
         """Whether the model is trained on the thread that asks; also while it was never called."""
-        return self._thread in (0, threading.get_ident())
+        return self._attention.is_of_this_thread
 
     @property
     def next_step(self) -> int:
@@ -397,24 +384,6 @@ class StepTracker:
         mean = self._evaluation.end()
         if mean is not None:
             self._guard.run(SERIES, self.log, {SERIES: mean})
-
-    def _looks_away(self) -> bool:
-        """Whether what happens now is no part of a training step, or must not be touched."""
-        if is_replaying() or self._attachment.in_trial or self._measures.is_off:
-            return True
-        if not self.is_of_this_thread:
-            # Another model is trained here. To read our gradients while our own thread runs a backward, which
-            # writes them without Python's lock, ends the process.
-            return True
-        if not is_capturing():
-            return False
-        if not self._has_told_of_capture:
-            self._has_told_of_capture = True
-            _logger.warning(
-                "nanscope: a CUDA graph is captured: what it replays runs no Python, and these steps are not "
-                "recorded. To see some, train without the graph"
-            )
-        return True
 
     def _raise_anomaly(self) -> None:
         """Outside the guard: the one exception that is meant to reach the training loop."""

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from . import torch_private
+from . import torch_private, torch_ranks
 from .findings import Finding
 from .forensics.capture import begin_capture
 from .forensics.replay import Replay, locate_origin
@@ -55,7 +55,7 @@ def torch_findings() -> list[Finding]:
     """Check everything that needs torch; takes about as long as importing it. Creates no CUDA context."""
     return [
         check_version(),
-        *check_symbols(torch_private.available()),
+        *check_symbols({**torch_private.available(), **torch_ranks.available()}),
         check_cuda(),
         check_kernel(),
         check_compiler(),

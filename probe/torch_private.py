@@ -1,8 +1,8 @@
 """Every private torch symbol that the probe uses, each with what happens where it is absent.
 
-The first file to look at when a torch version breaks something, before `torch_dynamo.py` (torch.compile) and
-`kernels/tensor_reader.py` (memory of tensors). All functions are cheap enough for the training thread, and
-none of them synchronises with a device.
+The first file to look at when a torch version breaks something, before `torch_dynamo.py` (torch.compile),
+`torch_ranks.py` (torch.distributed) and `kernels/tensor_reader.py` (memory of tensors). All functions are
+cheap enough for the training thread, and none of them synchronises with a device.
 """
 
 from __future__ import annotations
@@ -32,15 +32,8 @@ def available() -> dict[str, bool]:
         "torch._C._current_graph_task_id": _graph_task_id is not None,
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
         "torch._C._nn.flatten_dense_tensors": _flatten is not None,
-        "torch.nn.parallel.DistributedDataParallel._active_ddp_module": hasattr(
-            nn.parallel.DistributedDataParallel, "_active_ddp_module"
-        ),
         "torch.Tensor.__dlpack_c_exchange_api__": hasattr(Tensor, "__dlpack_c_exchange_api__"),
-        "torch.distributed.distributed_c10d._get_default_store": hasattr(
-            sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
-        ),
         "torch.autograd.Variable._execution_engine": hasattr(torch.autograd.Variable, "_execution_engine"),
-        "torch.distributed.distributed_c10d._world": _world is not None,
         "torch.nn.Module._call_impl": hasattr(nn.Module, "_call_impl"),
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
         "torch.utils._pytree": pytree() is not None,
@@ -372,16 +365,6 @@ def compiled_original(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
-_world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-
-
-def is_distributed() -> bool:
-    """Whether this process has joined others."""
-    if _world is not None:
-        return _world.default_pg is not None
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
 def call_after_graph(loss: Tensor, call: Callable[[], None]) -> None:
     """Have the next backward from a tensor call something once its graph has run.
 
@@ -401,33 +384,6 @@ def call_after_graph(loss: Tensor, call: Callable[[], None]) -> None:
     handle: Any = loss.register_hook(begin)  # type: ignore[no-untyped-call]
 
 
-def collective_timeouts_s() -> list[float]:
-    """Seconds after which the collectives of each group fail; none where torch does not say."""
-    found = []
-    for group in getattr(_world, "pg_map", None) or {}:
-        for device in getattr(group, "_device_types", ()):
-            with suppress(AttributeError, RuntimeError):
-                found.append(group._get_backend(device).options._timeout.total_seconds())
-    return found
-
-
-def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:
-    """The DistributedDataParallel that a module is, or whose forward calls it just now; None without one."""
-    module = compiled_original(module)
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        return module
-    active = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
-    return active if isinstance(active, nn.parallel.DistributedDataParallel) else None
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank holds only a part of the tensor: a DTensor that is not replicated on every rank."""
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not isinstance(tensor, distributed.DTensor):
-        return False
-    return not all(placement.is_replicate() for placement in tensor.placements)
-
-
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     """Copy dense tensors into one new 1-D tensor; torch's own way halves the time of 2,000 small ones."""
     if _flatten is not None:
@@ -435,14 +391,6 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
         # A single contiguous tensor may come back as a view of itself.
         return flat.clone() if len(tensors) == 1 else flat
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def default_store() -> Any | None:
-    """The key-value store through which the ranks of this process's group met; None without a group."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return None
-    get_store = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
-    return None if get_store is None else get_store()
 
 
 def clip_functions() -> Sequence[tuple[Any, str]]:

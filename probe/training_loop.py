@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from . import torch_private
+from . import torch_private, torch_ranks
 from .backward_time import time_own_backward
 from .config import ProbeConfig
 from .forensics.capture import RootCapture, begin_capture
@@ -162,7 +162,7 @@ class TrainingLoop:
         if self._measures.observed:
             self._measures.begin_backward()
         opened = self.open
-        if self._free_since_ns and torch_private.is_distributed():
+        if self._free_since_ns and torch_ranks.is_distributed():
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
         self.backward = RunningBackward(
             opened,

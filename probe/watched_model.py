@@ -16,7 +16,7 @@ import msgspec
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from . import torch_private
+from . import torch_private, torch_ranks
 from .layout import ModelLayout, describe_model
 from .open_step import is_surely_zero
 from .statistics import (
@@ -158,10 +158,10 @@ class WatchedModel:
 
     def note_forward(self, root: nn.Module) -> None:
         """A forward of the root begins; see whether its backward will average gradients over the ranks."""
-        if not torch_private.is_distributed():
+        if not torch_ranks.is_distributed():
             self.is_reduced = False
             return
-        wrapper = torch_private.data_parallel_around(root)
+        wrapper = torch_ranks.data_parallel_around(root)
         self.is_reduced = wrapper is not None and bool(wrapper.require_backward_grad_sync)
 
     @property
@@ -172,7 +172,7 @@ class WatchedModel:
         return "the parameters are sharded over several ranks, which would all have to replay at once"
 
     def _note_sharding(self) -> None:
-        if self.is_sharded or not any(map(torch_private.is_sharded, self.layout.parameters)):
+        if self.is_sharded or not any(map(torch_ranks.is_sharded, self.layout.parameters)):
             return
         self.is_sharded = True
         _logger.warning(

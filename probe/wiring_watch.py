@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from . import torch_private
+from . import torch_ranks
 from .detectors.not_updated import NotUpdatedDetector
 from .detectors.updates import UpdateRatioDetector
 from .detectors.wiring import WiringDetector, topmost_modules
@@ -189,9 +189,9 @@ class WiringWatch:
 
     def _note_wrapper(self) -> None:
         """Parts may be unused for long where the script says so itself."""
-        if not torch_private.is_distributed():
+        if not torch_ranks.is_distributed():
             return
-        wrapper = torch_private.data_parallel_around(self._model.root)
+        wrapper = torch_ranks.data_parallel_around(self._model.root)
         if wrapper is not None and wrapper.find_unused_parameters:
             self._detector.note_conditional()
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..guard import Guard
-from ..session import Probe, running_session, watch
+from ..session import Probe, running_session
+from ..watching import watch
 from .anomaly_mode import anomaly_detection
 from .parameters import ParameterSnapshot, snapshot_parameters
 

@@ -18,9 +18,10 @@ from accelerate.tracking import GeneralTracker
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from .. import session
+from .. import watching
 from ..guard import Guard
 from ..hooks import listen_to_steps
+from ..session import Probe
 
 
 def watch(
@@ -46,7 +47,7 @@ def watch(
     Raises:
         ValueError: as `probe.watch` does.
     """
-    run = session.watch(model, optimizers[0] if len(optimizers) == 1 else None, **options)
+    run = watching.watch(model, optimizers[0] if len(optimizers) == 1 else None, **options)
     return AcceleratedRun(accelerator, run, optimizers, max_steps=max_steps)
 
 
@@ -62,7 +63,7 @@ class AcceleratedRun:
     def __init__(
         self,
         accelerator: Any,
-        run: session.Probe,
+        run: Probe,
         optimizers: tuple[Optimizer, ...],
         *,
         max_steps: int | None,

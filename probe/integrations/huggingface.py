@@ -22,7 +22,8 @@ from transformers import Trainer, TrainerCallback
 from ..config import ProbeConfig, is_switched_off
 from ..guard import Guard
 from ..layout import unwrap
-from ..session import Probe, watch
+from ..session import Probe
+from ..watching import watch
 
 _NOT_OF_THE_MODEL: Final = ("_runtime", "_per_second", "_time", "epoch")
 """How the names end of what the trainer adds to a model's metrics: its own speed, and the progress again."""

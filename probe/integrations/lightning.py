@@ -19,12 +19,13 @@ from typing import Any, Final
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from .. import torch_private
+from .. import torch_ranks
 from ..config import ProbeConfig
 from ..guard import Guard
 from ..layout import unwrap
 from ..run_id import derive_run_id
-from ..session import Probe, watch
+from ..session import Probe
+from ..watching import watch
 
 # The same trainer comes under two names, whose classes know nothing of each other.
 _NAMES: Final = ("lightning.pytorch", "pytorch_lightning")
@@ -109,7 +110,7 @@ def _run_of_ranks(trainer: Any) -> str | None:
     of the others. The group's key-value store is asked, not a collective: where rank 0 records nothing, the
     others wait for `_PATIENCE` once, and each goes its own way.
     """
-    store = torch_private.default_store()
+    store = torch_ranks.default_store()
     if trainer.world_size == 1 or store is None or os.environ.get("NANSCOPE_RUN"):
         return None
     if trainer.global_rank == 0:

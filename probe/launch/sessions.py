@@ -102,7 +102,7 @@ class SessionStarter:
             variable: what the script calls it, where that is known.
             has_others: the script trains several models: the names of their runs tell them apart.
         """
-        from .. import session
+        from .. import session, watching
 
         if any(_is_watched_by(running, model) for running in session._sessions.values()):
             return False
@@ -110,7 +110,7 @@ class SessionStarter:
         called = variable or kind
         name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
         try:
-            probe = session.watch(model, name=name, model_name=called, run=self._names.next_id(called))
+            probe = watching.watch(model, name=name, model_name=called, run=self._names.next_id(called))
         except ValueError as error:
             say(f"this script is not recorded: {error}")
             return False

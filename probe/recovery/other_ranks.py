@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from .. import torch_private
+from .. import torch_ranks
 
 _TALKING: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Classes of modules whose forward has collectives. By name: not all of them are loaded everywhere."""
@@ -15,7 +15,7 @@ _TALKING: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParalle
 
 def has_other_ranks() -> bool:
     """Whether this process's group has more than one rank."""
-    return torch_private.is_distributed() and torch.distributed.get_world_size() > 1
+    return torch_ranks.is_distributed() and torch.distributed.get_world_size() > 1
 
 
 def talks_to_other_ranks(model: nn.Module) -> bool:
@@ -24,4 +24,4 @@ def talks_to_other_ranks(model: nn.Module) -> bool:
         return False
     if any(kind.__name__ in _TALKING for module in model.modules() for kind in type(module).__mro__):
         return True
-    return any(map(torch_private.is_sharded, model.parameters()))
+    return any(map(torch_ranks.is_sharded, model.parameters()))

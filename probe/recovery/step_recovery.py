@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 
 from .. import torch_private
 from ..clipping import clip_by_norm
+from ..config import ProbeConfig
 from ..errors import AnomalyError
 from ..frames import MeasuredStep
 from ..guard import Guard
@@ -23,7 +24,7 @@ from .decline import UNSEEN, UNSEEN_WHAT, Verdict, why_not
 from .gradient_repair import replace_nonfinite, zero_gradients
 from .kept_state import GoodState, keep_good_state, versions
 from .ledger import Ledger
-from .options import Recovery, Strategy
+from .options import Recovery, Strategy, as_recovery
 from .other_ranks import has_other_ranks
 from .update_skip import SkippedUpdate, parameters_of, was_moved
 
@@ -39,6 +40,22 @@ class StepRecovery:
     Attributes:
         judges_explosions: whether each step has to be judged before its update.
     """
+
+    @classmethod
+    def of(
+        cls,
+        config: ProbeConfig,
+        model: WatchedModel,
+        *,
+        incidents: IncidentReporter,
+        guard: Guard,
+        optimizers: Callable[[], list[Optimizer]],
+    ) -> StepRecovery | None:
+        """Make those that a session was asked for; None where it was not."""
+        options = as_recovery(config.recovery)
+        if options is None:
+            return None
+        return cls(options, model, incidents=incidents, guard=guard, optimizers=optimizers)
 
     def __init__(
         self,

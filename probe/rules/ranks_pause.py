@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import torch_private
+from .. import torch_ranks
 from ..hang_events import duration_text
 
 SHARE: Final = 1 / 3
@@ -15,7 +15,7 @@ DEFAULT_TIMEOUT_S: Final = 600.0
 
 def within_timeouts(limit_s: float) -> tuple[float, str]:
     """Return the seconds that a rank may be paused for, and a sentence where that is less than the limit."""
-    timeout_s = min(torch_private.collective_timeouts_s(), default=DEFAULT_TIMEOUT_S)
+    timeout_s = min(torch_ranks.collective_timeouts_s(), default=DEFAULT_TIMEOUT_S)
     if timeout_s * SHARE >= limit_s:
         return limit_s, ""
     return timeout_s * SHARE, (

@@ -107,7 +107,7 @@ def test_lightning_callback_that_is_switched_off_does_nothing(
 def store(monkeypatch: pytest.MonkeyPatch) -> torch.distributed.HashStore:
     """A key-value store as the ranks of a process group share it."""
     store = torch.distributed.HashStore()
-    monkeypatch.setattr(integration.torch_private, "default_store", lambda: store)
+    monkeypatch.setattr(integration.torch_ranks, "default_store", lambda: store)
     monkeypatch.setattr(integration, "_PATIENCE", timedelta(milliseconds=50))
     return store
 

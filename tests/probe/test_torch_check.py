@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from probe import session, torch_check, torch_private
+from probe import torch_check, torch_private, torch_ranks, watching
 from probe.kernels import binding, compile
 
 
 def test_version_that_is_tested_is_that_of_the_session() -> None:
-    assert session._TESTED_TORCH == torch_check.TESTED_TORCH
+    assert watching.TESTED_TORCH == torch_check.TESTED_TORCH
     assert torch_check.check_version().found == torch.__version__
 
 
@@ -23,18 +23,22 @@ def test_version_that_is_untested_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     assert (finding.state, finding.found) == ("limited", "2.99.0; nanscope is tested with 2.13")
 
 
+def all_symbols() -> dict[str, bool]:
+    return {**torch_private.available(), **torch_ranks.available()}
+
+
 def test_symbols_of_this_torch_are_counted() -> None:
-    available = torch_private.available()
+    available = all_symbols()
     (finding,) = torch_check.check_symbols(available)
     assert (finding.state, all(available.values())) == ("ok", True)
 
 
 def test_symbols_each_have_what_is_lost_without_them() -> None:
-    assert set(torch_check.LOST_WITHOUT) == set(torch_private.available())
+    assert set(torch_check.LOST_WITHOUT) == set(all_symbols())
 
 
 def test_symbols_that_are_missing_are_a_line_each() -> None:
-    available = {**torch_private.available(), "torch.utils._pytree": False, "torch._new": False}
+    available = {**all_symbols(), "torch.utils._pytree": False, "torch._new": False}
     findings = torch_check.check_symbols(available)
     assert [(finding.state, finding.found) for finding in findings] == [
         ("limited", "torch.utils._pytree is missing"),

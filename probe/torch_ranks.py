@@ -1,0 +1,72 @@
+"""What the probe asks of torch.distributed, private symbols included; each with what happens without it.
+
+Nothing here talks to other ranks, or waits for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .torch_private import compiled_original
+
+_world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+
+
+def available() -> dict[str, bool]:
+    """Return which private symbols this torch has; see `torch_private.available`."""
+    return {
+        "torch.nn.parallel.DistributedDataParallel._active_ddp_module": hasattr(
+            nn.parallel.DistributedDataParallel, "_active_ddp_module"
+        ),
+        "torch.distributed.distributed_c10d._get_default_store": hasattr(
+            sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
+        ),
+        "torch.distributed.distributed_c10d._world": _world is not None,
+    }
+
+
+def is_distributed() -> bool:
+    """Whether this process has joined others."""
+    if _world is not None:
+        return _world.default_pg is not None
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def collective_timeouts_s() -> list[float]:
+    """Seconds after which the collectives of each group fail; none where torch does not say."""
+    found = []
+    for group in getattr(_world, "pg_map", None) or {}:
+        for device in getattr(group, "_device_types", ()):
+            with suppress(AttributeError, RuntimeError):
+                found.append(group._get_backend(device).options._timeout.total_seconds())
+    return found
+
+
+def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """The DistributedDataParallel that a module is, or whose forward calls it just now; None without one."""
+    module = compiled_original(module)
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return module
+    active = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    return active if isinstance(active, nn.parallel.DistributedDataParallel) else None
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this rank holds only a part of the tensor: a DTensor that is not replicated on every rank."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or not isinstance(tensor, distributed.DTensor):
+        return False
+    return not all(placement.is_replicate() for placement in tensor.placements)
+
+
+def default_store() -> Any | None:
+    """The key-value store through which the ranks of this process's group met; None without a group."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    get_store = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
+    return None if get_store is None else get_store()

@@ -1,0 +1,78 @@
+"""The front door: `watch` attaches to a model. Used on the thread that trains.
+
+Attaching may raise `ValueError`; what comes after it is the session's (`session.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from .config import Level, Mode, ProbeConfig, is_switched_off
+from .session import Probe, running_session
+
+_logger = logging.getLogger(__name__)
+TESTED_TORCH: Final = "2.13"
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    level: Level | None = None,
+    name: str | None = None,
+    mode: Mode | None = None,
+    **options: Any,
+) -> Probe:
+    """Record the training of `model` from now on, and return the handle.
+
+    Finds the steps by itself: the model's forward, `backward`, gradient clipping and the optimizer's `step`
+    are observed; nothing is put on the model. With no dashboard running the run is recorded all the same.
+
+    Args:
+        model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
+        optimizer: the one whose `step` ends a training step, as does that of any other which updates the
+            same parameters; None takes every one that updates the model.
+        level: "off", "basic" (the default), "advanced" or "extreme".
+        name: what the page calls the run; the script's file name by default.
+        mode: "detect" (the default), "warn" or "raise".
+        **options: the other fields of `ProbeConfig`.
+
+    Returns:
+        The session. A second call for the same model returns the one that is running.
+
+    Raises:
+        ValueError: an option out of range, no module, or a model without trainable parameters.
+    """
+    config = ProbeConfig.resolve({"level": level, "name": name, "mode": mode, **options})
+    if is_switched_off() or config.level == "off":
+        return Probe.inert(model)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ValueError(f"watch() takes a torch.optim.Optimizer or None, got {type(optimizer).__name__}")
+    running = running_session(model)
+    if running is not None:
+        return running
+    if not torch.__version__.startswith(f"{TESTED_TORCH}."):
+        _logger.warning(
+            "nanscope is tested with torch %s; this is %s: what it lacks is switched off",
+            TESTED_TORCH,
+            torch.__version__,
+        )
+    return Probe.attached(model, optimizer, config)
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
+    """Clip a model's gradients to a global L2 norm; see `Probe.clip_gradients`.
+
+    Without a session that watches the model, this is torch.nn.utils.clip_grad_norm_.
+    """
+    session = running_session(model)
+    if session is None:
+        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    return session.clip_gradients(max_norm)
