@@ -194,6 +194,9 @@ class LeakWatch:
         """Whether memory grows, and what grows is not being looked for already."""
         if self._first is not None or self._growth is None or len(self._reported) >= _MAX_REPORTS:
             return False
+        if not self._growth.keeps_pace:
+            # The probe's own histories fill in the first some thousand steps, ever more slowly.
+            return False
         return self._growth.value >= self._bars[self._place] and self._clock_ns() >= self._not_before_ns
 
     def _is_time_to_compare(self, step: int) -> bool:

@@ -26,6 +26,8 @@ _QUARTER_SHARE: Final = 0.35
 """Every quarter of the window has this share of the mean growth of one: no jump, and no growth that ended."""
 _KEPT_PACE: Final = 0.75
 """A window grows this many times as fast as everything since the warm-up, else the growth is dying down."""
+_NEWEST_SHARE: Final = 0.5
+"""Its last quarter grows at this share of the window's pace, else it is dying down, too."""
 _MIB: Final = 2**20
 
 
@@ -37,6 +39,9 @@ class Growth:
     bytes_per_second: float
     recent_per_step: float
     """Bytes per step over the newer three quarters of the window."""
+    newest_per_step: float
+    """Bytes per step from its third quarter to the last: readings come ever more rarely, and the older
+    quarters may be of a few steps."""
     value: float
     """Bytes at the lowest of the newest readings."""
     baseline: float
@@ -60,6 +65,8 @@ class Growth:
     @property
     def keeps_pace(self) -> bool:
         """Whether it has not slowed down: a cache that fills, or the logarithm of something, does."""
+        if self.newest_per_step < _NEWEST_SHARE * self.bytes_per_step:
+            return False
         return self.recent_per_step * self.total_steps >= _KEPT_PACE * self.grown
 
 
@@ -131,6 +138,7 @@ class GrowthDetector:
             bytes_per_step=slope,
             bytes_per_second=slope * steps / seconds if seconds > 0 else 0.0,
             recent_per_step=_slope(quarters[1], quarters[3]),
+            newest_per_step=_slope(quarters[2], quarters[3]),
             value=last.value,
             baseline=min(start.value, last.value),
             steps=steps,

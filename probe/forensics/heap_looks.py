@@ -13,6 +13,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -111,8 +112,10 @@ def look(step: int, *, limit_ns: int, before: Look | None = None) -> tuple[Look,
             now.is_whole = False
             break
     for tensor in tensors[:_MAX_TENSORS]:
-        key = (tensor.shape, tensor.dtype, tensor.device)
-        now.tensors[key] = now.tensors.get(key, 0) + 1
+        # One that the garbage collector has just cleared has no dtype.
+        with suppress(RuntimeError):
+            key = (tensor.shape, tensor.dtype, tensor.device)
+            now.tensors[key] = now.tensors.get(key, 0) + 1
     now.mark()
     grown = [item for item in grown if item.container is not objects and not _is_bounded(item.container)]
     grown.sort(key=lambda item: item.before - item.now)

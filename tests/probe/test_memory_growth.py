@@ -103,6 +103,19 @@ def test_growth_pace_is_the_series_slope() -> None:
     assert growth.grown == pytest.approx(3000.0 * (59 - 5))
 
 
+def test_growth_that_dies_down_is_told_by_steps_however_rarely_it_is_read() -> None:
+    """Readings of a loop that keeps nothing, as they came: histories fill, and are read ever more rarely."""
+    kib = [0, 11, 24, 24, 34, 34, 35, 41, 57, 81, 92, 96, 99, 105, 106, 110]
+    steps = [5, 21, 51, 57, 69, 89, 101, 124, 397, 1236, 2022, 2812, 3569, 4354, 5151, 5874]
+    detector = GrowthDetector()
+    found = [detector.add(0, 0.0, START)]
+    for step, grown in zip(steps, kib, strict=True):
+        found.append(detector.add(step, float(step), START + 1024.0 * grown))
+    growth = found[-1]
+    assert growth is not None
+    assert not growth.keeps_pace
+
+
 def test_growth_seen_at_the_sixteenth_reading_after_the_warm_up() -> None:
     detector = GrowthDetector()
     found = [detector.add(step, float(step), START + 8000.0 * step) for step in range(40)]

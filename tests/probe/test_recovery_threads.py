@@ -1,5 +1,6 @@
 """Two models trained on two threads: a step that is tried again on one has nothing to do with the other's."""
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +56,12 @@ class Other:
 
 def sgd(model: nn.Module) -> Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def without_dropout(seed: int) -> nn.Module:
+    model = plain_model(seed)
+    model[1] = nn.Identity()
+    return model
 
 
 def train_once(model: nn.Module, optimizer: Optimizer) -> None:
@@ -137,8 +144,7 @@ def test_call_that_ends_amid_a_step_of_another_thread_leaves_it_alone(register: 
 
 
 def test_two_threads_train_robustly_at_the_same_time() -> None:
-    def train(seed: int) -> list[torch.Tensor]:
-        model = plain_model(seed)
+    def train(seed: int, model: nn.Module) -> list[torch.Tensor]:
         optimizer = sgd(model)
         failed = False
 
@@ -152,14 +158,15 @@ def test_two_threads_train_robustly_at_the_same_time() -> None:
             failed = False
             optimizer.step()
 
-        model[1] = nn.Identity()
         for number, (inputs, targets) in enumerate(batches(7)):
             probe.robust_training_step(step, inputs, targets, number, optimizer=optimizer)
         return [parameter.detach() for parameter in model.parameters()]
 
-    alone = [train(seed) for seed in (0, 1)]
+    # Made here: the threads share the random numbers that weights begin with.
+    models = [without_dropout(seed) for seed in (0, 1)]
+    alone = [train(seed, copy.deepcopy(model)) for seed, model in enumerate(models)]
     together: dict[int, list[torch.Tensor]] = {}
-    others = [Other(lambda seed=seed: together.update({seed: train(seed)})) for seed in (0, 1)]  # type: ignore[misc]
+    others = [Other(lambda seed=seed: together.update({seed: train(seed, models[seed])})) for seed in (0, 1)]  # type: ignore[misc]
     for other in others:
         other.join()
     for seed in (0, 1):
