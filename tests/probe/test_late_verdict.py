@@ -68,7 +68,14 @@ def train(
     model = Branch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(3)
-    watched = {"spool": spool, "run": "run", "connect": "", "level": "basic", **options}
+    watched = {
+        "spool": spool,
+        "run": "run",
+        "connect": "",
+        "level": "basic",
+        "overhead_limit": 0.0,
+        **options,
+    }
     with probe.watch(model, optimizer, **watched) as run:
         for step in range(STEPS):
             optimizer.zero_grad(set_to_none=step % 2 == 0)
@@ -178,7 +185,9 @@ def test_last_step_of_a_run_is_judged(tmp_path: Path) -> None:
 def test_bad_loss_of_a_late_step_is_told(tmp_path: Path) -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with probe.watch(model, optimizer, spool=tmp_path, run="run", connect="", verdict="after_update"):
+    with probe.watch(
+        model, optimizer, spool=tmp_path, run="run", connect="", verdict="after_update", overhead_limit=0.0
+    ):
         for step in range(STEPS):
             optimizer.zero_grad()
             loss = model(torch.ones(2, 4)).sum()
@@ -220,7 +229,9 @@ def test_user_clipping_of_ours_waits_for_the_norm_and_the_verdict(tmp_path: Path
     runs: list[probe.Probe] = []
     model = Branch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with probe.watch(model, optimizer, spool=tmp_path, run="run", connect="", verdict="after_update") as run:
+    with probe.watch(
+        model, optimizer, spool=tmp_path, run="run", connect="", verdict="after_update", overhead_limit=0.0
+    ) as run:
         runs.append(run)
         for step in range(STEPS):
             optimizer.zero_grad()
