@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -89,6 +90,8 @@ class IncidentReporter(EventWriter):
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0
+        self._awaits_origin = False
+        """Whether the newest event of a NaN or Inf was judged too late for a replay."""
         self._nonfinite_step: int | None = None
         """The newest step whose loss or gradients were not finite."""
         self._bundles = BundleWriter(
@@ -121,10 +124,21 @@ class IncidentReporter(EventWriter):
         if evidence.was_scaled:
             findings = [handled_by_scaler(finding, observation) for finding in findings]
         self.kinds = frozenset(finding.kind for finding in findings)
-        if self.kinds & REPLAYED_KINDS and self.armed.has_seen:
+        if self.kinds & REPLAYED_KINDS and self._can_tell_more(observation, evidence):
+            self._awaits_origin = False
             for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
                 self._recorder.event(event)
         self._write(findings, observation.step, time, evidence)
+
+    def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
+        """Whether the origin that the running event lacks may be found: then an event of its own is due."""
+        if self.armed.has_seen:
+            return True
+        if isinstance(evidence, LateEvidence) or not self._awaits_origin:
+            return False
+        norms = observation.parameter_norm
+        # Bad parameters are what the first occurrence has left.
+        return norms is None or bool(np.isfinite(norms).all())
 
     def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
         """Detect, write and log what is wrong at successive steps whose values are all finite.
@@ -198,10 +212,8 @@ class IncidentReporter(EventWriter):
 
         states = episodes.update(step, time, findings, model=self._model, make_event=make_event)
         states += [event for event in begun if event.kind == "replayed"]
-        if isinstance(evidence, LateEvidence):
-            # The next occurrence may be replayed: it gets an event of its own.
-            for event in [event for event in begun if event.kind in REPLAYED_KINDS]:
-                states += episodes.end(self._model, event.kind)
+        if isinstance(evidence, LateEvidence) and any(event.kind in REPLAYED_KINDS for event in begun):
+            self._awaits_origin = True
         for event in states:
             self._recorder.event(event)
         for event in begun:

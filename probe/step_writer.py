@@ -105,7 +105,13 @@ class StepWriter:
         self._judge_late()
         measured = self._measured(finished)
         due = self._measures.due
-        if self._acts_on_verdict or finished.was_scaled or due.gradient_noise or due.gradient_cosine:
+        if (
+            self._acts_on_verdict
+            or not self.timing.is_late
+            or finished.was_scaled
+            or due.gradient_noise
+            or due.gradient_cosine
+        ):
             measured.arrive()
         if self._early.wants(measured):
             if self._early.needs_gradients(measured.layout):

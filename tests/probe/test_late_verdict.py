@@ -61,6 +61,7 @@ def train(
     *,
     bad: tuple[int, ...] = (),
     clip: Callable[[Any], object] | None = None,
+    goes_back: bool = True,
     each_step: Callable[[int, probe.Probe], None] = lambda step, run: None,
     **options: Any,
 ) -> tuple[Journal, dict[str, Tensor]]:
@@ -86,7 +87,7 @@ def train(
                 clip(model.parameters())
             optimizer.step()
             each_step(step, run)
-            if model.is_bad:
+            if model.is_bad and goes_back:
                 model.load_state_dict(before)
     return read_journal(spool / "run"), model.state_dict()
 
@@ -175,6 +176,20 @@ def test_late_event_names_step_and_parameters_and_the_next_one_the_origin(tmp_pa
     bad = next(frame for frame in journal.frames if frame.step == 55)
     assert math.isnan(bad.scalars["grad_norm"])
     assert all(value.isfinite().all() for value in weights.values())
+
+
+def test_ruined_weights_are_told_as_after_a_verdict_before_the_update(tmp_path: Path) -> None:
+    """The step after the late one is judged before its update already, and its loss is no news."""
+
+    def told(verdict: str) -> list[tuple[str, int, bool]]:
+        journal, _ = train(tmp_path / verdict, bad=(55,), verdict=verdict, goes_back=False)
+        events = {event.id: event for event in journal.events if event.severity == "critical"}.values()
+        return [(event.kind, event.step, "judged after its update" in event.message) for event in events]
+
+    early, late = told("before_update"), told("after_update")
+    assert [event[:2] for event in late] == [event[:2] for event in early]
+    assert [is_late for *_, is_late in early] == [False] * len(early)
+    assert [is_late for *_, is_late in late] == [True] + [False] * (len(early) - 1)
 
 
 def test_last_step_of_a_run_is_judged(tmp_path: Path) -> None:
