@@ -165,6 +165,7 @@ class StepWriter:
         (measured, stack), self._late = self._late, None
         if self._guard.run("late", self._take_late, measured, stack) is None:
             measured.late = None
+            self.timing.give_up()
         held, self._held = self._held, None
         if held is not None:
             self._write(held)
@@ -176,7 +177,7 @@ class StepWriter:
                 self._wait(measured)
             return True
         self.judge_waiting()
-        self._judge(measured, LateEvidence(stack))
+        self._guard.run("detectors", self._judge, measured, LateEvidence(stack))
         self.timing.arm(measured.step)
         return True
 

@@ -58,6 +58,10 @@ class VerdictTiming:
         """Whether what is measured now is read at once: it has to be, or the script has waited itself."""
         return not self.is_late or (self._choice == "auto" and device_is_idle())
 
+    def give_up(self) -> None:
+        """What was on its way could not be read: wait for all that follows."""
+        self._can_be_late = self.is_late = False
+
     def arm(self, step: int) -> None:
         """Something was found too late at `step`: have the next ones judged before their updates."""
         self._not_before = max(self._not_before, step + 1 + ARMED_STEPS)

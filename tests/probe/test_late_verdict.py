@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import probe
 from probe.kernels import binding
 from probe.losses import LossMeter
-from probe.statistics import MeasuringPlan, tensor_statistics
+from probe.statistics import MeasuringPlan, PendingStatistics, tensor_statistics
 from probe.torch_statistics import plan_by_torch, start_by_torch
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
@@ -190,6 +190,27 @@ def test_ruined_weights_are_told_as_after_a_verdict_before_the_update(tmp_path: 
     assert [event[:2] for event in late] == [event[:2] for event in early]
     assert [is_late for *_, is_late in early] == [False] * len(early)
     assert [is_late for *_, is_late in late] == [True] + [False] * (len(early) - 1)
+
+
+def test_values_that_cannot_be_read_end_the_late_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, reads = PendingStatistics.read, 0
+
+    def failing(self: PendingStatistics) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == 5:
+            raise RuntimeError("the device has gone")
+        return read(self)
+
+    monkeypatch.setattr(PendingStatistics, "read", failing)
+    journal, _ = train(tmp_path, bad=(55,), verdict="after_update")
+    assert [frame.step for frame in journal.frames] == list(range(STEPS))
+    event = next(event for event in journal.events if event.kind == "nonfinite_gradient")
+    assert (event.step, event.origin is not None) == (55, True)
+    assert "the device has gone" in caplog.text
+    caplog.clear()
 
 
 def test_last_step_of_a_run_is_judged(tmp_path: Path) -> None:
