@@ -78,6 +78,8 @@
     content.addEventListener("focusin", (moved) => {
       focus = [...content.querySelectorAll(FOCUSABLE)].indexOf(moved.target);
     });
+    // A click on what takes no focus leaves it nowhere; one inside of the panel sets it again.
+    document.addEventListener("pointerdown", () => { focus = null; }, true);
     content.addEventListener("focusout", (moved) => { if (moved.relatedTarget) focus = null; });
     document.addEventListener("click", (click) => {
       const button = click.target.closest("button");

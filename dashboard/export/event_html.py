@@ -11,7 +11,7 @@ from html import escape
 from probe.wire import Event, StackFrame
 
 from ..views import event_facts as facts
-from ..views.evidence import Fact, evidence_facts, measure, neighbour_facts
+from ..views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
 from ..views.source_lines import SourceLine, current_line, is_library, source_lines
 
 
@@ -100,7 +100,7 @@ def _evidence(event: Event) -> str:
     neighbours = neighbour_facts(event)
     if not neighbours:
         return table
-    summary = f"<summary>The {len(neighbours):,} steps before</summary>"
+    summary = f"<summary>{neighbour_title(event)}</summary>"
     return f"{table}<details>{summary}{_table(measured.neighbours or measured.name, neighbours)}</details>"
 
 

@@ -19,7 +19,7 @@ from ..store.protocol import RunSummary
 from . import event_facts as facts
 from .event_report import event_report
 from .event_stacks import stack_view
-from .evidence import Fact, evidence_facts, measure, neighbour_facts
+from .evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title, neighbour_word
 
 COPY_LINK_ID: Final = "event-copy-link"
 DOWNLOAD_ID: Final = "event-download"
@@ -191,8 +191,8 @@ def _evidence(event: Event) -> list[Component]:
     if more := rows[SHOWN_NUMBERS:]:
         parts.append(_folded(f"{len(more):,} more numbers", "number", measured.name, more))
     if neighbours := neighbour_facts(event):
-        title = f"The {len(neighbours):,} steps before" if len(neighbours) > 1 else "The step before"
-        parts.append(_folded(title, "step", measured.neighbours or measured.name, neighbours))
+        caption = measured.neighbours or measured.name
+        parts.append(_folded(neighbour_title(event), neighbour_word(event), caption, neighbours))
     return parts
 
 

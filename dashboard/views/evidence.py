@@ -84,8 +84,10 @@ _MEASURES: Final[dict[str, Measure]] = {
     "output_degenerate": Measure(name="deviation of the outputs"),
     "input_out_of_range": Measure(name="largest magnitude"),
     "data_gap": Measure(name="records lost"),
+    "poor_initialization": Measure(name="ratio of the ends", neighbours="rms, or norm of the gradient"),
 }
-_PARAMETERS: Final = Measure(name="parameters", value="without a gradient", threshold="")
+_PARAMETERS: Final = Measure(name="parameters", value="concerned", threshold="")
+_BLANK_INPUT: Final = Measure(name="deviation of the input's elements")
 _OF_SUBJECT: Final[dict[tuple[str, str], Measure]] = {
     ("update_ratio_low", "lr"): Measure(name="learning rate"),
     ("output_degenerate", "loss"): Measure(name="elements of the loss"),
@@ -98,6 +100,9 @@ def measure(event: Event) -> Measure:
     """Say what the event's value, threshold and neighbours are."""
     if event.kind == "parameter_not_updated" and event.evidence.value:
         return _PARAMETERS
+    baseline = event.evidence.baseline or {}
+    if event.kind == "input_out_of_range" and "samples" in baseline and "median" not in baseline:
+        return _BLANK_INPUT
     return _OF_SUBJECT.get((event.kind, event.subject)) or _MEASURES.get(event.kind, _PLAIN)
 
 
@@ -124,9 +129,22 @@ def evidence_facts(event: Event) -> tuple[Fact, ...]:
 
 
 def neighbour_facts(event: Event) -> tuple[Fact, ...]:
-    """The values of the steps before, newest last."""
-    unit = measure(event).unit
-    return tuple(_row(f"step {step:,}", value, unit) for step, value in event.evidence.neighbours)
+    """The values of the steps before, newest last; of an initialization those of the layers, in order."""
+    unit, what = measure(event).unit, neighbour_word(event)
+    return tuple(_row(f"{what} {number:,}", value, unit) for number, value in event.evidence.neighbours)
+
+
+def neighbour_word(event: Event) -> str:
+    """What each of the neighbours is of."""
+    return "layer" if event.kind == "poor_initialization" else "step"
+
+
+def neighbour_title(event: Event) -> str:
+    """The heading over them."""
+    count = len(event.evidence.neighbours)
+    if neighbour_word(event) == "layer":
+        return f"The {count:,} layers"
+    return f"The {count:,} steps before" if count > 1 else "The step before"
 
 
 def _baseline_row(event: Event, key: str, value: float) -> Fact:

@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import torch_private
 from . import tables
 from .results import Result
+from .tensor import occupied_bytes
 
 _MOST: Final = 1000
 """Tensors that are remembered; the oldest are forgotten first."""
@@ -33,7 +34,7 @@ class TensorLife(Result):
     bytes: int
     """What its elements occupy."""
     is_alive: bool
-    """Whether Python or a graph still holds it."""
+    """Whether the tensor object lives; what a graph has saved of it may keep its memory longer."""
     lifetime_s: float
     """Seconds from the call of `track_tensor` until it was freed, or until now."""
 
@@ -76,7 +77,7 @@ class TrackedTensor:
     def __init__(self, tensor: Tensor, name: str) -> None:
         self._name = name
         self._shape, self._dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._device, self._bytes = str(tensor.device), tensor.nbytes
+        self._device, self._bytes = str(tensor.device), occupied_bytes(tensor)
         self._since_s = time.monotonic()
         self._freed_s: float | None = None
         self._reference = weakref.ref(tensor, self._note_freed)

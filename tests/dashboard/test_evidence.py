@@ -7,7 +7,7 @@ import math
 import pytest
 from sample_events import spike_event
 
-from dashboard.views.evidence import evidence_facts, measure, neighbour_facts
+from dashboard.views.evidence import evidence_facts, measure, neighbour_facts, neighbour_title
 from dashboard.views.quantities import bytes_text, duration_text, percent_text
 from probe.wire import Event, Evidence
 
@@ -33,6 +33,19 @@ def test_leak_has_memory_for_bytes_and_plain_numbers_for_the_rest() -> None:
     }
     assert [row.value for row in neighbour_facts(event)] == ["1 GiB"]
     assert measure(event).neighbours == "process memory"
+
+
+def test_blank_input_has_a_deviation_and_a_large_one_a_magnitude() -> None:
+    blank = event_with("input_out_of_range", value=0.0, threshold=1e-6, baseline={"samples": 20.0})
+    large = {"median": 1.0, "mad_log": 0.1, "samples": 20.0}
+    names = [measure(event).name for event in (blank, event_with("input_out_of_range", baseline=large))]
+    assert names == ["deviation of the input's elements", "largest magnitude"]
+
+
+def test_neighbours_of_an_initialization_are_layers() -> None:
+    event = event_with("poor_initialization", value=1e6, neighbours=[(0, 1.0), (1, 0.1)])
+    assert [row.label for row in neighbour_facts(event)] == ["layer 0", "layer 1"]
+    assert neighbour_title(event) == "The 2 layers"
 
 
 def test_resource_use_is_a_share_and_what_it_is_a_share_of() -> None:
@@ -80,7 +93,7 @@ def test_number_is_called_what_it_is(kind: str, subject: str, name: str) -> None
 def test_parameters_without_a_gradient_are_counted_and_have_no_threshold() -> None:
     event = event_with("parameter_not_updated", value=4.0, threshold=0.0, baseline={"steps": 10.0})
     assert measure(event).name == "parameters"
-    assert rows_of(event) == {"without a gradient": "4", "steps": "10"}
+    assert rows_of(event) == {"concerned": "4", "steps": "10"}
 
 
 def test_memory_that_was_free_is_told_once() -> None:

@@ -76,3 +76,8 @@ def test_clear_memory_collects_cycles() -> None:
     assert cleared.collected >= 1 and cleared.rss_after_bytes > 0
     assert (cleared.cuda_reserved_before_bytes is None) == (not torch.cuda.is_initialized())
     assert str(cleared).startswith(f"{cleared.collected} objects collected")
+
+
+def test_sparse_tensor_is_tracked_with_its_indices() -> None:
+    values = torch.eye(3).to_sparse()
+    assert probe.track_tensor(values, "sparse").life().bytes == 3 * 4 + 2 * 3 * 8

@@ -12,6 +12,7 @@ from sampled_runs import NOISES
 
 from probe.detectors import DetectorBank, DetectorThresholds, Observation
 from probe.detectors.heights import LEAST_LOG_MAD, SeriesHeights
+from probe.detectors.jump_watch import JumpWatch
 from probe.detectors.jumps import SILENT, Jump, JumpDetector
 from probe.detectors.why import RecentSteps, chain
 
@@ -93,6 +94,22 @@ def test_a_jump_is_told_once_and_the_next_one_again() -> None:
     values[700:] += 10.0
     assert [jump.step for jump in find(values)] == [300, 700]
     assert SILENT < 400
+
+
+@pytest.mark.parametrize("kind", ["hinge", "errors", "rounded"])
+def test_losses_that_are_often_equal_are_no_jumps(kind: str) -> None:
+    """Their MAD is nearly or exactly 0."""
+    random = np.random.default_rng(12)
+    losses = {
+        "hinge": np.maximum(random.standard_normal(10_000), 0.0),
+        "errors": (random.random(10_000) < 0.4).astype(float),
+        "rounded": np.round(2.0 + 0.02 * random.standard_normal(10_000), 2),
+    }[kind]
+    watch = JumpWatch()
+    for start in range(0, len(losses), 32):
+        part = [float(loss) for loss in losses[start : start + 32]]
+        watch.judge(range(start, start + len(part)), part, [1.0] * len(part))
+    assert len(watch.take()) <= 1
 
 
 def test_a_series_with_gaps_is_not_judged() -> None:
