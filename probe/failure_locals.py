@@ -1,6 +1,7 @@
 """Shapes of what the functions were working on when an exception left them. Called once, for its event.
 
-Names, types and shapes alone: no element is read, no `repr` of the script's is called, no text is shown.
+Names, types and shapes alone: no element is read, nothing of the script's is called, and no text is shown but
+the names of variables, and keys of dictionaries that could be such names.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from .forensics.reachable import function_variables, is_of_user
 
@@ -17,6 +20,7 @@ _MAX_FRAMES: Final = 3
 _MAX_NAMES: Final = 12
 _MAX_PARTS: Final = 4
 _TEXT_LIMIT: Final = 400
+_LARGEST: Final = 10**15
 
 
 def describe_locals(trace: TracebackType | None) -> list[str]:
@@ -42,7 +46,7 @@ def _line(frame: FrameType, number: int) -> str:
     if not told:
         return ""
     if is_function:
-        told += [f"{name} {value}" for name, value in values.items() if type(value) in (bool, int, float)]
+        told += [f"{name} {value}" for name, value in values.items() if _is_number(value)]
     more = f", and {len(told) - _MAX_NAMES} more" if len(told) > _MAX_NAMES else ""
     place = f"{code.co_qualname} " if is_function else ""
     text = f"In {place}({Path(code.co_filename).name}:{number}): {', '.join(told[:_MAX_NAMES])}{more}"
@@ -52,9 +56,8 @@ def _line(frame: FrameType, number: int) -> str:
 def _shape(value: Any, *, depth: int = 0) -> str:
     """``float32 (8, 2)`` of a tensor or an array, ``[...]`` of a few of them; "" of anything else."""
     if isinstance(value, Tensor):
-        device = "" if value.device.type == "cpu" else f" on {value.device}"
-        shape = "nested" if value.is_nested else tuple(value.shape)
-        return f"{str(value.dtype).removeprefix('torch.')} {shape}{device}"
+        with torch._C.DisableTorchFunctionSubclass():
+            return _shape_of_tensor(value)
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return f"{value.dtype} array {tuple(value.shape)}"
@@ -64,6 +67,23 @@ def _shape(value: Any, *, depth: int = 0) -> str:
         return f"[{', '.join(parts)}{more}]" if all(parts) else ""
     if kind is dict and value and not depth:
         items = [(key, _shape(part, depth=1)) for key, part in list(value.items())[:_MAX_PARTS]]
-        named = [f"{key}: {text}" for key, text in items if text and type(key) in (str, int)]
+        named = [f"{key}: {text}" for key, text in items if text and _is_name(key)]
         return f"{{{', '.join(named)}}}" if named else ""
     return ""
+
+
+def _shape_of_tensor(value: Tensor) -> str:
+    if is_lazy(value):
+        return "not initialised yet"
+    device = "" if value.device.type == "cpu" else f" on {value.device}"
+    shape = "nested" if value.is_nested else tuple(value.shape)
+    return f"{str(value.dtype).removeprefix('torch.')} {shape}{device}"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that is told as it is; Python refuses to spell one of thousands of digits."""
+    return type(value) in (bool, float) or (type(value) is int and abs(value) <= _LARGEST)
+
+
+def _is_name(key: Any) -> bool:
+    return (type(key) is int and abs(key) <= _LARGEST) or (type(key) is str and key.isidentifier())

@@ -289,15 +289,15 @@ class _OptimizerSteps:
             return args, {**kwargs, "closure": wrapped}
         return (args[0], wrapped, *args[2:]), kwargs
 
-    def _wrap_closure(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+    def _wrap_closure(self, closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
         evaluated = False
 
-        def evaluate() -> Any:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
             # Line searches evaluate again at trial points; the step's own gradient is the first one.
             self._in_closure, self.in_trial = True, evaluated
             try:
-                result = closure()
+                result = closure(*args, **kwargs)
             finally:
                 self._in_closure = self.in_trial = False
             if not evaluated:

@@ -35,7 +35,7 @@ from .wire import (
 _SEND_QUEUE_MESSAGES: Final = 4
 """Batches, most of them: what waits here takes the helper's memory, and is in the journal besides."""
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
-"""First frame of `zmq_socket_monitor`: the event and its value. pyzmq's own reader brings along asyncio and
+"""First frame of `zmq_socket_monitor`: the event and its value. pyzmq's own reader brings asyncio and
 ssl along, 3 MiB of memory."""
 
 

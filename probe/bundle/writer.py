@@ -38,8 +38,6 @@ from .model_state import describe_model, named_modules
 from .packer import TensorPacker, WrittenTensors
 from .schema import STATISTICS, TENSORS, Batch, Call, Gradient, LossMaker, Model
 
-EXCEPTIONS: Final = frozenset({"exception", "out_of_memory"})
-"""Kinds whose step ends in the middle of a forward: the last capture is not finished."""
 _MESSAGE_LIMIT: Final = 4000
 _FOLDER: Final = "bundles"
 _SPARE_BYTES: Final = 64 * 1024**2
@@ -184,7 +182,7 @@ class BundleWriter:
         reason, left_out = "nothing of the step was at hand", list[str]()
         packed: _Packed | None = None
         if step is not None:
-            packed, reason, left_out = self._pack(step, event.kind)
+            packed, reason, left_out = self._pack(step)
         written = None if packed is None else self._write_tensors(folder, packed)
         self._recorder.flush()
         unwritten = () if step is None else step.frames()
@@ -211,7 +209,7 @@ class BundleWriter:
             raise BundleError(f"it takes {needed >> 20:,} MiB, and {free >> 20:,} MiB are free")
         return packed.tensors.write(folder / TENSORS)
 
-    def _pack(self, step: FailingStep, kind: str) -> tuple[_Packed | None, str, list[str]]:
+    def _pack(self, step: FailingStep) -> tuple[_Packed | None, str, list[str]]:
         """Choose what goes in; return it, why it cannot be replayed, and what was left out."""
         reason = step.no_replay_reason or ("" if self._with_inputs else _INPUTS_LEFT_OUT)
         left_out = [] if self._with_inputs else ["inputs and outputs"]

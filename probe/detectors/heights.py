@@ -26,9 +26,9 @@ each half from its own median: in a run that falls, longer ones say more of the 
 LEAST_SHARE: Final = 1e-3 / 8.0
 """Of the highest median so far: a jump of the loss by less than a thousandth of it is noise of a converged
 run."""
-MOST_TIES: Final = KEPT // 4
-"""Losses equal to another one. With more (a hinge at 0, a count of errors), median and MAD say nothing
-of the scatter; with all, there is none."""
+MOST_TIES: Final = 0.25
+"""Share of the losses that equal another one. With more (a hinge at 0, a count of errors), median and MAD say
+nothing of the scatter; where all are one, there is none."""
 LEAST_LOG_MAD: Final = 0.02
 """Of the logarithm of a norm: a jump by less than a sixth is none worth a look."""
 
@@ -87,11 +87,16 @@ class SeriesHeights:
         scale = _medians(np.abs(apart, out=apart))
         self._highest = max(self._highest, abs(float(self._medians[-1][0, 0])))
         scale[0, 0] = max(float(scale[0, 0]), LEAST_SHARE * self._highest) or math.nan
-        ties = np.count_nonzero(np.diff(np.sort(self._kept[0, :KEPT])) == 0.0)
-        if MOST_TIES < ties < KEPT - 1:
+        if _is_often_equal(self._kept[0, :KEPT]):
             scale[0, 0] = math.nan
         scale[1, 0] = max(float(scale[1, 0]), LEAST_LOG_MAD)
         self._scale = scale
+
+
+def _is_often_equal(values: Floats) -> bool:
+    known = np.sort(values[~np.isnan(values)])
+    ties = np.count_nonzero(known[1:] == known[:-1])
+    return bool(MOST_TIES * len(known) < ties < len(known) - 1)
 
 
 class LayerHeights:

@@ -90,6 +90,8 @@ class HeldArguments:
             others = HeldArguments(tuple(args), kwargs).again()[2]
         except ReplayError:
             return False
+        if not all(map(torch_private.is_plain_strided, (*mine.values(), *others.values()))):
+            return False
         return mine.keys() != others.keys() or any(_differ(mine[name], others[name]) for name in mine)
 
     def tensor(self, name: str) -> HeldTensor | None:

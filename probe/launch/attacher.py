@@ -142,14 +142,14 @@ class Attacher:
     def _look(self) -> None:
         if self._scout is None and not self._has_failed:
             self._scout = root_calls.add_scout(self)
-            self._closures.install()
+            self._closures.begin()
 
     def _stop_looking(self) -> None:
         self._waiting = []
         if self._scout is not None:
             scout, self._scout = self._scout, None
             root_calls.remove(scout)
-            self._closures.remove()
+            self._closures.end()
 
     def _guarded(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The script must run whatever is wrong with us: after a failure nothing more is tried."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from ..hooks import join_step
 
@@ -25,43 +24,45 @@ class Starter(Protocol):
 
 
 class FirstClosures:
-    """Asks a starter before the first closure of each step, while it is installed."""
+    """Asks a starter before the first closure of each step, while it is on."""
 
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
-        self._handle: RemovableHandle | None = None
+        self._is_on = self._is_installed = False
 
-    def install(self) -> None:
-        """Look at every optimizer's step."""
-        if self._handle is None:
-            self._handle = register_optimizer_step_pre_hook(self._before)
+    def begin(self) -> None:
+        """Look at every optimizer's step from now on."""
+        self._is_on = True
+        if not self._is_installed:
+            self._is_installed = True
+            register_optimizer_step_pre_hook(self._before)
 
-    def remove(self) -> None:
-        """Look no more."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+    def end(self) -> None:
+        """Look no more. The hook stays: another thread may be going through torch's table of them."""
+        self._is_on = False
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        closure = _closure_of(args, kwargs)
-        if closure is None or torch.compiler.is_compiling():
+        if not self._is_on or torch.compiler.is_compiling():
             return None
-        following: Callable[[], Any] | None = None
+        closure = _closure_of(args, kwargs)
+        if closure is None:
+            return None
+        following: Callable[..., Any] | None = None
 
-        def evaluate() -> Any:
+        def evaluate(*given: Any, **named: Any) -> Any:
             # Not sooner: torch goes through its table of hooks as the step begins, and a session adds to it.
             nonlocal following
             if following is None:
                 following = closure
                 if self._starter.before_closure(optimizer):
                     following = _closure_of(*join_step(optimizer, args, kwargs)) or closure
-            return following()
+            return following(*given, **named)
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": evaluate}
         return (args[0], evaluate, *args[2:]), kwargs
 
 
-def _closure_of(args: Any, kwargs: Any) -> Callable[[], Any] | None:
+def _closure_of(args: Any, kwargs: Any) -> Callable[..., Any] | None:
     closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
     return closure if callable(closure) else None

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from .. import torch_private
 from ..detectors.base import Finding
 from ..hooks import listen_to_steps
 from ..session import Probe, running_sessions
-from .kept_state import versions
+from .kept_state import renormalised_weights, versions
 from .update_skip import parameters_of
 
 _logger = logging.getLogger("probe.recovery")
@@ -70,8 +72,8 @@ class UpdateWatch:
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         self._before: list[tuple[Optimizer, Mapping[int, object]]] = []
         self._thread = threading.get_ident()
-        self._known = list(parameters)
-        self._versions = [torch_private.version_of(parameter) for parameter in self._known]
+        self._known = {id(parameter): parameter for parameter in parameters if not is_lazy(parameter)}
+        self._versions = self._known_versions()
 
     def __enter__(self) -> UpdateWatch:
         self._end = listen_to_steps(self)
@@ -96,9 +98,19 @@ class UpdateWatch:
         # Of a model on a device the backward runs on a thread of autograd's, the same one for all threads.
         return torch_private.in_backward() and not all(p.is_cpu for p in parameters_of(optimizer))
 
+    def _known_versions(self) -> dict[int, int | None]:
+        return {key: torch_private.version_of(parameter) for key, parameter in self._known.items()}
+
     @property
     def has_begun(self) -> bool:
         """Whether parameters are others than before."""
-        if self._versions != [torch_private.version_of(parameter) for parameter in self._known]:
+        now = self._known_versions()
+        moved = {key for key, version in self._versions.items() if now[key] != version}
+        if moved and not moved <= renormalised_weights(_embeddings()):
             return True
         return any(versions(parameters_of(one)) != before for one, before in self._before)
+
+
+def _embeddings() -> Iterator[object]:
+    """All of the process: whoever updates them need not be watched. Asked for after a failure alone."""
+    return (each for each in gc.get_objects() if issubclass(type(each), nn.Embedding | nn.EmbeddingBag))

@@ -180,6 +180,12 @@ def _keep_generators() -> list[Restore]:
     return kept
 
 
+def renormalised_weights(modules: Iterable[object]) -> set[int]:
+    """Identities of weights that the forward of an embedding writes to (`max_norm`), which is no update."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return {id(each.weight) for each in modules if isinstance(each, kinds) and each.max_norm is not None}
+
+
 def versions(parameters: Iterable[Tensor]) -> Mapping[int, tuple[int | None, int]]:
     """Return what changes when a parameter is written to: in-place version and address, by identity."""
     return {id(p): (torch_private.version_of(p), p.data_ptr()) for p in parameters}

@@ -22,7 +22,7 @@ from ..watched_model import WatchedModel
 from .bad_buffers import describe_nan_buffers
 from .decline import UNSEEN, UNSEEN_WHAT, Verdict, why_not
 from .gradient_repair import replace_nonfinite, zero_gradients
-from .kept_state import GoodState, keep_good_state, versions
+from .kept_state import GoodState, keep_good_state, renormalised_weights, versions
 from .ledger import Ledger
 from .options import Recovery, Strategy, as_recovery
 from .other_ranks import has_other_ranks
@@ -242,7 +242,8 @@ class StepRecovery:
         if before is None:
             return False
         now, own = versions(self._model.layout.parameters), set(map(id, parameters_of(optimizer)))
-        return any(now[key] != state for key, state in before.items() if key in now and key not in own)
+        moved = {key for key, state in before.items() if key in now and key not in own and now[key] != state}
+        return not moved <= renormalised_weights(self._model.root.modules())
 
     def _ask(self, strategy: Strategy, verdict: Verdict, optimizer: Optimizer) -> bool:
         """Call the user's function, outside of the guard: what it raises is the user's."""

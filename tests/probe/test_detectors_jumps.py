@@ -146,7 +146,9 @@ def whole_again(losses: Floats, norms: Floats) -> Floats:
 
 @pytest.mark.parametrize("absent", [None, math.nan, math.inf])
 def test_heights_of_what_is_not_known_are_nan_and_not_learnt(absent: float | None) -> None:
-    losses: list[float | None] = [1.0, 2.0, 4.0, absent] * 16
+    apart = [1.0 + number / 64.0 for number in range(-12, 13) if number]
+    both = [value for distance in apart for value in (2.0 - distance, 2.0 + distance)]
+    losses = [value for at in range(0, 48, 3) for value in (*both[at : at + 3], absent)]
     heights = SeriesHeights()
     with np.errstate(all="ignore"):
         heights.of(losses, [0.0] * 64)

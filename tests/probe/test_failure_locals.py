@@ -74,3 +74,27 @@ def test_event_of_an_exception_has_the_shapes(spool: Path) -> None:
         loss_of(torch.zeros(8, 2), torch.ones(3))
     (event,) = run_of(spool).latest_events
     assert "): out float32 (8, 2), weights float32 (3,), scale 3\n" in event.message
+
+
+def test_odd_variables_cost_no_other_ones_their_line() -> None:
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: object, **__: object) -> object:
+            raise AssertionError("the script's own code was called")
+
+    def failing() -> None:
+        huge = 10**5000
+        lazy = torch.nn.LazyLinear(2).weight
+        loud = torch.ones(2).as_subclass(Loud)
+        patients = {"a patient's name": torch.ones(1), "inputs": torch.ones(3)}
+        raise KeyError(len((huge, lazy, loud, patients)) and "x")
+
+    try:
+        failing()
+    except KeyError as error:
+        (line, *_) = describe_locals(error.__traceback__)
+    assert "lazy not initialised yet" in line
+    assert "loud float32 (2,)" in line
+    assert "patients {inputs: float32 (3,)}" in line
+    assert "huge" not in line
+    assert "patient's" not in line

@@ -252,3 +252,28 @@ def test_first_pass_of_two_is_no_update_that_nobody_tells_of(spool: Path) -> Non
             optimizer.step()
     assert [event.subject for event in recoveries(spool)] == ["skip", "skip"]
     assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_embedding_that_an_evaluation_renormalises_is_not_taken_for_an_update(spool: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(10, 4, max_norm=1.0), nn.Linear(4, 1)
+
+        def forward(self, indices: Tensor) -> Tensor:
+            return self.head(self.embedding(indices))
+
+    torch.manual_seed(0)
+    model = Net()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.head, model.embedding)]
+    with probe.watch(model, recovery="skip"):
+        for step in range(8):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss = model(torch.randint(10, (5,))).square().sum() * 5.0
+            (loss * float("nan") if step in (4, 6) else loss).backward()
+            with torch.no_grad():
+                model(torch.arange(10))
+            for optimizer in optimizers:
+                optimizer.step()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -332,3 +332,47 @@ def test_result_that_is_not_by_rows_is_refused() -> None:
         joined([((torch.ones(2), 0.5), 2), ((torch.ones(1), 0.25), 1)])
     with pytest.raises(ValueError, match="same first dimension in all tensors, found 2, 3"):
         probe.safe_inference(RowWise(9), (torch.ones(2, 2), torch.ones(3, 1)), split_batch=True)
+
+
+class Renormalised(nn.Module):
+    """Its forward writes to the embedding's weight, which is no update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(10, 4, max_norm=1.0), nn.Linear(4, 1)
+        with torch.no_grad():
+            self.embedding.weight.mul_(5.0)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(indices))
+
+
+def test_embedding_that_its_forward_renormalises_is_not_taken_for_an_update() -> None:
+    torch.manual_seed(0)
+    model, calls = Renormalised(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> str:
+        calls.append(len(calls))
+        optimizer.zero_grad()
+        loss = model(torch.tensor([1, 2, len(calls)])).sum()
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory (planted)")
+        loss.backward()
+        optimizer.step()
+        return "made"
+
+    assert probe.robust_training_step(step, optimizer=optimizer, retries=2) == "made"
+    assert len(calls) == 2
+
+
+def test_parameters_that_are_not_initialised_yet_are_left_to_the_step() -> None:
+    model = nn.LazyLinear(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> tuple[int, ...]:
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        return tuple(model.weight.shape)
+
+    assert probe.robust_training_step(step, optimizer=optimizer) == (2, 4)
