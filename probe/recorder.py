@@ -276,7 +276,7 @@ class Recorder:
         """Encode a record; one that cannot be encoded, or is too large for the journal, is counted."""
         try:
             encoded = encode(record if isinstance(record, Record) else record.build())
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except Exception as error:  # noqa: BLE001 - building reads the script's tensors, and ends no thread
             problem = f"a {type(record).__name__} does not encode: {error}"
         else:
             if len(encoded) <= MAX_RECORD_BYTES:

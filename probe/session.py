@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -42,6 +43,8 @@ from .step_tracker import StepTracker
 
 _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
+_FINISH_S: Final = 5.0
+"""How long the end of the script waits for a session that another thread is closing."""
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 _unfinished: list[Probe] = []
@@ -78,6 +81,8 @@ class Probe(AnalysisCalls, RuleCalls):
         self._key = 0
         self._model_reference: weakref.ref[nn.Module] | None = None
         self._reported: BaseException | None = None
+        self._finishing = threading.RLock()
+        self._is_finishing = False
         self._complained: set[str] = set()
 
     @classmethod
@@ -288,7 +293,7 @@ class Probe(AnalysisCalls, RuleCalls):
         writing must wait, for the lock that it takes may be held by this very thread."""
         self._stop_watching()
         if self._recorder is not None:
-            self._recorder.close_soon(lambda: self._finish("finished"))
+            self._recorder.close_soon(lambda: self._finish("finished", may_wait=False))
 
     def _stop_watching(self) -> None:
         """Remove every hook."""
@@ -303,12 +308,25 @@ class Probe(AnalysisCalls, RuleCalls):
         if not _sessions:
             _process.release()
 
-    def _finish(self, outcome: str) -> None:
-        """Write what is pending and the end."""
-        try:
-            _unfinished.remove(self)
-        except ValueError:
+    def _finish(self, outcome: str, *, may_wait: bool = True) -> None:
+        """Write what is pending and the end, once; who comes second waits for the first.
+
+        Else the script could end while the recorder's thread, which ends with it, is still writing.
+        """
+        if self not in _unfinished or not self._finishing.acquire(timeout=_FINISH_S if may_wait else 0):
             return
+        try:
+            # A signal's handler may come back to here amid this.
+            if not self._is_finishing:
+                self._is_finishing = True
+                try:
+                    self._write_end(outcome)
+                finally:
+                    _unfinished.remove(self)
+        finally:
+            self._finishing.release()
+
+    def _write_end(self, outcome: str) -> None:
         if self._tracker is None or self._recorder is None:
             return
         self._tracker.close()

@@ -49,7 +49,8 @@ def test_fault_gives_its_event_kind_at_its_step(
     assert code == 0
     assert kind in found
     assert FAULT_STEP <= found[kind].step <= latest_start
-    assert len(journal.frames) == FAULT_STEP + 40
+    assert [frame.step for frame in journal.frames] == list(range(FAULT_STEP + 40))
+    assert journal.end is not None
 
 
 @pytest.mark.slow

@@ -106,6 +106,24 @@ def test_recorder_record_that_does_not_encode_is_counted(recorder: Recorder) -> 
     assert records(recorder.folder, "events") == [START]
 
 
+class _FailingStep:
+    """A step whose logged value cannot be read any more."""
+
+    def build(self) -> Frame:
+        raise RuntimeError("the device is lost")
+
+
+def test_recorder_outlives_a_step_that_cannot_be_built(recorder: Recorder) -> None:
+    recorder.frame(frame(0))
+    recorder.frame(_FailingStep())
+    recorder.frame(frame(2))
+    recorder._thread.join(0.3)
+    assert recorder._thread.is_alive()
+    assert recorder.lost_before_write == 1
+    assert "the device is lost" in str(recorder.failed)
+    assert records(recorder.folder, "metrics") == [frame(0), frame(2)]
+
+
 def test_recorder_reads_the_memory_of_process_and_machine(recorder: Recorder) -> None:
     memory = recorder.memory
     assert memory is not None

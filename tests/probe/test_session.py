@@ -208,6 +208,64 @@ def test_close_after_the_model_is_gone_has_written_everything(spool: Path) -> No
     assert run_of(spool).end is not None
 
 
+_ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED = """
+import time
+import torch
+import probe
+from probe.recorder import Recorder
+
+write_frames, slow = Recorder._write_frames, []
+
+def write_slowly(recorder):
+    if recorder._closed:
+        slow.append(True)
+        time.sleep(0.5)
+    write_frames(recorder)
+
+def main():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe.watch(model, optimizer, overhead_limit=0.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+Recorder._write_frames = write_slowly
+main()
+while not slow:
+    time.sleep(0.001)
+"""
+
+
+def test_script_that_ends_while_its_session_is_being_closed_waits_for_it(spool: Path) -> None:
+    """The model goes with the function that made it, and the recorder's own thread closes the session."""
+    subprocess.run([sys.executable, "-c", _ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED], check=True, timeout=60)
+    run = run_of(spool)
+    assert [frame.step for frame in run.frames] == [0, 1, 2]
+    assert run.end is not None
+
+
+def test_script_that_closes_its_session_before_the_thread_could_does_not_wait_for_it(spool: Path) -> None:
+    model = seeded_model()
+    run = probe.watch(model)
+    recorder = run._recorder
+    assert recorder is not None
+    joined: list[float | None] = []
+    join = recorder._thread.join
+
+    def note_join(timeout: float | None = None) -> None:
+        join(timeout)
+        joined.append(timeout)
+        assert not recorder._thread.is_alive(), "it waits for who waits for it"
+
+    recorder._thread.join = note_join  # type: ignore[method-assign]
+    del model
+    run.close()
+    assert joined
+    assert run_of(spool).end is not None
+
+
 def test_run_keeps_the_seed_of_torch_and_draws_nothing(spool: Path) -> None:
     torch.manual_seed(1234)
     model = nn.Linear(2, 1)
