@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -81,6 +81,8 @@ class Probe(AnalysisCalls, RuleCalls):
         self._key = 0
         self._model_reference: weakref.ref[nn.Module] | None = None
         self._reported: BaseException | None = None
+        self._reported_after: int | None = None
+        self._last_step: int | None = None
         self._finishing = threading.RLock()
         self._is_finishing = False
         self._complained: set[str] = set()
@@ -160,15 +162,27 @@ class Probe(AnalysisCalls, RuleCalls):
                 self._complain(name, str(error))
         self._log_deferred(readable)
 
-    def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
+    def end_epoch(self) -> None:
+        """Say that an epoch has ended: it is counted, and memory is read.
+
+        Nothing else needs to be said where an epoch is a pass over a DataLoader, which the probe sees; from
+        the first call on only calls count.
+        """
         if self._tracker is not None:
-            self._guard.run("log", self._tracker.log, dict(values))
+            self._tracker.epochs.end_epoch()
+
+    def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
+        tracker = self._tracker
+        if tracker is not None:
+            self._guard.run("log", tracker.log, dict(values))
 
     def _rule_book(self) -> RuleBook | None:
-        return None if self._tracker is None else self._tracker.rules
+        tracker = self._tracker
+        return None if tracker is None else tracker.rules
 
     def _watched_model(self) -> nn.Module | None:
-        return None if self._model_reference is None else self._model_reference()
+        reference = self._model_reference
+        return None if reference is None else reference()
 
     def set_level(self, level: Level, **features: int) -> None:
         """Measure more or less from the next step on, from any thread; on an inert handle nothing happens.
@@ -184,9 +198,10 @@ class Probe(AnalysisCalls, RuleCalls):
         commands: list[Command] = [SetLevel(level)]
         if features:
             commands.append(SetFeatures(features))
+        tracker = self._tracker
         for command in commands:
-            if self._tracker is not None:
-                self._tracker.post(command)
+            if tracker is not None:
+                tracker.post(command)
 
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Clip the watched model's gradients to a global L2 norm, as torch.nn.utils.clip_grad_norm_ does.
@@ -210,28 +225,31 @@ class Probe(AnalysisCalls, RuleCalls):
             raise ValueError(
                 "clip_gradients() needs the watched model, and this session watches none any more"
             )
-        if self._tracker is None:
+        tracker = self._tracker
+        if tracker is None:
             return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        return self._tracker.clip_gradients(float(max_norm))
+        return tracker.clip_gradients(float(max_norm))
 
     def record_event(self, message: str, **data: float) -> None:
         """Put an event of your own on the timeline (kind `custom`), with numbers if you like."""
-        if self._incidents is None or self._tracker is None:
+        tracker, incidents = self._tracker, self._incidents
+        if incidents is None or tracker is None:
             return
-        self._guard.run(
-            "log", self._incidents.custom, message, data, step=self._tracker.last_step or 0, time=time.time()
-        )
+        step = tracker.last_step or 0
+        self._guard.run("log", incidents.custom, message, data, step=step, time=time.time())
 
     def flush(self) -> None:
         """Wait until everything recorded so far is judged and in the journal."""
-        if self._tracker is not None:
-            self._tracker.judge_waiting()
-        if self._recorder is not None:
-            self._recorder.flush()
+        tracker, recorder = self._tracker, self._recorder
+        if tracker is not None:
+            tracker.judge_waiting()
+        if recorder is not None:
+            recorder.flush()
 
     def close(self) -> None:
         """Stop recording and remove every hook; idempotent, and optional at the end of a script."""
-        self._close("exception" if self._reported is not None else "finished")
+        self._stop_watching()
+        self._finish()
 
     def __enter__(self) -> Probe:
         return self
@@ -250,94 +268,118 @@ class Probe(AnalysisCalls, RuleCalls):
         """Record an exception that leaves the script, once; a Ctrl-C or a sys.exit is no fault."""
         if not isinstance(error, Exception) or self._reported is error:
             return
-        if self._incidents is None or self._tracker is None:
+        tracker, incidents = self._tracker, self._incidents
+        if incidents is None or tracker is None:
             return
-        self._reported = error
-        self._tracker.judge_waiting()
-        step = self._tracker.next_step
+        self._reported, self._reported_after = error, tracker.last_step
+        tracker.judge_waiting()
         self._guard.run(
             "exception",
-            self._incidents.exception,
+            incidents.exception,
             error,
             trace,
-            step=step,
+            step=tracker.next_step,
             time=time.time(),
-            evidence=self._tracker.evidence_of(error),
+            evidence=tracker.evidence_of(error),
             model=self._watched_model(),
-            optimizers=self._tracker.optimizers,
-            samples=self._tracker.open_samples,
+            optimizers=tracker.optimizers,
+            samples=tracker.open_samples,
         )
 
     def _record_finding(self, finding: Finding) -> None:
         """Write an event of what a call of the user's found or did, at the step that is under way."""
-        if self._incidents is not None and self._tracker is not None:
-            step, stack = self._tracker.next_step, capture_stack()
-            self._guard.run("finding", self._incidents.report, finding, step, time.time(), stack=stack)
+        tracker, incidents = self._tracker, self._incidents
+        if incidents is not None and tracker is not None:
+            step, stack = tracker.next_step, capture_stack()
+            self._guard.run("finding", incidents.report, finding, step, time.time(), stack=stack)
 
     def _optimizers(self) -> list[Optimizer]:
         """Those that were seen to update the watched model."""
-        return [] if self._tracker is None else self._tracker.optimizers
+        tracker = self._tracker
+        return [] if tracker is None else tracker.optimizers
 
     def _is_updated_by(self, optimizer: Optimizer) -> bool:
-        return self._tracker is not None and self._tracker.owns(optimizer)
+        tracker = self._tracker
+        return tracker is not None and tracker.owns(optimizer)
 
     def _is_of_this_thread(self) -> bool:
-        return self._tracker is not None and self._tracker.is_of_this_thread
-
-    def _close(self, outcome: str) -> None:
-        self._stop_watching()
-        self._finish(outcome)
+        tracker = self._tracker
+        return tracker is not None and tracker.is_of_this_thread
 
     def _let_go(self) -> None:
         """The model is gone. The garbage collector calls this, on any thread and amid anything that it does:
         writing must wait, for the lock that it takes may be held by this very thread."""
         self._stop_watching()
         if self._recorder is not None:
-            self._recorder.close_soon(lambda: self._finish("finished", may_wait=False))
+            self._recorder.close_soon(lambda: self._finish(may_wait=False))
 
     def _stop_watching(self) -> None:
         """Remove every hook."""
-        if not self.active or self._tracker is None:
+        tracker = self._tracker
+        if not self.active or tracker is None:
             return
-        self.active = False
+        # First: whoever ends all sessions meanwhile has to find it here, or among those that run.
         _unfinished.append(self)
-        _sessions.pop(self._key, None)
+        if _sessions.get(self._key) is self:
+            del _sessions[self._key]
+        self.active = False
         self._model_reference = None
-        self._tracker.rules.end_pauses()
-        self._tracker.stop()
+        tracker.rules.end_pauses()
+        tracker.stop()
         if not _sessions:
             _process.release()
 
-    def _finish(self, outcome: str, *, may_wait: bool = True) -> None:
+    def _finish(self, *, may_wait: bool = True) -> None:
         """Write what is pending and the end, once; who comes second waits for the first.
 
-        Else the script could end while the recorder's thread, which ends with it, is still writing.
+        Else the script could end while the recorder's thread, which ends with it, is still writing. What a
+        Ctrl-C breaks off is taken up again at the end of the script.
+
+        Args:
+            may_wait: not on the recorder's thread, whose last act this is.
         """
-        if self not in _unfinished or not self._finishing.acquire(timeout=_FINISH_S if may_wait else 0):
+        recorder = self._recorder
+        if recorder is None or self not in _unfinished:
+            return
+        if may_wait and recorder.is_own_thread:
+            # The garbage collector came here amid anything that the thread does.
+            recorder.close_soon(lambda: self._finish(may_wait=False))
+            return
+        if not self._finishing.acquire(timeout=_FINISH_S if may_wait else 0):
             return
         try:
-            # A signal's handler may come back to here amid this.
-            if not self._is_finishing:
-                self._is_finishing = True
-                try:
-                    self._write_end(outcome)
-                finally:
-                    _unfinished.remove(self)
+            self._finish_once(recorder)
         finally:
             self._finishing.release()
 
-    def _write_end(self, outcome: str) -> None:
-        if self._tracker is None or self._recorder is None:
+    def _finish_once(self, recorder: Recorder) -> None:
+        # A signal's handler may come back to here amid this.
+        if self._is_finishing or self not in _unfinished:
             return
-        self._tracker.close()
-        if self._incidents is not None and self._tracker.last_step is not None:
-            self._guard.run("close", self._tracker.rules.close, self._tracker.last_step, time.time())
-            self._guard.run("close", self._incidents.close, step=self._tracker.last_step, time=time.time())
-        self._recorder.close(
-            outcome="exception" if outcome == "exception" else "finished",
-            last_step=self._tracker.last_step,
-        )
+        self._is_finishing = True
+        try:
+            self._close_tracker()
+            is_written = recorder.close(outcome=self._outcome(), last_step=self._last_step)
+            while is_written and self in _unfinished:
+                _unfinished.remove(self)
+        finally:
+            self._is_finishing = False
+
+    def _close_tracker(self) -> None:
+        tracker, incidents = self._tracker, self._incidents
+        if tracker is None:
+            return
+        tracker.close()
+        self._last_step = tracker.last_step
+        if incidents is not None and self._last_step is not None:
+            self._guard.run("close", tracker.rules.close, self._last_step, time.time())
+            self._guard.run("close", incidents.close, step=self._last_step, time=time.time())
         self._tracker = self._incidents = None
+
+    def _outcome(self) -> Literal["finished", "exception"]:
+        """Training that went on after an exception, in a thread or a console, has not ended by it."""
+        is_last = self._reported is not None and self._reported_after == self._last_step
+        return "exception" if is_last else "finished"
 
     def _abandon(self) -> None:
         """In a forked child: record nothing more, touch no file, thread or socket of the parent."""
@@ -353,13 +395,21 @@ class Probe(AnalysisCalls, RuleCalls):
 
 
 def _close_all() -> None:
-    for session in [*_sessions.values(), *_unfinished]:
-        session.close()
+    """At the end of the process: a Ctrl-C amid it is raised when everything is written."""
+    interruption: BaseException | None = None
+    for session in [*_sessions.values(), *_unfinished] * 2:
+        try:
+            session.close()
+        except (KeyboardInterrupt, SystemExit) as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
-def _report_all(error: BaseException, trace: TracebackType | None) -> None:
+def _report_all(error: BaseException, trace: TracebackType | None, *, of_this_thread: bool = False) -> None:
     for session in list(_sessions.values()):
-        session._report_exception(error, trace)
+        if not of_this_thread or session._is_of_this_thread():
+            session._report_exception(error, trace)
 
 
 def _abandon_all() -> None:

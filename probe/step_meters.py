@@ -12,10 +12,12 @@ import torch
 
 from . import torch_private
 from .guard import Guard
-from .recorder import MemorySample, Recorder
+from .recorder import MemorySample, Recorder, read_memory
 
 _CUDA_MEMORY_NS: Final = 1_000_000_000
 """How often the CUDA allocator is asked; its statistics take about 0.1 ms."""
+_EPOCH_MEMORY_NS: Final = 1_000_000_000
+"""How often the end of an epoch has the host's memory read, which takes as long."""
 
 
 class StepTime(NamedTuple):
@@ -43,7 +45,7 @@ class StepMeters:
         self._previous_ns: int | None = None
         self._spent_ns = 0
         self._memory_seen: MemorySample | None = None
-        self._cuda_read_ns = 0
+        self._cuda_read_ns = self._epoch_read_ns = 0
 
     def read_time(self) -> StepTime | None:
         """The time since the last call, and the probe's part of it; None at the first."""
@@ -61,16 +63,35 @@ class StepMeters:
 
     def read_memory(self) -> dict[str, float]:
         """Memory in bytes, where there is a new reading; nothing otherwise."""
-        scalars: dict[str, float] = {}
         memory = self._recorder.memory
-        if memory is not None and memory is not self._memory_seen:
-            self._memory_seen = memory
-            scalars["process_rss_bytes"] = float(memory.rss_bytes)
-            scalars["system_used_bytes"] = float(memory.system_used_bytes)
-            scalars["system_total_bytes"] = float(memory.system_total_bytes)
-        now_ns = time.perf_counter_ns()
-        if torch_private.cuda_is_initialised() and now_ns - self._cuda_read_ns > _CUDA_MEMORY_NS:
-            self._cuda_read_ns = now_ns
-            scalars["cuda_allocated_bytes"] = float(torch.cuda.memory_allocated())
-            scalars["cuda_reserved_bytes"] = float(torch.cuda.memory_reserved())
+        scalars = {} if memory is None or memory is self._memory_seen else _host_scalars(memory)
+        self._memory_seen = memory
+        if time.perf_counter_ns() - self._cuda_read_ns > _CUDA_MEMORY_NS:
+            scalars |= self._read_cuda()
         return scalars
+
+    def read_memory_of_epoch(self) -> dict[str, float]:
+        """Memory in bytes as it is now; as it was within the last second where epochs are shorter."""
+        now_ns = time.perf_counter_ns()
+        memory = self._recorder.memory
+        if now_ns - self._epoch_read_ns > _EPOCH_MEMORY_NS:
+            self._epoch_read_ns = now_ns
+            memory = read_memory() or memory
+        return ({} if memory is None else _host_scalars(memory)) | self._read_cuda()
+
+    def _read_cuda(self) -> dict[str, float]:
+        if not torch_private.cuda_is_initialised():
+            return {}
+        self._cuda_read_ns = time.perf_counter_ns()
+        return {
+            "cuda_allocated_bytes": float(torch.cuda.memory_allocated()),
+            "cuda_reserved_bytes": float(torch.cuda.memory_reserved()),
+        }
+
+
+def _host_scalars(memory: MemorySample) -> dict[str, float]:
+    return {
+        "process_rss_bytes": float(memory.rss_bytes),
+        "system_used_bytes": float(memory.system_used_bytes),
+        "system_total_bytes": float(memory.system_total_bytes),
+    }

@@ -23,6 +23,7 @@ from .control import Command
 from .detectors.overfitting import LOGGED_NAMES
 from .detectors.sampled_bank import SampledDetectorBank
 from .early_watch import EarlyWatch
+from .epochs import EpochWatch
 from .errors import PolicyError
 from .evaluation import SERIES, EvaluationLoss
 from .failure_texts import is_out_of_memory
@@ -111,6 +112,14 @@ class StepTracker:
         self._attachment = self._loop.attachment = self._attention.attachment = attach(self, [root])
         if self._recovery is not None:
             self._attachment.tell_before_closures(self._recovery.before_closure)
+        self.epochs = EpochWatch(
+            self._measures,
+            meters,
+            self._attention,
+            last_step=lambda: self._writer.last_step,
+            log=self.log,
+            guard=guard,
+        )
 
     # -- Listener
 
@@ -348,16 +357,12 @@ class StepTracker:
 
     def stop(self) -> None:
         """Remove every hook; what is pending is kept for `close`. Idempotent."""
-        self._attachment.detach()
-        self._writer.armed.stop()
-        self._stop_recovery()
+        self._unhook()
         self._end_evaluation()
 
     def detach(self) -> None:
         """Remove every hook and forget what is pending; idempotent."""
-        self._attachment.detach()
-        self._writer.armed.stop()
-        self._stop_recovery()
+        self._unhook()
         self._evaluation.abandon()
         self._failed = None
         self._writer.forget()
@@ -375,7 +380,10 @@ class StepTracker:
         self._guard.run("measures", self._measures.stop)
         self._loop.open = OpenStep()
 
-    def _stop_recovery(self) -> None:
+    def _unhook(self) -> None:
+        self._attachment.detach()
+        self.epochs.stop()
+        self._writer.armed.stop()
         if self._recovery is not None:
             self._recovery.stop()
 

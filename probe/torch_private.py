@@ -109,6 +109,11 @@ def is_custom_node(node: Any) -> bool:
     return isinstance(node, BackwardCFunction)
 
 
+def runs_own_python(node: Any) -> bool:
+    """Whether a node's derivative is that of a user's `autograd.Function`, and not the carrier of hooks."""
+    return is_custom_node(node) and type(node).__name__ != "BackwardHookFunctionBackward"
+
+
 def forward_code(node: Any) -> types.CodeType | None:
     """The code of the forward of a user's `autograd.Function`, by its node; None where torch cannot say."""
     if not is_custom_node(node):
@@ -399,6 +404,12 @@ def clip_functions() -> Sequence[tuple[Any, str]]:
     # The underscored one is what a `clip_grad_norm_` imported before the probe came still looks up.
     names = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
     return [(owner, name) for owner in owners for name in names if hasattr(owner, name)]
+
+
+def loader_iterators() -> type | None:
+    """Class of all iterators over DataLoaders, whose `__next__` they share; None where torch has none."""
+    found = getattr(torch.utils.data.dataloader, "_BaseDataLoaderIter", None)
+    return found if isinstance(found, type) and "__next__" in vars(found) else None
 
 
 @contextmanager

@@ -87,6 +87,7 @@ def _assert_no_torch_hooks() -> None:
         pytest.fail("the test left a session running")
     assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
     assert root_calls.root_calls.is_idle
+    assert "probe" not in torch.utils.data.DataLoader.__iter__.__code__.co_filename
     assert torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
     assert sys.excepthook is sys.__excepthook__ or "probe" not in getattr(sys.excepthook, "__module__", "")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from . import tables
 from .results import Result
-from .run_report import RunReport, read_report
+from .run_report import EpochMemory, RunReport, read_report
 
 _HISTORY: Final = 100
 _LOSS_KINDS: Final = ("nonfinite_loss", "loss_spike", "loss_divergence", "loss_plateau")
@@ -38,6 +38,8 @@ class RecordedSummary(Result):
     step_time_max_s: float | None
     peak_rss_bytes: float | None
     """Of the process, read about once a second."""
+    epochs: tuple[EpochMemory, ...]
+    """Memory at the end of each epoch, see `RunReport.epochs`."""
     history: tuple[dict[str, Any], ...]
     """The newest 100 events: step, kind, severity, subject, count and the message's first line."""
 
@@ -70,6 +72,7 @@ def summarise_recorded(writer: Path, *, mode: str) -> RecordedSummary:
         step_time_mean_s=None if step_time is None else step_time.mean,
         step_time_max_s=None if step_time is None else step_time.high,
         peak_rss_bytes=None if memory is None else memory.high,
+        epochs=report.epochs,
         history=_history(report),
     )
 

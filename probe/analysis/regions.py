@@ -64,11 +64,11 @@ class RegionReport(Result):
 
     def __str__(self) -> str:
         """One line."""
-        cuda = "" if self.cuda_delta_bytes is None else f", CUDA {_signed(self.cuda_delta_bytes)}"
+        cuda = "" if self.cuda_delta_bytes is None else f", CUDA {tables.signed_size(self.cuda_delta_bytes)}"
         end = "" if self.error is None else f", left by {self.error}"
         return (
             f"{self.path}: {tables.duration(self.duration_s)} (CPU {tables.duration(self.cpu_s)}), "
-            f"memory {_signed(self.rss_delta_bytes)}{cuda}{end}"
+            f"memory {tables.signed_size(self.rss_delta_bytes)}{cuda}{end}"
         )
 
 
@@ -307,10 +307,6 @@ def _rss_bytes() -> int:
 
 def _cuda_bytes() -> int | None:
     return torch.cuda.memory_allocated() if torch_private.cuda_is_initialised() else None
-
-
-def _signed(count_bytes: int) -> str:
-    return ("+" if count_bytes >= 0 else "-") + tables.size(abs(count_bytes))
 
 
 process_regions = RegionTable()

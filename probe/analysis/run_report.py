@@ -23,6 +23,7 @@ from .results import Result
 
 METRICS_BYTES: Final = 64 * 1024 * 1024
 """Newest metrics that are read: half a second of decoding."""
+_EPOCHS: Final = 1000
 _SEVERITIES: Final = ("critical", "warning", "info")
 _STREAMS: Final[tuple[StreamName, ...]] = ("events", "metrics")
 
@@ -39,6 +40,22 @@ class SeriesSummary(Result):
     high: float | None
     mean: float | None
     nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochMemory(Result):
+    """What was in use at the end of an epoch."""
+
+    epoch: int
+    """How many had ended, this one included."""
+    step: int
+    """Its last."""
+    time: float
+    """UNIX seconds of that step."""
+    process_rss_bytes: float | None
+    """Resident memory of the training process."""
+    cuda_allocated_bytes: float | None
+    """Of the current device; None where CUDA is not in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +81,8 @@ class RunReport(Result):
     metrics_complete: bool
     """False when only the newest metrics were read, or some are lost."""
     series: tuple[SeriesSummary, ...]
+    epochs: tuple[EpochMemory, ...]
+    """Of the metrics that were read, the newest 1000."""
     last_gradient_norms: dict[str, float]
     """L2 norm of each layer's gradient at the last step that has them."""
     event_counts: dict[str, int]
@@ -96,6 +115,8 @@ class RunReport(Result):
         if rows:
             header = ("series", "first", "last", "lowest", "highest", "mean", "NaN/Inf")
             lines += ["", *tables.table(header, rows)]
+        if self.epochs:
+            lines += ["", *_epoch_table(self.epochs)]
         lines += ["", "events" if self.events else "no events"]
         lines += [_event_line(event) for event in self.events[-tables.MAX_ROWS :]]
         for title, value in self.extra.items():
@@ -146,6 +167,7 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
         last_step=journal.last_step,
         metrics_complete=not journal.notes,
         series=tuple(series.summary(name) for name, series in journal.series.items()),
+        epochs=tuple(journal.epochs.values())[-_EPOCHS:],
         last_gradient_norms=_layer_norms(journal),
         event_counts=dict(Counter(event.kind for event in events)),
         severity_counts=dict(Counter(event.severity for event in events)),
@@ -199,6 +221,8 @@ class _Journal:
         self.series: dict[str, _Series] = {}
         self.first_step: int | None = None
         self.last_step: int | None = None
+        self.epochs: dict[int, EpochMemory] = {}
+        """By number; the latest word on each."""
         self.newest: Frame | None = None
         """The last frame that has gradient norms."""
         self.notes: list[str] = []
@@ -224,6 +248,14 @@ class _Journal:
         self.last_step = frame.step if self.last_step is None else max(self.last_step, frame.step)
         for name, value in frame.scalars.items():
             self.series.setdefault(name, _Series()).add(value)
+        if math.isfinite(epoch := frame.scalars.get("epoch", math.nan)):
+            self.epochs[int(epoch)] = EpochMemory(
+                epoch=int(epoch),
+                step=frame.step,
+                time=frame.time,
+                process_rss_bytes=frame.scalars.get("process_rss_bytes"),
+                cuda_allocated_bytes=frame.scalars.get("cuda_allocated_bytes"),
+            )
         if any(column.name == "grad_norm" for column in frame.columns):
             self.newest = frame
 
@@ -277,6 +309,18 @@ def _layer_norms(journal: _Journal) -> dict[str, float]:
         layer: math.hypot(*values) if all(map(math.isfinite, values)) else sum(values)
         for layer, values in members.items()
     }
+
+
+def _epoch_table(epochs: tuple[EpochMemory, ...]) -> list[str]:
+    """Memory at the end of each of the newest epochs, and how much more that is than at the one before."""
+    rows, before = [], None
+    for one in epochs:
+        now = one.process_rss_bytes
+        change = "" if now is None or before is None else tables.signed_size(now - before)
+        device = "" if one.cuda_allocated_bytes is None else tables.size(one.cuda_allocated_bytes)
+        rows.append((str(one.epoch), str(one.step), "" if now is None else tables.size(now), change, device))
+        before = now
+    return tables.table(("epoch", "last step", "process", "change", "CUDA"), rows[-tables.MAX_ROWS :])
 
 
 def _event_line(event: dict[str, Any]) -> str:

@@ -36,6 +36,11 @@ def size(count_bytes: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def signed_size(count_bytes: float) -> str:
+    """A change in bytes, with its sign."""
+    return ("+" if count_bytes >= 0 else "-") + size(abs(count_bytes))
+
+
 def duration(seconds: float | None) -> str:
     """Seconds with the unit that reads best."""
     if seconds is None:

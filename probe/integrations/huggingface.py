@@ -67,6 +67,11 @@ class NanscopeCallback(TrainerCallback):  # type: ignore[misc]  # optional: not 
         if self.run is not None and self.run.active:
             self._guard.run("progress", _log_progress, self.run, state)
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Count the epoch, whose last batch was loaded a step ago."""
+        if self.run is not None:
+            self.run.end_epoch()
+
     def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Log the metrics of an evaluation with the step after which it was made."""
         if self.run is not None and self.run.active:

@@ -73,6 +73,11 @@ class NanscopeCallback(Callback):  # type: ignore[misc]  # optional: not followe
         if self.run is not None and self.run.active:
             self._guard.run("progress", self._log_progress, self.run, trainer)
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Count the epoch: Lightning's own loops need not see the loader run out."""
+        if self.run is not None:
+            self.run.end_epoch()
+
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
         """Record the exception and detach; a Ctrl-C comes here too."""
         if self.run is not None and self.run.active:

@@ -278,6 +278,8 @@ def test_huggingface_progress_is_what_the_trainer_logs(tmp_path: Path, spool: Pa
     assert scalars_of(run, "log/epoch") == [entry["epoch"] for entry in trainer.logged]
     assert scalars_of(run, "lr") == [entry["learning_rate"] for entry in trainer.logged]
     assert scalars_of(run, "log/max_steps") == [8] * 8
+    epochs = {number: step for step, number in enumerate(scalars_of(run, "epoch")) if number is not None}
+    assert epochs == {1: 3, 2: 7}, "the latest word on each"
 
 
 def test_huggingface_resumed_training_is_a_run_of_its_own(tmp_path: Path, spool: Path) -> None:

@@ -192,6 +192,7 @@ def test_lightning_progress_is_logged_with_the_step_it_belongs_to(spool: Path) -
     assert scalars_of(run, "log/epoch") == [0, 0, 1, 1]
     assert scalars_of(run, "log/global_step") == [1, 2, 3, 4]
     assert scalars_of(run, "log/max_steps") == [4] * 4
+    assert scalars_of(run, "epoch") == [None, 1, None, 2]
     assert scalars_of(run, "lr") == [1.0, 0.5, 0.25, 0.125]
 
 
