@@ -10,6 +10,7 @@ window.nanscope = window.nanscope || {};
   //   message  a decoded message of the live feed (its header)
   //   view     what the user wants to see has changed
   //   range    the step range on screen has changed, [first, end)
+  //   rows     a part of the event table's rows has arrived
   //   theme    "dark" or "light" is now in force
   //   link     the connection opened or closed
   ns.on = function (name, listener) {

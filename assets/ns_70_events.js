@@ -1,16 +1,15 @@
-// The anomaly timeline and the event panel beside the charts: opening, closing, next and previous. The figure,
-// the rows and the panel's content come from Dash callbacks (dashboard/callbacks/events.py).
+// The anomaly timeline and the event panel beside the charts: opening, closing, next and previous. The figure and
+// the panel's content come from Dash callbacks (dashboard/callbacks/events.py).
 (function (ns) {
   "use strict";
 
   let figure = null;
   let figureNumber = 0;
-  let rows = []; // of the table, in step order
   let mark = null; // changes whenever any event does
   let asked = ""; // what was asked of the server last
   let opener = null; // gets the focus back
 
-  // Asks for timeline and rows. The range has slack, because events arrive before the frame of their step.
+  // Asks for the timeline. The range has slack, because events arrive before the frame of their step.
   function ask() {
     const { run, event } = ns.view;
     if (run === null || mark === null || !ns.range) return;
@@ -41,13 +40,10 @@
     ns.later(drawTimeline);
   };
 
-  ns.takeRows = function (list) {
-    rows = [...(list || [])].sort((a, b) => a.step - b.step || a.severity_order - b.severity_order);
-    drawPosition();
-  };
-
+  // While rows are still to come nobody can say the how manieth this is.
   function drawPosition() {
-    const at = rows.findIndex((row) => row.id === ns.view.event);
+    const rows = ns.view.event === null ? null : ns.rowsInOrder();
+    const at = rows ? rows.findIndex((row) => row.id === ns.view.event) : -1;
     ns.setText(ns.byId("event-position"), at < 0 ? "" : `${ns.count(at + 1)} of ${ns.count(rows.length)}`);
   }
 
@@ -64,7 +60,8 @@
 
   // direction 1 is the next event by step, -1 the previous one.
   ns.moveEvent = function (direction) {
-    if (!rows.length) return;
+    const rows = ns.rowsInOrder();
+    if (!rows || !rows.length) return;
     const at = rows.findIndex((row) => row.id === ns.view.event);
     const start = direction > 0 ? 0 : rows.length - 1;
     const next = at < 0 ? start : (at + direction + rows.length) % rows.length;
@@ -90,7 +87,7 @@
       askedEvent = event;
       const seen = isThere ? panel.dataset.state : null;
       ns.setProps("selection", { data: { run, event, seen, mark: mark || 0 } });
-      ns.setProps("event-table", { selectedRows: { ids: [event] } });
+      ns.selectRow(event);
     }
     shown = key;
     drawPosition();
@@ -132,6 +129,7 @@
       }
       ask();
     });
+    ns.on("rows", drawPosition);
     ns.on("range", () => { ask(); ns.later(drawTimeline); });
     ns.on("theme", ask);
     ns.on("resized", (id) => { if (id === "timeline") { ask(); ns.later(drawTimeline); } });

@@ -11,10 +11,12 @@
 
   ns.panelShown = () => document.querySelector("#event-content > article");
 
-  // Sections come and go with what is known, so a fold is counted within its own.
+  // Sections come and go with what is known, so a fold is counted within its own; one outside of them is in the
+  // panel's head. The panel's own label is no name: it is the headline, which may change.
   function foldName(fold) {
-    const section = fold.closest("section") || fold.closest("article");
-    return `${section.getAttribute("aria-label")}/${[...section.querySelectorAll("details")].indexOf(fold)}`;
+    const section = fold.closest("section");
+    const folds = [...(section || ns.panelShown()).querySelectorAll("details")];
+    return `${section ? section.getAttribute("aria-label") : ""}/${folds.indexOf(fold)}`;
   }
 
   // Before the browser paints: a new event from its top, the same one as it was.
@@ -78,8 +80,10 @@
     content.addEventListener("focusin", (moved) => {
       focus = [...content.querySelectorAll(FOCUSABLE)].indexOf(moved.target);
     });
-    // A click on what takes no focus leaves it nowhere; one inside of the panel sets it again.
-    document.addEventListener("pointerdown", () => { focus = null; }, true);
+    // A click on what takes no focus leaves it nowhere; one on what has it already is told by no event. Where it
+    // is comes after the mouse's event.
+    const look = () => { if (!content.contains(document.activeElement)) focus = null; };
+    document.addEventListener("mousedown", () => window.setTimeout(look), true);
     content.addEventListener("focusout", (moved) => { if (moved.relatedTarget) focus = null; });
     document.addEventListener("click", (click) => {
       const button = click.target.closest("button");

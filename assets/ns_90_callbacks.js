@@ -44,6 +44,7 @@
     ns.startHeatmapRows();
     ns.startHeatmapHover();
     ns.startStatus();
+    ns.startTable();
     ns.startEvents();
     ns.startRows();
     ns.startKeys();
@@ -88,7 +89,7 @@
         if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
       }),
       drawTimeline: quiet(ns.takeTimeline),
-      listEvents: quiet(ns.takeRows),
+      takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
       chooseRow: quiet(ns.chooseRow),
       openRow: quiet((rows) => rows.length && ns.openEvent(rows[0].id)),

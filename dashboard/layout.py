@@ -150,6 +150,8 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.EVENTS_SCOPE),
         dcc.Store(id=ids.SELECTION),
         dcc.Store(id=ids.TIMELINE_FIGURE),
+        dcc.Store(id=ids.EVENT_ROWS_SCOPE),
+        dcc.Store(id=ids.EVENT_ROWS),
         dcc.Store(id=ids.ROW_SCOPE),
         dcc.Store(id=ids.ROW_NAMES),
         dcc.Store(id=ids.ROW_FIGURE),

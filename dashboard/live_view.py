@@ -16,6 +16,7 @@ import pandas as pd
 
 from probe.wire import Event
 
+from .event_feed import event_state
 from .live_codec import DeltaEncoder, shift
 from .store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
 from .views.heatmap import INF, LOG10_BELOW_ONE, NAN, most_columns, widened
@@ -166,13 +167,7 @@ def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[st
 
 def events_mark(events: list[Event]) -> int:
     """Return a number that changes whenever any event of the run does (within this process)."""
-    return hash(tuple(_state(event) for event in events)) & (2**52 - 1)
-
-
-def _state(event: Event) -> tuple[Any, ...]:
-    """What changes while an episode lasts: a bundle adds a line to the message, a worse step the severity."""
-    episode = (event.id, event.count, event.last_step, event.ended, event.severity)
-    return (*episode, event.message, len(event.propagated_to), event.origin is None)
+    return hash(tuple(event_state(event) for event in events)) & (2**52 - 1)
 
 
 def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:

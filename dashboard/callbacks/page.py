@@ -17,7 +17,7 @@ BRIDGES: Final = (
     ("chooseRank", ids.RANK_SELECT, "value"),
     ("chooseWindow", ids.WINDOW_SELECT, "value"),
     ("drawTimeline", ids.TIMELINE_FIGURE, "data"),
-    ("listEvents", ids.EVENT_TABLE, "virtualRowData"),
+    ("takeRows", ids.EVENT_ROWS, "data"),
     ("openRow", ids.EVENT_TABLE, "selectedRows"),
     ("drawRow", ids.ROW_FIGURE, "data"),
     ("chooseRow", ids.ROW_SELECT, "value"),

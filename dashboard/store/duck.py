@@ -23,6 +23,7 @@ from ..errors import DashboardError
 from . import retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .edge import Edge, Pending
+from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
@@ -72,6 +73,7 @@ class DuckStore:
         self._raw_steps = raw_steps
         self._writer = Writer(self._database)
         self._edge = Edge()
+        self._shelf = EventShelf()
         self._ranks = RankEvents()
         self._epoch = _read_epoch(self._database)
         self._queued_bytes = 0
@@ -121,6 +123,7 @@ class DuckStore:
             stream.stored += len(decoded) - refused
             self._queued_bytes += size
             self._edge.add(pending)
+            self._shelf.add(event for event, _ in pending.events)
             return stream.next_seq
 
     def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
@@ -327,8 +330,15 @@ class DuckStore:
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         """Events in their latest state, by step; includes uncommitted ones."""
-        with self._snapshot() as snapshot:
-            return runs.read_events(snapshot, run, rank=rank)
+        with self._lock:
+            self._require_open()
+            found, mark = self._shelf.events(run), self._shelf.mark(run)
+        if found is None:
+            with self._snapshot() as snapshot:
+                found = runs.read_events(snapshot, run)
+            with self._lock:
+                self._shelf.put(run, found, mark=mark)
+        return [event for event in found if rank in (None, event.rank)]
 
     def event(self, run: str, event_id: str) -> Event | None:
         """One event; None if there is none."""

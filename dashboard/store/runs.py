@@ -16,10 +16,8 @@ from .protocol import GapRange, RunSummary
 from .queries import Snapshot
 
 
-def read_events(
-    snapshot: Snapshot, run: str, *, rank: int | None = None, event_id: str | None = None
-) -> list[Event]:
-    """Return a run's events in their latest state, by step, then time; of one rank or one id if given."""
+def read_events(snapshot: Snapshot, run: str, *, event_id: str | None = None) -> list[Event]:
+    """Return a run's events in their latest state, by step, then time; only the one of an id if given."""
     query, values = "SELECT id, data FROM events WHERE run = ?", [run]
     if event_id is not None:
         query, values = f"{query} AND id = ?", [run, event_id]
@@ -32,8 +30,7 @@ def read_events(
         for event, _ in item.events:
             if event.run == run and event_id in (None, event.id):
                 latest[event.id] = event
-    chosen = [event for event in latest.values() if rank in (None, event.rank)]
-    return sorted(chosen, key=lambda event: (event.step, event.time, event.id))
+    return sorted(latest.values(), key=lambda event: (event.step, event.time, event.id))
 
 
 def count_events(snapshot: Snapshot) -> dict[str, dict[str, int]]:

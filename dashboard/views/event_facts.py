@@ -32,6 +32,10 @@ STACK_ORDER: Final = "innermost frame first"
 HEADLINE_LENGTH: Final = 280
 """Characters of the first line that stand as a heading; a longer one goes on below."""
 _LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak", "custom", "snapshot"})
+_SUBJECT_IS_TOLD: Final = frozenset(
+    {"replayed", "level_changed", "throttled", "recovery", "exception", "out_of_memory", "high_anomaly_rate"}
+)
+"""Kinds whose subject is a key for the episode; the message has it in words."""
 _SUMMARY_LENGTH: Final = 48
 _NOT_DETERMINED: Final = "Origin not determined: "
 _CODE: Final = re.compile(r"`([^`\n]+)`")
@@ -136,7 +140,8 @@ def place(event: Event) -> tuple[Fact, ...]:
     """Where it happened: line, module, op, phase, tensors; for a NaN without an origin the reason."""
     facts = [*_line(event), *_origin(event), *_tensors(event)]
     if event.subject and not _names_subject(event):
-        facts.append(Fact(label="Subject", value=event.subject))
+        label = "State" if event.kind == "hang" else "Subject"
+        facts.append(Fact(label=label, value=event.subject))
     if event.model:
         facts.append(Fact(label="Model", value=event.model))
     return tuple(facts)
@@ -146,6 +151,8 @@ def _names_subject(event: Event) -> bool:
     """Whether the subject is told already: as the module, or in the words of the script's own event."""
     if event.kind in ("custom", "snapshot"):
         return event.subject in event.message
+    if event.kind in _SUBJECT_IS_TOLD or event.subject.startswith("policy: "):
+        return True
     return event.origin is not None and event.subject == event.origin.module
 
 

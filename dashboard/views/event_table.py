@@ -82,13 +82,21 @@ def _columns() -> list[dict[str, Any]]:
             "width": 85,
             "type": "rightAligned",
             "sort": "desc",
+            "comparator": {"function": "compareSteps"},
+            "valueFormatter": {"function": "d3.format(',')(params.value)"},
         },
         {"field": "message", "headerName": "Event", "flex": 3, "minWidth": 300, "tooltipField": "message"},
         {"field": "line", "headerName": "Line", "flex": 2, "minWidth": 190, "tooltipField": "line"},
         {"field": "kind", "headerName": "Kind", "width": 170, "tooltipField": "kind"},
-        {"field": "count", "headerName": "Count", "width": 80, "type": "rightAligned"},
+        {
+            "field": "count",
+            "headerName": "Count",
+            "width": 80,
+            "type": "rightAligned",
+            "valueFormatter": {"function": "d3.format(',')(params.value)"},
+        },
         {"field": "rank", "headerName": "Rank", "width": 75, "type": "rightAligned"},
-        {"field": "time", "headerName": "Time", "width": 180, "tooltipField": "time"},
+        {"field": "time", "headerName": "Time", "width": 200, "tooltipField": "time"},
     ]
 
 

@@ -85,21 +85,37 @@ _MEASURES: Final[dict[str, Measure]] = {
     "input_out_of_range": Measure(name="largest magnitude"),
     "data_gap": Measure(name="records lost"),
     "poor_initialization": Measure(name="ratio of the ends", neighbours="rms, or norm of the gradient"),
+    "recovery": Measure(name="recoveries", value="so far", threshold="at most"),
 }
 _PARAMETERS: Final = Measure(name="parameters", value="concerned", threshold="")
 _BLANK_INPUT: Final = Measure(name="deviation of the input's elements")
+_POLICY: Final = Measure(name="value", threshold="limit")
+_MEDIAN_RATIO: Final = Measure(
+    name="size of the update / size of the weights",
+    value="median of the parameters",
+    neighbours="whole model",
+)
 _OF_SUBJECT: Final[dict[tuple[str, str], Measure]] = {
     ("update_ratio_low", "lr"): Measure(name="learning rate"),
+    ("update_ratio_low", "update_ratio"): _MEDIAN_RATIO,
     ("output_degenerate", "loss"): Measure(name="elements of the loss"),
     ("rank_divergence", "non-finite values"): Measure(name="ranks with non-finite values"),
 }
 """Kinds with several rules, whose numbers are not the same thing."""
+_OF_KIND: Final[dict[tuple[str, str], str]] = {
+    ("loss_divergence", "median"): "median around that step",
+    ("loss_divergence", "step"): "before it, at step",
+    ("overfitting", "lowest"): "lowest median of three",
+}
+"""(kind, key of the baseline): what it is there."""
 
 
 def measure(event: Event) -> Measure:
     """Say what the event's value, threshold and neighbours are."""
     if event.kind == "parameter_not_updated" and event.evidence.value:
         return _PARAMETERS
+    if event.subject.startswith("policy: "):
+        return _POLICY
     baseline = event.evidence.baseline or {}
     if event.kind == "input_out_of_range" and "samples" in baseline and "median" not in baseline:
         return _BLANK_INPUT
@@ -120,7 +136,7 @@ def evidence_facts(event: Event) -> tuple[Fact, ...]:
     if evidence.threshold is not None and measured.threshold:
         rows.append(_row(measured.threshold, evidence.threshold, measured.unit))
     rows.extend(_baseline_row(event, key, number) for key, number in baseline.items())
-    if value is not None and median and value != median and math.isfinite(value / median):
+    if value is not None and median and value != median and 0 <= value / median < math.inf:
         ratio = value / median
         rows.append(Fact(label="ratio to the median", value=f"× {number_text(ratio)}", detail=repr(ratio)))
     if len(rows) == 1 and value is not None and not math.isfinite(value) and not evidence.neighbours:
@@ -144,13 +160,18 @@ def neighbour_title(event: Event) -> str:
     count = len(event.evidence.neighbours)
     if neighbour_word(event) == "layer":
         return f"The {count:,} layers"
-    return f"The {count:,} steps before" if count > 1 else "The step before"
+    # What is measured now and then has the event's own value among them.
+    when = "up to this one" if event.evidence.neighbours[-1][0] == event.step else "before"
+    return f"The {count:,} steps {when}" if count > 1 else f"The step {when}"
 
 
 def _baseline_row(event: Event, key: str, value: float) -> Fact:
     """A number of the baseline; those of an event of the script's own have the names that it gave them."""
     if event.kind in ("custom", "snapshot"):
         return _row(_LABELS[key] if key in ("median", "mad") else key, value, "")
+    label = _OF_KIND.get((event.kind, key)) or _LABELS.get(key) or _words(key)
+    if key == "steps" and "median" in (event.evidence.baseline or {}):
+        label = "steps of the median"
     if key.startswith("share_"):
         return _row(_words(key), value, "share")
     if key.endswith("_bytes") or key == "bytes":
@@ -159,8 +180,8 @@ def _baseline_row(event: Event, key: str, value: float) -> Fact:
         return _row(_words(key.removesuffix("_s")), value, "s")
     if key in _COUNTS or key.endswith(("_steps", "_step")) or key.startswith("ranks"):
         text = f"{value:,.0f}" if float(value).is_integer() else number_text(value)
-        return Fact(label=_LABELS.get(key) or _words(key), value=text, detail=repr(value))
-    return _row(_LABELS.get(key) or _words(key), value, measure(event).unit)
+        return Fact(label=label, value=text, detail=repr(value))
+    return _row(label, value, measure(event).unit)
 
 
 def _words(key: str) -> str:

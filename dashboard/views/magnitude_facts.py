@@ -22,6 +22,7 @@ from probe.magnitude_bins import (
 )
 
 from ..store.protocol import MagnitudeHistogram
+from .quantities import share_text
 
 TITLES: Final = {"gradient": "Gradient", "parameter": "Parameter values", "activation": "Output"}
 _SUPERSCRIPTS: Final = str.maketrans(
@@ -65,15 +66,6 @@ def bin_text(number: int) -> str:
     if number == INF_BIN - 1:
         return f"{edge_text(BIN_EDGES[-2])} and more"
     return f"{edge_text(BIN_EDGES[number - 1])} to {edge_text(BIN_EDGES[number])}"
-
-
-def share_text(share: float) -> str:
-    """Return a share in percent, with one digit at least: 0 only for none at all, 100 only for all."""
-    if share in (0.0, 1.0):
-        return f"{share * 100:.0f} %"
-    if share > 0.9999:
-        return "> 99.99 %"
-    return f"{share * 100:.{max(2, math.ceil(-math.log10(share * 100)))}f} %"
 
 
 def elements(histogram: MagnitudeHistogram) -> int:

@@ -17,7 +17,8 @@ import plotly.graph_objects as go
 from probe.magnitude_bins import BIN_EDGES, FORMATS, INF_BIN, NAN_BIN, ZERO_BIN, FloatFormat
 
 from ..store.protocol import MagnitudeHistogram
-from .magnitude_facts import TITLES, bin_text, edge_text, elements, share_text, special_texts
+from .magnitude_facts import TITLES, bin_text, edge_text, elements, special_texts
+from .quantities import share_text
 from .theme import FONT, Colours, Theme, colours
 
 PLOT_PX: Final = 92

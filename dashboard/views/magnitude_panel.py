@@ -15,6 +15,7 @@ from probe.wire import Layout
 
 from ..store.protocol import MagnitudeHistogram
 from . import magnitude_facts as facts
+from .quantities import share_text
 
 
 def row_head(subject: str, layout: Layout | None, histograms: Sequence[MagnitudeHistogram]) -> Component:
@@ -100,7 +101,7 @@ def _counts(histogram: MagnitudeHistogram) -> Component:
             [
                 html.Th(facts.bin_text(number), scope="row"),
                 html.Td(f"{int(histogram.counts[number]):,}"),
-                html.Td(facts.share_text(int(histogram.counts[number]) / total)),
+                html.Td(share_text(int(histogram.counts[number]) / total)),
             ]
         )
         for number in np.flatnonzero(histogram.counts).tolist()

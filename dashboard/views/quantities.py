@@ -29,6 +29,15 @@ def percent_text(share: float) -> str:
     return f"{pct:.3g} %" if pct == 0 or 1e-3 <= abs(pct) < 1000 else f"{number_text(pct)} %"
 
 
+def share_text(share: float) -> str:
+    """A share of a count, for a column: two digits at least, 0 only for none at all, 100 only for all."""
+    if share in (0.0, 1.0):
+        return f"{share * 100:.0f} %"
+    if share > 0.9999:
+        return "> 99.99 %"
+    return f"{share * 100:.{max(2, math.ceil(-math.log10(share * 100)))}f} %"
+
+
 def bytes_text(value: float) -> str:
     """Bytes in binary units, for instance ``1.5 GiB``."""
     if not math.isfinite(value):

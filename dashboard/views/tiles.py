@@ -107,7 +107,7 @@ def _probe_tile(recent: pd.DataFrame) -> TileText:
     return TileText(
         id="probe",
         value=value,
-        unit="" if calls is None else "% of the step (calls)",
+        unit="" if calls is None else "% of step",
         detail=detail,
         hint=hint,
     )

@@ -203,10 +203,10 @@ def fill(
     store.commit()
 
 
-def add_event(store: Store, event: Event) -> None:
-    """Append one event to its run."""
-    events = key("events", run=event.run, rank=event.rank)
-    store.append(events, store.position(events).next_seq, [encode(event)])
+def add_event(store: Store, first: Event, *more: Event) -> None:
+    """Append events of one rank to their run."""
+    events = key("events", run=first.run, rank=first.rank)
+    store.append(events, store.position(events).next_seq, [encode(event) for event in (first, *more)])
     store.commit()
 
 

@@ -8,7 +8,8 @@ import pytest
 from dash import no_update
 from page_store import PageStore
 
-from dashboard.callbacks.events import events_view, selected_panel
+from dashboard.callbacks.events import rows_part, selected_panel, timeline_view
+from dashboard.event_feed import EventFeed
 from dashboard.views.event_panel import panel_state
 
 
@@ -21,16 +22,37 @@ def store() -> PageStore:
     return filled
 
 
-def test_events_view_gives_figure_and_all_rows(store: PageStore) -> None:
-    figure, rows = events_view(store, {"run": "demo-run", "first": 0, "end": 20})
+def test_timeline_view_marks_the_events_of_the_range(store: PageStore) -> None:
+    figure = timeline_view(store, {"run": "demo-run", "first": 0, "end": 20})
     marked = [id_ for trace in figure["data"] for id_ in trace.get("customdata") or []]
     assert marked == [page_runs.event(10).id]
-    assert {row["step"] for row in rows} == {10, 40}
+
+
+def test_rows_part_gives_rows_once_and_then_only_what_changed(store: PageStore) -> None:
+    feed = EventFeed()
+    first = rows_part(store, feed, {"run": "demo-run"})
+    assert [row["step"] for row in first["rows"]] == [10, 40]
+    assert (first["clear"], first["low"], first["high"] == first["newest"], first["total"]) == (
+        True,
+        0,
+        True,
+        2,
+    )
+    held = {key: first[key] for key in ("run", "epoch", "low", "high")}
+    assert rows_part(store, feed, held)["rows"] == []
+    page_runs.add_event(store, msgspec.structs.replace(page_runs.event(10), count=7, last_step=16))
+    (row,) = rows_part(store, feed, held)["rows"]
+    assert (row["step"], row["count"]) == (10, 7)
 
 
 @pytest.mark.parametrize("data", [None, 3, {}, {"run": 5}, {"run": "demo-run", "theme": "pink"}])
-def test_events_view_malformed_scope_changes_nothing(store: PageStore, data: object) -> None:
-    assert events_view(store, data) == (no_update, no_update)
+def test_timeline_view_malformed_scope_changes_nothing(store: PageStore, data: object) -> None:
+    assert timeline_view(store, data) is no_update
+
+
+@pytest.mark.parametrize("data", [None, 3, {}, {"run": 5}, {"run": "demo-run", "low": -1}])
+def test_rows_part_malformed_scope_changes_nothing(store: PageStore, data: object) -> None:
+    assert rows_part(store, EventFeed(), data) is no_update
 
 
 def test_selected_panel_shows_the_event(store: PageStore) -> None:
@@ -59,9 +81,9 @@ def test_selected_panel_unknown_event_is_named(store: PageStore) -> None:
     assert "not in this run" not in repr(selected_panel(store, {"run": "demo-run", "event": None}))
 
 
-def test_events_view_narrow_plot_has_fewer_markers(store: PageStore) -> None:
+def test_timeline_view_narrow_plot_has_fewer_markers(store: PageStore) -> None:
     for step in range(12, 40, 2):
         page_runs.add_event(store, page_runs.event(step))
-    wide, _ = events_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 1200})
-    narrow, _ = events_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 200})
+    wide = timeline_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 1200})
+    narrow = timeline_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 200})
     assert len(narrow["data"][0]["customdata"]) < len(wide["data"][0]["customdata"])

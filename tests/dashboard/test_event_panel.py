@@ -394,3 +394,20 @@ def test_panel_state_is_that_of_the_event() -> None:
 def test_line_at_which_the_loop_only_stood_is_not_called_the_origin(kind: str, label: str) -> None:
     event = spike_event(kind=kind, stacks=Stacks(training_loop=[own_frame()]))
     assert facts.place(event)[0].label == label
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "label"),
+    [
+        ("replayed", "nonfinite_loss", None),
+        ("throttled", "parameter_norms", None),
+        ("nonfinite_input", "policy: input", None),
+        ("hang", "stuck", "State"),
+        ("dead_units", "act1", "Subject"),
+    ],
+)
+def test_place_subject_that_is_a_key_for_the_episode_is_not_shown(
+    kind: str, subject: str, label: str | None
+) -> None:
+    labels = {fact.value: fact.label for fact in facts.place(spike_event(kind=kind, subject=subject))}
+    assert labels.get(subject) == label

@@ -146,3 +146,50 @@ def test_share_is_a_percentage(share: float, text: str) -> None:
 
 def test_bytes_without_a_number_have_no_unit() -> None:
     assert bytes_text(math.nan) == "NaN"
+
+
+def test_recoveries_are_counted_against_their_limit() -> None:
+    event = event_with("recovery", "skip", value=1.0, threshold=100.0)
+    assert measure(event).name == "recoveries"
+    assert rows_of(event) == {"so far": "1", "at most": "100"}
+
+
+def test_number_of_a_policy_is_its_own() -> None:
+    """A limit on the outputs is no deviation of them, whatever the kind."""
+    event = event_with("output_degenerate", "policy: output", value=-49.2, threshold=-0.1)
+    assert measure(event).name == "value"
+    assert rows_of(event) == {"at this event": "-49.2", "limit": "-0.1"}
+
+
+def test_divergence_below_zero_is_compared_with_the_step_before_it() -> None:
+    baseline = {"median": 1.5, "mad": 0.1, "step": 1015.0}
+    event = event_with("loss_divergence", "loss", value=-17529.0, threshold=-3.0, baseline=baseline)
+    assert rows_of(event) == {
+        "at this event": "-17,529",
+        "threshold": "-3",
+        "median around that step": "1.5",
+        "median absolute deviation (MAD)": "0.1",
+        "before it, at step": "1,015",
+    }
+
+
+def test_update_ratio_that_is_low_has_two_numbers_with_two_names() -> None:
+    event = event_with("update_ratio_low", "update_ratio", value=0.0, threshold=1e-7)
+    assert rows_of(event) == {"median of the parameters": "0", "threshold": "1.000e-07"}
+    assert measure(event).neighbours == "whole model"
+
+
+def test_neighbours_that_end_with_the_event_s_own_value_are_not_before_it() -> None:
+    own = event_with("overfitting", neighbours=[(110, 1.0), (120, 2.0)])
+    assert own.step == 120
+    assert neighbour_title(own) == "The 2 steps up to this one"
+    assert (
+        neighbour_title(event_with("loss_spike", neighbours=[(118, 1.0), (119, 2.0)])) == "The 2 steps before"
+    )
+
+
+def test_steps_are_called_what_they_are() -> None:
+    """Those that a median is of are not those that a fault has lasted."""
+    spike = event_with("loss_spike", "loss", value=9.0, baseline={"median": 2.0, "steps": 64.0})
+    assert rows_of(spike)["steps of the median"] == "64"
+    assert rows_of(event_with("zero_gradient", value=0.0, baseline={"steps": 15.0}))["steps"] == "15"

@@ -118,5 +118,5 @@ def test_message_after_another_choice_equals_a_fresh_one(store: DuckStore) -> No
 def test_message_tile_says_both_costs(store: DuckStore) -> None:
     tile = next(tile for tile in look(store)["tiles"] if tile["id"] == "probe")
     assert (tile["value"], tile["unit"], tile["detail"]) == (
-        "1.1", "% of the step (calls)", "+0.3 % \u00b1 0.9 step time",
+        "1.1", "% of step", "+0.3 % \u00b1 0.9 step time",
     )  # fmt: skip

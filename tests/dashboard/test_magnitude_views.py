@@ -16,11 +16,11 @@ from dashboard.views.magnitude_facts import (
     edge_text,
     format_facts,
     power,
-    share_text,
     special_texts,
 )
 from dashboard.views.magnitude_figure import edge_place, magnitude_figure, place
 from dashboard.views.magnitude_panel import row_head, row_tables
+from dashboard.views.quantities import share_text
 from probe.magnitude_bins import BIN_EDGES, BINS, FORMATS, INF_BIN, NAN_BIN
 
 

@@ -40,7 +40,7 @@ def test_tiles_say_newest_values_with_units() -> None:
         "grad_norm": "1",
         "speed": "5 steps/s",
         "memory": "1,024 MiB",
-        "probe": "1.1 % of the step (calls)",
+        "probe": "1.1 % of step",
     }
 
 

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -191,7 +191,7 @@ def test_page_hostile_names_stay_text(page: Page, served: Served) -> None:
 
 
 def test_page_run_that_ends_says_so(page: Page, served: Served) -> None:
-    served.fill(steps=range(30), start_time=time.time() - 3)
+    served.fill(steps=range(30), start_time=never_late())
     open_page(page, served)
     expect(page.locator("#connection-text")).to_have_text("live")
     served.end_run()

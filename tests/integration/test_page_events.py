@@ -9,7 +9,7 @@ import urllib.parse
 import msgspec
 import pytest
 from page_fixtures import Served, page_runs, until
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Response, expect
 
 pytestmark = pytest.mark.browser
 
@@ -142,3 +142,101 @@ def test_events_copy_button_copies_with_and_without_a_clipboard(page: Page, serv
     report.click()
     expect(report).to_have_text("Copied")
     assert page.evaluate("window.clipboard.readText()") == report.get_attribute("data-text")
+
+
+def rows_answers(page: Page) -> list[dict[str, object]]:
+    """Note every answer with rows that the page gets from now on."""
+    found: list[dict[str, object]] = []
+
+    def note(response: Response) -> None:
+        if '"output":"event-rows.data"' in (response.request.post_data or ""):
+            found.append(response.json()["response"]["event-rows"]["data"])
+
+    page.on("response", note)
+    return found
+
+
+def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served) -> None:
+    """No event is out of reach, in the table or by keys, and a change does not bring all of them again."""
+    served.fill(steps=range(40))
+    many = [page_runs.event(step, severity="warning", message=f"Number {step}.") for step in range(3, 653)]
+    served.add_events(many)
+    answers = rows_answers(page)
+    page.goto(served.server.address)
+    until(page, "(window.nanscope?.rowsInOrder?.() ?? []).length === 650")
+    assert [len(answer["rows"]) for answer in answers] == [200, 450]
+    assert [row["step"] for row in answers[0]["rows"]] == list(range(453, 653))
+    table = page.locator("#event-table")
+    expect(table.locator(".ag-row").first).to_contain_text("Number 652.")
+    answers.clear()
+    served.add_event(msgspec.structs.replace(many[0], count=9, last_step=30))
+    until(page, "window.nanscope.rowsInOrder()[0].count === 9")
+    assert [[row["step"] for row in answer["rows"]] for answer in answers] == [[3]]
+    page.keyboard.press("n")
+    expect(page.locator("#event-content")).to_contain_text("Number 3.")
+    expect(page.locator("#event-position")).to_have_text("1 of 650")
+    table.locator(".ag-header-cell", has_text="Step").click()
+    table.locator(".ag-header-cell", has_text="Step").click()
+    expect(table.locator(".ag-row").first).to_contain_text("Number 3.")
+
+
+def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, served: Served) -> None:
+    open_with_events(page, served)
+    served.add_event(page_runs.event(30, kind="gradient_spike", message="Worse at step 30"))
+    rows = page.locator("#event-table .ag-row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("Worse at step 30")
+    expect(rows.nth(1)).to_contain_text("Loss spike at step 30")
+
+
+def test_events_redrawn_panel_keeps_the_focus_only_while_it_is_there(page: Page, served: Served) -> None:
+    """A second click on what has the focus is told by no event of its own."""
+    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
+    spread = msgspec.structs.replace(NAN, propagated_to=[f"blocks.{number}" for number in range(9)])
+    served.add_event(spread)
+    summary = page.locator("#event-content .event-affected > summary")
+    summary.click()
+    summary.click()
+    served.add_event(msgspec.structs.replace(spread, count=2, last_step=21))
+    expect(page.locator("#event-content")).to_contain_text("2 times, last at step 21")
+    assert page.evaluate("document.activeElement.parentElement.className") == "event-affected"
+    page.locator(".ns-header .ns-brand").click()
+    served.add_event(msgspec.structs.replace(spread, count=3, last_step=22))
+    expect(page.locator("#event-content")).to_contain_text("3 times, last at step 22")
+    assert page.evaluate("document.activeElement.tagName") == "BODY"
+
+
+def test_events_fold_of_the_head_stays_open_when_the_headline_changes(page: Page, served: Served) -> None:
+    long = "\n".join(["In 1 layer at step 20", *(f"Sentence {number}." for number in range(20))])
+    event = msgspec.structs.replace(NAN, message=long)
+    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
+    served.add_event(event)
+    page.locator("#event-content .event-more > summary").click()
+    served.add_event(msgspec.structs.replace(event, message=long.replace("1 layer", "2 layers")))
+    expect(page.locator("#event-headline")).to_have_text("In 2 layers at step 20")
+    assert page.evaluate("document.querySelector('#event-content .event-more').open")
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_page_tiles_are_whole_beside_the_event_panel(page: Page, served: Served, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
+    expect(page.locator("#tile-probe")).to_contain_text("1.1")
+    cut = "[...document.querySelectorAll('.ns-tile-line')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert page.evaluate(cut) == 0
+
+
+def test_events_of_another_run_or_server_replace_the_rows(page: Page, served: Served) -> None:
+    """Rows are kept in the page; those of the run before, or of numbers that no longer count, are not."""
+    served.fill(run="quiet-run", steps=range(10), start_time=1_600_000_000.0)
+    open_with_events(page, served, query="&run=demo-run")
+    rows = page.locator("#event-table .ag-center-cols-container .ag-row")
+    expect(rows).to_have_count(2)
+    page.evaluate("window.nanscope.chooseRun('quiet-run', true)")
+    expect(page.locator("#event-table")).to_contain_text("No events")
+    page.evaluate("window.nanscope.chooseRun('demo-run', true)")
+    expect(rows).to_have_count(2)
+    served.restart()
+    served.add_event(page_runs.event(35, message="After the restart"))
+    expect(page.locator("#event-table")).to_contain_text("After the restart")
+    expect(rows).to_have_count(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 from probe.wire import encode
@@ -125,7 +125,7 @@ def test_page_run_without_a_step_says_so_and_fills_itself(page: Page, served: Se
     expect(page.locator("#connection-text")).to_have_text("waiting for the first step")
     expect(page.locator("#no-step")).to_contain_text("first step")
     assert visible_charts(page) == []
-    served.fill(steps=range(20), start_time=time.time() - 2)
+    served.fill(steps=range(20), start_time=never_late())
     wait_drawn(page)
     expect(page.locator("#no-step")).to_be_hidden()
     expect(page.locator("#connection-text")).to_have_text("live")

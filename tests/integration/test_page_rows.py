@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -208,5 +208,5 @@ def test_page_of_a_run_at_level_off_says_that_recording_is_off(page: Page, serve
     later = page_runs.event(31, kind="level_changed", severity="info", time=time.time() + 1, subject="basic")
     served.add_event(later)
     expect(page.locator("#connection-text")).to_have_text("lagging")
-    served.fill(steps=range(31, 33), start_time=time.time() - 3.2)
+    served.fill(steps=range(31, 33), start_time=never_late())
     expect(page.locator("#connection-text")).to_have_text("live")

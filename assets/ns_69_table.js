@@ -1,0 +1,96 @@
+// The rows of the event table. They come in parts (dashboard/event_feed.py): what is newer than what is held, then
+// what is older, until everything is here; so a change costs its own row however many there are.
+(function (ns) {
+  "use strict";
+
+  const PATIENCE_MS = 5000; // an answer that takes longer is asked for again
+  const rows = new Map(); // id -> row
+  let held = null; // the numbers of the last answer: what of the run is here
+  let inOrder = null; // rows by step; null until somebody asks
+  let mark = null; // changes whenever any event does
+  let heldMark = null; // the newest one that an answer was asked for with
+  let asked = null; // what is on its way: its mark, and when it was asked for
+  let askings = 0;
+
+  const isComplete = () => held !== null && held.low === 0 && held.high === held.newest;
+
+  // One question at a time; nothing to do where everything is here.
+  function ask() {
+    const { run } = ns.view;
+    if (run === null || mark === null || (mark === heldMark && isComplete())) return;
+    if (asked && asked.run === run && performance.now() - asked.at < PATIENCE_MS) return;
+    asked = { run, mark, at: performance.now() };
+    askings += 1;
+    const { epoch = null, low = 0, high = 0 } = held || {};
+    ns.setProps("event-rows-scope", { data: { run, epoch, low, high, mark: askings } });
+  }
+
+  // Calls with the grid; in order, though it may still have to be made.
+  const withGrid = (call) => window.dash_ag_grid.getApiAsync("event-table").then(call);
+
+  function forget() {
+    rows.clear();
+    inOrder = held = heldMark = asked = null;
+    withGrid((grid) => grid.setGridOption("rowData", []));
+  }
+
+  function put(list) {
+    withGrid((grid) => {
+      const [update, add] = [[], []];
+      for (const row of list) (grid.getRowNode(row.id) ? update : add).push(row);
+      grid.applyTransaction({ add, update });
+      if (list.some((row) => row.id === ns.view.event)) ns.selectRow(ns.view.event);
+    });
+  }
+
+  ns.takeRows = function (answer) {
+    if (asked === null || answer.run !== ns.view.run) return;
+    if (answer.clear && held !== null) {
+      const { mark: now, run } = asked;
+      forget();
+      asked = { mark: now, run };
+    }
+    for (const row of answer.rows) rows.set(row.id, row);
+    if (answer.rows.length) put(answer.rows);
+    inOrder = null;
+    held = answer;
+    heldMark = asked.mark;
+    asked = null;
+    ns.emit("rows", answer);
+    ask();
+  };
+
+  // All rows by step, the severest of a moment first; null while some of them are still to come.
+  ns.rowsInOrder = function () {
+    if (!isComplete()) return null;
+    inOrder ||= [...rows.values()].sort(
+      (a, b) => a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
+    );
+    return inOrder;
+  };
+
+  ns.selectRow = (id) => withGrid((grid) => grid.getRowNode(id)?.setSelected(true, true));
+
+  window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
+    // The severest of a step comes first in either direction.
+    compareSteps: (a, b, rowA, rowB, isDescending) => {
+      const tie = rowA.data.severity_order - rowB.data.severity_order;
+      return a - b || (isDescending ? -tie : tie);
+    },
+  });
+
+  ns.startTable = function () {
+    ns.on("message", (header) => {
+      if (header.run === null || header.run !== ns.view.run) return;
+      mark = header.events;
+      ask();
+    });
+    let run = ns.view.run;
+    ns.on("view", () => {
+      if (ns.view.run === run) return;
+      run = ns.view.run;
+      mark = null;
+      forget();
+    });
+  };
+})(window.nanscope);

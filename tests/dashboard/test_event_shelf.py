@@ -1,0 +1,69 @@
+"""Events kept in memory: what is read twice is the same as what the database says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import page_runs
+import pytest
+
+from dashboard.store import duck, runs
+from dashboard.store.duck import DuckStore
+from dashboard.store.event_shelf import MAX_RUNS, EventShelf
+from probe.wire import encode
+
+
+def from_database(store: DuckStore, run: str) -> list[bytes]:
+    """Encoded: a NaN is not equal to itself."""
+    with store._snapshot() as snapshot:
+        return [encode(event) for event in runs.read_events(snapshot, run)]
+
+
+def test_store_events_are_decoded_once_and_stay_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DuckStore(tmp_path)
+    page_runs.fill(store, steps=range(3))
+    page_runs.add_event(store, page_runs.event(1))
+    store.events("demo-run")
+    reads: list[str] = []
+    whole = runs.read_events
+    monkeypatch.setattr(duck.runs, "read_events", lambda *a, **k: reads.append(a[1]) or whole(*a, **k))
+    for count in range(2, 5):
+        page_runs.add_event(store, msgspec.structs.replace(page_runs.event(1), count=count))
+        page_runs.add_event(store, page_runs.event(count, subject=f"layer{count}"))
+        found = store.events("demo-run")
+        assert reads == []
+        assert [encode(event) for event in found] == from_database(store, "demo-run")
+        reads.clear()
+    assert [event.count for event in found] == [4, 1, 1, 1]
+    store.close()
+
+
+def test_store_events_given_away_are_a_copy(tmp_path: Path) -> None:
+    store = DuckStore(tmp_path)
+    page_runs.fill(store, steps=range(3))
+    page_runs.add_event(store, page_runs.event(1))
+    store.events("demo-run").clear()
+    assert len(store.events("demo-run")) == 1
+    store.close()
+
+
+def test_shelf_refuses_what_was_read_before_an_event_came() -> None:
+    shelf = EventShelf()
+    mark = shelf.mark("demo-run")
+    shelf.add([page_runs.event(2)])
+    shelf.put("demo-run", [], mark=mark)
+    assert shelf.events("demo-run") is None
+    event = page_runs.event(2)
+    shelf.put("demo-run", [event], mark=shelf.mark("demo-run"))
+    assert shelf.events("demo-run") == [event]
+
+
+def test_shelf_keeps_the_runs_that_were_read_last() -> None:
+    shelf = EventShelf()
+    for number in range(MAX_RUNS):
+        shelf.put(str(number), [], mark=0)
+    assert shelf.events("0") == []
+    shelf.put("another", [], mark=0)
+    assert shelf.events("0") == []
+    assert shelf.events("1") is None
