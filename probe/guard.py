@@ -39,15 +39,17 @@ class Guard:
 
     def spent_so_far_ns(self) -> int:
         """Like `spent_ns`, with the call that is under way."""
-        running = 0 if self._entered_ns is None else _clock_ns() - self._entered_ns
+        entered_ns = self._entered_ns
+        running = 0 if entered_ns is None else _clock_ns() - entered_ns
         return self.spent_ns + max(running, 0)
 
     def run(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Call `function`; None when it failed, now or earlier (the part is then off for good)."""
         if part in self._off:
             return None
-        if self._depth == 0:
-            self._entered_ns = _clock_ns()
+        # Not kept here alone: a signal's handler, or the garbage collector, may come here amid any of this.
+        entered_ns = None if self._depth else _clock_ns()
+        self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
         self._depth += 1
         try:
             return function(*args, **kwargs)
@@ -57,8 +59,8 @@ class Guard:
             return None
         finally:
             self._depth -= 1
-            if self._depth == 0 and self._entered_ns is not None:
-                self.spent_ns += max(_clock_ns() - self._entered_ns, 0)
+            if entered_ns is not None:
+                self.spent_ns += max(_clock_ns() - entered_ns, 0)
                 self._entered_ns = None
 
     def run_brief(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -85,8 +87,9 @@ class Guard:
         self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[R | None, Exception | None]:
         """Call a function of the user's; return what it returned, and what it raised. Timed like ours."""
-        if self._depth == 0:
-            self._entered_ns = _clock_ns()
+        # Not kept here alone: a signal's handler, or the garbage collector, may come here amid any of this.
+        entered_ns = None if self._depth else _clock_ns()
+        self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
         self._depth += 1
         try:
             return function(*args, **kwargs), None
@@ -94,8 +97,8 @@ class Guard:
             return None, error
         finally:
             self._depth -= 1
-            if self._depth == 0 and self._entered_ns is not None:
-                self.spent_ns += max(_clock_ns() - self._entered_ns, 0)
+            if entered_ns is not None:
+                self.spent_ns += max(_clock_ns() - entered_ns, 0)
                 self._entered_ns = None
 
     def _switch_off(self, part: str) -> None:

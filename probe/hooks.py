@@ -321,12 +321,14 @@ class _StepHooks:
     """One pair of torch's global optimizer hooks for all listeners.
 
     torch goes through its table of hooks while a step begins and ends. One that changed meanwhile, because a
-    session or a call ends on another thread, would raise in the user's `step`.
+    session or a call ends on another thread, would raise in the user's `step`: as long as another thread that
+    has made steps lives, the hooks stay, and find nobody to tell.
     """
 
     def __init__(self) -> None:
         self._listening: tuple[StepListener, ...] = ()
         self._handles: list[RemovableHandle] = []
+        self._stepping: set[int] = set()
         self._lock = threading.RLock()
 
     def add(self, steps: StepListener) -> None:
@@ -341,7 +343,11 @@ class _StepHooks:
     def remove(self, steps: StepListener) -> None:
         with self._lock:
             self._listening = tuple(other for other in self._listening if other is not steps)
-            while self._handles and not self._listening:
+            others = self._stepping - {threading.get_ident()}
+            if self._listening or any(thread.ident in others for thread in threading.enumerate()):
+                return
+            self._stepping.clear()
+            while self._handles:
                 self._handles.pop().remove()
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -349,6 +355,7 @@ class _StepHooks:
         if torch.compiler.is_compiling():
             # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
             return None
+        self._stepping.add(threading.get_ident())
         changed: tuple[Any, Any] | None = None
         for steps in self._listening:
             changed = steps.before(optimizer, args, kwargs) or changed

@@ -1,11 +1,13 @@
 """Takes the session's records to the journal, and sees to it that a helper ships them.
 
 Lives in the training process. `event` and `frame` are called on the training thread; one daemon thread
-writes the frames, reads the process's memory and looks after the helper. Nothing here raises into training.
+writes the frames and the end, reads the process's memory and looks after the helper. Nothing here raises
+into training. The garbage collector and signals' handlers may call any of it amid any of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -16,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+import msgspec
 import psutil
 
+from .bell import Bell
 from .errors import JournalError
 from .helper import HelperKeeper
 from .journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
@@ -32,6 +36,9 @@ UNWRITTEN_EVENTS: Final = 256
 _WRITE_BYTES: Final = 4 * 1024**2
 """Frames are written in groups of about this size, so that a segment does not outgrow its limit by much."""
 _CLOSE_S: Final = 2.0
+"""How long whoever flushes or closes waits for the thread: a disk can hang."""
+_CLOSE_AGAIN_S: Final = 0.2
+"""The same, for who comes when that time is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,7 @@ class Watch(Protocol):
         ...
 
     def close(self) -> list[Event]:
-        """Called once, when the thread has ended; returns what is to be written before the run's end."""
+        """Called once, on the thread, after the last look; what is to be written before the run's end."""
         ...
 
 
@@ -96,19 +103,35 @@ class Recorder:
         self._journal.append("events", encode(start))
         write_run_json(run_folder, start)
         self._ring: deque[Frame | FrameSource] = deque()
-        self._ring_lock = threading.Lock()
+        self._ring_lock = threading.RLock()
         self._write_lock = threading.Lock()
-        self._events_lock = threading.Lock()
+        self._events_lock = threading.RLock()
+        self._events_writer = 0
+        """The thread that is writing events."""
         self._unwritten_events: deque[bytes] = deque()
-        self._wake = threading.Event()
+        self._flushes: deque[Bell] = deque()
+        self._wake = Bell()
+        self._next_tend_s = 0.0
         self._closed = False
+        self._close_by_s = 0.0
+        self._end: RunEnd | None = None
+        self._is_ended = False
+        self._is_over, self._over = False, Bell()
+        """Whether the thread has ended, or has never begun."""
+        self._progress = 0
+        """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
         self.watches: list[Watch] = []
         """They look at the training from the thread; to be added by who starts the session."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a limit on threads, or the interpreter is ending
+            self._is_over = True
+            self.close(outcome="finished", last_step=None)
+            raise JournalError(f"no thread can be started: {error}") from error
 
     @property
     def has_helper(self) -> bool:
@@ -129,9 +152,8 @@ class Recorder:
             return
         encoded = self._encode(record)
         if encoded is not None:
-            with self._events_lock:
-                self._unwritten_events.append(encoded)
-                self._write_events()
+            self._unwritten_events.append(encoded)
+            self._write_events()
 
     def frame(self, frame: Frame | FrameSource) -> None:
         """Hand over a frame; the thread writes it within 50 ms. A full ring drops its oldest frame."""
@@ -140,41 +162,79 @@ class Recorder:
         self._ring.append(frame)
         if len(self._ring) < RING_FRAMES // 2:
             return
-        self._wake.set()
-        with self._ring_lock:
-            while len(self._ring) > RING_FRAMES:
-                self._ring.popleft()
-                self.lost_before_write += 1
+        self._wake.ring()
+        self._drop_oldest()
 
     def flush(self) -> None:
-        """Write what is in the ring, on the calling thread."""
-        if not self._is_inert():
-            self._write_frames()
+        """Have the thread write what is in the ring, and wait for it, 2 s at most."""
+        # The garbage collector may call this on the thread itself, amid its writing.
+        if self._is_inert() or self.is_own_thread:
+            return
+        done = Bell()
+        self._flushes.append(done)
+        self._wake.ring()
+        done.wait(_CLOSE_S)
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the thread that writes: it must not wait for itself."""
+        return threading.current_thread() is self._thread
 
     def close_soon(self, close: Callable[[], None]) -> None:
         """Have the thread call `close` within 50 ms; takes no lock, so it may be called amid anything."""
         self._close_request = close
 
-    def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> None:
-        """Write what is left and the `RunEnd`, then stop the thread. Idempotent; waits 2 s at most."""
-        if self._is_inert():
-            return
+    def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> bool:
+        """Have the thread write what is left and the `RunEnd`, and end; wait for it, 2 s at most.
+
+        On the thread itself only as its last act. What breaks off the caller (a Ctrl-C, a signal's handler)
+        does not touch what is being written. Idempotent: the first outcome counts. Returns whether that is
+        done; later calls wait again, for a moment.
+        """
+        if os.getpid() != self._pid:
+            return True
+        if self._end is None:
+            self._close_by_s = time.monotonic() + _CLOSE_S
+            self._end = RunEnd(time=time.time(), step=last_step, outcome=outcome)
         self._closed = True
-        self._wake.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_S)
+        self._wake.ring()
+        if not self.is_own_thread:
+            if not self._has_thread_ended():
+                return False
+            if self._thread.ident is not None:
+                self._thread.join(_CLOSE_AGAIN_S)
+        self._attempt(self._write_end)
+        return True
+
+    def _has_thread_ended(self) -> bool:
+        """Wait until it has, or has got nowhere for a while."""
+        # Not by `join`, after which Python 3.11 takes a thread for ended where a Ctrl-C has broken it off.
+        progress = -1
+        while not self._is_over and progress != self._progress:
+            if self._events_writer == threading.get_ident():
+                return False  # a signal's handler asks, and the thread waits for what is below it
+            progress = self._progress
+            if self._over.wait(max(self._close_by_s - time.monotonic(), _CLOSE_AGAIN_S)):
+                self._over.ring()  # there may be other waiters
+        return self._is_over
+
+    def _write_end(self) -> None:
+        """Write everything that is left, once; nobody else writes any more."""
+        end = self._end
+        if end is None or self._is_ended:
+            return
+        self._is_ended = True
+        self._progress += 1
         self._write_frames()
         for watch in self.watches:
             self._write_of_watch(watch.close())
-        with self._events_lock:
-            self._write_events()
-            self._count_unwritten()
-            lost = self.lost_before_write
-            if lost:
-                _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
-            end = RunEnd(time=time.time(), step=last_step, outcome=outcome, lost_before_write=lost)
-            self._unwritten_events.append(encode(end))
-            self._write_events()
+        self._write_events()
+        self._count_unwritten()
+        lost = self.lost_before_write
+        if lost:
+            _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
+        self._unwritten_events.append(encode(msgspec.structs.replace(end, lost_before_write=lost)))
+        self._write_events()
         self._journal.close()
         # The helper of an earlier incarnation may have left since the thread last looked.
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
@@ -182,10 +242,8 @@ class Recorder:
 
     def _write_of_watch(self, events: list[Event]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
-        encoded = list(filter(None, map(self._encode, events)))
-        with self._events_lock:
-            self._unwritten_events.extend(encoded)
-            self._write_events()
+        self._unwritten_events.extend(filter(None, map(self._encode, events)))
+        self._write_events()
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
@@ -198,22 +256,44 @@ class Recorder:
         return self._closed or os.getpid() != self._pid
 
     def _run(self) -> None:
-        next_tend = time.monotonic() + 1.0
+        self._next_tend_s = time.monotonic() + 1.0
         while not self._closed:
             self._wake.wait(WAKE_S)
-            self._wake.clear()
-            self._write_frames()
-            for watch in self.watches:
-                if events := watch.look():
-                    self._write_of_watch(events)
-            if self._close_request is not None:
-                self._close_request()
-                return
-            if time.monotonic() >= next_tend:
-                next_tend = time.monotonic() + 1.0
-                self._tend()
-                with self._events_lock:
-                    self._write_events()
+            self._attempt(self._write_and_look)
+        self._attempt(self._write_end)
+        self._is_over = True
+        self._over.ring()
+        self._tell_flushed()
+
+    def _attempt(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - memory is short or a file system gone; that may pass
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _write_and_look(self) -> None:
+        """What is done every 50 ms."""
+        self._tell_flushed(self._write_frames)
+        for watch in self.watches:
+            if events := watch.look():
+                self._write_of_watch(events)
+        if time.monotonic() >= self._next_tend_s:
+            self._next_tend_s = time.monotonic() + 1.0
+            self._tend()
+            self._write_events()
+        request, self._close_request = self._close_request, None
+        if request is not None:
+            request()
+
+    def _tell_flushed(self, write: Callable[[], None] | None = None) -> None:
+        """Let go of who waited for what was given before now, once it is written."""
+        waiting = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        try:
+            if write is not None:
+                write()
+        finally:
+            for done in waiting:
+                done.ring()
 
     def _tend(self) -> None:
         """What is done once a second."""
@@ -225,9 +305,7 @@ class Recorder:
 
     def _write_frames(self) -> None:
         """Move the ring to the journal; what cannot be written stays in the ring for the next time."""
-        if not self._write_lock.acquire(timeout=_CLOSE_S):
-            return
-        try:
+        with self._write_lock:
             while group := self._take_group():
                 try:
                     self._journal.append_many("metrics", [encoded for _, encoded in group])
@@ -235,8 +313,6 @@ class Recorder:
                     self._note(str(error))
                     self._give_back([frame for frame, _ in group])
                     return
-        finally:
-            self._write_lock.release()
 
     def _take_group(self) -> list[tuple[Frame | FrameSource, bytes]]:
         """Take frames from the ring, oldest first, until they make one write; empty when there are none."""
@@ -244,9 +320,10 @@ class Recorder:
         size = 0
         while size < _WRITE_BYTES:
             with self._ring_lock:
-                if not self._ring:
+                try:
+                    frame = self._ring.popleft()
+                except IndexError:
                     break
-                frame = self._ring.popleft()
             encoded = self._encode(frame)
             if encoded is not None:
                 group.append((frame, encoded))
@@ -254,18 +331,34 @@ class Recorder:
         return group
 
     def _give_back(self, frames: list[Frame | FrameSource]) -> None:
+        self._ring.extendleft(reversed(frames))
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
         with self._ring_lock:
-            self._ring.extendleft(reversed(frames))
-            while len(self._ring) > RING_FRAMES:
-                self._ring.popleft()
-                self.lost_before_write += 1
+            with contextlib.suppress(IndexError):
+                while len(self._ring) > RING_FRAMES:
+                    self._ring.popleft()
+                    self.lost_before_write += 1
 
     def _write_events(self) -> None:
-        """Write waiting events in order; `_events_lock` is held."""
+        """Write waiting events in order."""
+        if self._events_writer == threading.get_ident():
+            # The garbage collector or a signal has come here amid this: what waits is written all the same.
+            return
+        with self._events_lock:
+            self._events_writer = threading.get_ident()
+            try:
+                self._write_waiting_events()
+            finally:
+                self._events_writer = 0
+
+    def _write_waiting_events(self) -> None:
         try:
             while self._unwritten_events:
                 self._journal.append("events", self._unwritten_events[0])
                 self._unwritten_events.popleft()
+                self._progress += 1
         except JournalError as error:
             self._note(str(error))
             while len(self._unwritten_events) > UNWRITTEN_EVENTS:
@@ -279,6 +372,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - building reads the script's tensors, and ends no thread
             problem = f"a {type(record).__name__} does not encode: {error}"
         else:
+            self._progress += 1
             if len(encoded) <= MAX_RECORD_BYTES:
                 return encoded
             problem = f"a {type(record).__name__} takes {len(encoded)} bytes; {MAX_RECORD_BYTES} are allowed"

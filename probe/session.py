@@ -45,6 +45,8 @@ _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
 _FINISH_S: Final = 5.0
 """How long the end of the script waits for a session that another thread is closing."""
+_INTERRUPTIONS: Final = 10
+"""So many times does it go on after a Ctrl-C."""
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 _unfinished: list[Probe] = []
@@ -168,8 +170,9 @@ class Probe(AnalysisCalls, RuleCalls):
         Nothing else needs to be said where an epoch is a pass over a DataLoader, which the probe sees; from
         the first call on only calls count.
         """
-        if self._tracker is not None:
-            self._tracker.epochs.end_epoch()
+        tracker = self._tracker
+        if tracker is not None:
+            tracker.epochs.end_epoch()
 
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
         tracker = self._tracker
@@ -395,13 +398,15 @@ class Probe(AnalysisCalls, RuleCalls):
 
 
 def _close_all() -> None:
-    """At the end of the process: a Ctrl-C amid it is raised when everything is written."""
+    """At the end of the process. A Ctrl-C amid it waits until all is written."""
     interruption: BaseException | None = None
-    for session in [*_sessions.values(), *_unfinished] * 2:
-        try:
-            session.close()
-        except (KeyboardInterrupt, SystemExit) as error:
-            interruption = error
+    for session in [*_sessions.values(), *_unfinished]:
+        for _ in range(_INTERRUPTIONS):
+            try:
+                session.close()
+                break
+            except (KeyboardInterrupt, SystemExit) as error:
+                interruption = error
     if interruption is not None:
         raise interruption
 

@@ -164,7 +164,7 @@ class TrainingLoop:
         opened = self.open
         if self._free_since_ns and torch_ranks.is_distributed():
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
-        self.backward = RunningBackward(
+        self.backward = backward = RunningBackward(
             opened,
             threading.get_ident(),
             self.losses.count,
@@ -180,7 +180,7 @@ class TrainingLoop:
         if opened.before_backward_ns and losses:
             time_own_backward(losses[0], opened)
         if opened.captures:
-            are_finite = self.losses.are_finite(since=self.backward.losses)
+            are_finite = self.losses.are_finite(since=backward.losses)
             next(reversed(opened.captures)).note_backward(
                 losses, are_finite=are_finite, is_from_one=grad_tensors is None
             )
@@ -190,6 +190,9 @@ class TrainingLoop:
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""
         if not self.open.backwards or self.open.is_first_pass:
+            return False
+        if self.open.forwards and not self.open.has_unsettled_forwards:
+            # Another loss of the same forward: the gradients of each are kept apart, and put together later.
             return False
         return self._model.gradients_were_cleared(may_wait=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import TracebackType
 
 from ..call_wrappers import is_own_frame
@@ -10,13 +11,20 @@ from ..call_wrappers import is_own_frame
 
 def hide_own_frames_of_uncaught() -> None:
     """Have uncaught exceptions show the script's frames and those of its libraries, none of the probe's."""
-    previous = sys.excepthook
+    previous, previous_of_threads = sys.excepthook, threading.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         _clean(error, set())
         previous(kind, error, error.__traceback__)
 
-    sys.excepthook = excepthook
+    def excepthook_of_threads(args: threading.ExceptHookArgs) -> None:
+        error = args.exc_value
+        if error is not None:
+            _clean(error, set())
+            args = threading.ExceptHookArgs((args.exc_type, error, error.__traceback__, args.thread))
+        previous_of_threads(args)
+
+    sys.excepthook, threading.excepthook = excepthook, excepthook_of_threads
 
 
 def _clean(error: BaseException | None, seen: set[int]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from probe import helper
@@ -98,7 +99,7 @@ def test_recorder_full_ring_drops_the_oldest_and_counts(recorder: Recorder) -> N
 
 def test_recorder_record_that_does_not_encode_is_counted(recorder: Recorder) -> None:
     recorder.frame(Frame(step=0, time=0.0, scalars={"loss": object()}))
-    recorder.event(event(1, message="\ud800"))
+    recorder.event(msgspec.structs.replace(event(1), severity=object()))
     recorder.flush()
     assert recorder.lost_before_write == 2
     assert recorder.failed is not None

@@ -174,6 +174,31 @@ def test_two_backwards_through_one_graph_are_one_step(tmp_path: Path) -> None:
     assert recorded(loop, tmp_path).differences(frames=3) == []
 
 
+def test_gradients_of_each_loss_kept_apart_and_put_together_are_one_step(tmp_path: Path) -> None:
+    def loop(scene: Scene) -> nn.Module:
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with scene.watch(model, optimizer):
+            for inputs, targets in batches(4):
+                output = model(inputs)
+                losses, kept = [F.cross_entropy(output, targets), output.square().mean()], []
+                for loss in losses:
+                    optimizer.zero_grad()
+                    loss.backward(retain_graph=True)
+                    kept.append([parameter.grad for parameter in model.parameters()])
+                for parameter, first, second in zip(model.parameters(), *kept, strict=True):
+                    assert first is not None
+                    assert second is not None
+                    parameter.grad = first + second
+                scene._losses = scene._raws = [sum(loss.item() for loss in losses)]
+                scene._samples = 8
+                scene.note(model)
+                optimizer.step()
+        return model
+
+    assert recorded(loop, tmp_path).differences(frames=4) == []
+
+
 def test_parameter_groups_with_rates_of_their_own_are_one_step(tmp_path: Path) -> None:
     def loop(scene: Scene) -> nn.Module:
         model = small_model()

@@ -1,0 +1,29 @@
+"""`Bell`: one thread waits until another rings. The recorder's thread and the script's use it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+
+class Bell:
+    """Like `threading.Event`, but usable amid its own use by the same thread.
+
+    A signal's handler and the garbage collector may come anywhere; an `Event` holds a lock for a moment, and
+    whoever came upon it then would wait for itself. One ring ends one `wait`, the running or the next one.
+    """
+
+    __slots__ = ("_silence",)
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        """Let one waiter go; ringing again before anyone waits changes nothing."""
+        with contextlib.suppress(RuntimeError):
+            self._silence.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a ring; whether there was one."""
+        return self._silence.acquire(timeout=timeout_s)
