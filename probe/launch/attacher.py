@@ -27,6 +27,8 @@ from .tracebacks import hide_own_frames_of_uncaught
 
 _PATIENCE: Final = 500
 """Outermost calls that may train nothing that an optimizer updates, before we stop looking at all of them."""
+_MOST_TOGETHER: Final = 4
+"""Modules of one optimizer that get a session each; of more, in a plain list say, the first called does."""
 _logger = logging.getLogger(__name__)
 
 
@@ -38,6 +40,7 @@ class Attacher:
         self._waiting: list[weakref.ref[Optimizer]] = []
         self._holders: list[weakref.ref[nn.Module]] | None = None
         """Of the waiting optimizers' parameters; None when they have yet to be looked for."""
+        self._attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._scout: int | None = None
         self._calls = 0
         self._closures = FirstClosures(self)
@@ -86,7 +89,8 @@ class Attacher:
         if not optimizers:
             return self._trains_by_hand and _is_trainable(called) and self._attach(called)
         holders = self._find_holders(optimizers) or [called]
-        related = [holder for holder in holders if _are_related(holder, called) and _is_trainable(holder)]
+        new = [holder for holder in holders if holder not in self._attached]
+        related = [holder for holder in new if _are_related(holder, called) and _is_trainable(holder)]
         return self._attach_all(related)
 
     def _consider_loss(self, tensors: Any) -> bool:
@@ -131,13 +135,26 @@ class Attacher:
         """Begin a session; whatever comes of it, its optimizers wait no longer."""
         name = variable_name((unwrap(holder), holder), sys._getframe(1))
         has_others = len(self._holders or ()) > 1
+        self._attached.add(holder)
         held = set(map(id, holder.parameters()))
-        still = [item for item in self._live_optimizers() if held.isdisjoint(map(id, parameters_of(item)))]
+        still = [
+            item
+            for item in self._live_optimizers()
+            if held.isdisjoint(map(id, parameters_of(item))) or self._has_more_to_attach(item)
+        ]
         self._waiting = [weakref.ref(optimizer) for optimizer in still]
         self._trains_by_hand = False
         if not still:
             self._stop_looking()
         return self._starter.start(holder, variable=name, has_others=has_others)
+
+    def _has_more_to_attach(self, optimizer: Optimizer) -> bool:
+        """Whether it updates another module, a decoder beside an encoder say, that is not watched yet."""
+        wanted = set(map(id, parameters_of(optimizer)))
+        holders = [item for reference in self._holders or () if (item := reference()) is not None]
+        updated = [item for item in holders if not wanted.isdisjoint(map(id, item.parameters()))]
+        others = [item for item in updated if item not in self._attached and _is_trainable(item)]
+        return bool(others) and len(updated) <= _MOST_TOGETHER
 
     def _look(self) -> None:
         if self._scout is None and not self._has_failed:

@@ -6,6 +6,7 @@ uncaught exception must be the same.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -202,6 +203,18 @@ def test_two_models_have_a_run_each(tmp_path: Path) -> None:
             f"nanscope: recording run {models['painter']} of painter (Linear)",
         ]
     )
+
+
+def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "encoder_and_head.py"))
+    journals = {read_journal(run).start.name: read_journal(run) for run in both.runs}
+    assert set(journals) == {"encoder_and_head.py (encoder)", "encoder_and_head.py (head)"}
+    losses, norms = zip(*(map(float, line.split()[1:]) for line in both.bare.out.splitlines()), strict=True)
+    parts = []
+    for journal in journals.values():
+        assert losses_of(journal) == pytest.approx(losses)
+        parts.append([frame.scalars["grad_norm"] for frame in journal.frames])
+    assert [math.hypot(*both_norms) for both_norms in zip(*parts, strict=True)] == pytest.approx(norms)
 
 
 def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path) -> None:
