@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from .errors import BundleError
 
 VERSION: Final = 1
 DESCRIPTION: Final = "bundle.json"
+MAX_DESCRIPTION_BYTES: Final = 256 * 1024**2
 SPOOL: Final = "spool"
 """A journal of the step and those before it, within the folder."""
 
@@ -39,6 +41,20 @@ def check_format(data: bytes) -> None:
         )
 
 
+def read_description(folder: Path) -> bytes:
+    """Read `bundle.json`, without waiting for a pipe or following a link.
+
+    Raises:
+        BundleError: it is no file that a bundle may have.
+        OSError: it cannot be read.
+    """
+    path = folder / DESCRIPTION
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DESCRIPTION_BYTES:
+        raise BundleError(f"{path} is no ordinary file, or larger than any bundle's")
+    return path.read_bytes()
+
+
 def check_folder(folder: Path) -> None:
     """Check a bundle's folder before it is shown.
 
@@ -47,7 +63,7 @@ def check_folder(folder: Path) -> None:
     """
     path = folder / DESCRIPTION
     try:
-        check_format(path.read_bytes())
+        check_format(read_description(folder))
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:

@@ -17,6 +17,7 @@ from .frames import MeasuredStep
 from .gradient_clearing import ClearingWatch
 from .guard import Guard
 from .layout import ModelLayout
+from .loss_inputs import misfit_in_loss
 from .loss_shapes import pairs_in_loss
 from .loss_weights import has_zero_weight
 from .open_step import FinishedStep
@@ -42,7 +43,7 @@ class EarlyWatch:
         excuse_zeros: Callable[[], None],
     ) -> None:
         self._guard = guard
-        self._shapes, self._excuse_zeros = bank.loss_shapes, excuse_zeros
+        self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
             model,
@@ -77,6 +78,7 @@ class EarlyWatch:
         """
         if not self._shapes.is_over:
             self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
+            self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
             if self._guard.run("loss weights", has_zero_weight, tensors):
                 self._excuse_zeros()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import re
 import shutil
 import tempfile
@@ -18,8 +19,7 @@ from typing import Final, Literal, TypeAlias
 State: TypeAlias = Literal["ok", "limited", "missing"]
 """`limited` works with less; `missing` stops recording, or the dashboard from serving."""
 
-_MIB: Final = 1024**2
-_GIB: Final = 1024**3
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing_part(folder)).free
 
 
-def size_text(size: int) -> str:
-    """Bytes for reading, such as ``1.5 GiB``."""
-    return f"{size / _GIB:,.1f} GiB" if size >= _GIB else f"{size / _MIB:,.1f} MiB"
+def size_text(size: float) -> str:
+    """Bytes for reading, such as ``1.5 GiB``: in KiB to TiB, with one decimal."""
+    power = min(max(int(math.log2(max(size, 1)) // 10), 1), len(_UNITS))
+    return f"{size / 1024**power:,.1f} {_UNITS[power - 1]}"

@@ -297,7 +297,7 @@ class LeakWatch:
             subject="process",
             message="\n".join(
                 [
-                    f"Memory of the process grows without end: {size_text(int(growth.grown))} since step "
+                    f"Memory of the process grows without end: {size_text(growth.grown)} since step "
                     f"{growth.readings[-1][0] - growth.total_steps}",
                     _pace(growth, self._free_bytes),
                     f"{_NOT_FOUND if self.looks > 1 else _NOT_IN_HEAP}{more}",
@@ -320,16 +320,12 @@ class LeakWatch:
 def _pace(growth: Growth, free_bytes: float | None) -> str:
     """How fast memory grows, and when it is used up."""
     pace = growth.bytes_per_step
-    text = f"Memory grows by {_size(pace)} a step, {_size(1000 * pace)} in 1,000 steps"
+    text = f"Memory grows by {size_text(pace)} a step, {size_text(1000 * pace)} in 1,000 steps"
     if free_bytes is not None and pace > 0:
         steps = free_bytes / pace
         if steps < 1e7:
-            text += f": what is free ({size_text(int(free_bytes))}) lasts for about {steps:,.0f} steps"
+            text += f": what is free ({size_text(free_bytes)}) lasts for about {steps:,.0f} steps"
     return f"{text}."
-
-
-def _size(value: float) -> str:
-    return f"{value / 1024:,.3g} KiB" if value < _MIB else size_text(int(value))
 
 
 def _baseline(growth: Growth | None, leak: Leak | None) -> dict[str, float] | None:

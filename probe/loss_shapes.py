@@ -48,7 +48,7 @@ def pairs_in_loss(losses: object, sizes: Collection[int]) -> tuple[Shape, Shape]
         children = {id(child): child for child, _ in node.next_functions if child is not None}
         if len(children) == 1 and name in _MEETING:
             (child,) = children.values()
-            shapes = _shape_of(child), _shape_of(node)
+            shapes = shape_of(child), shape_of(node)
             is_meant = len(shapes[0]) > 1 and node_name(child) in _ON_PURPOSE
             if not is_meant and _are_pairs(*shapes, sizes) and _is_row(node, name):
                 return shapes
@@ -72,12 +72,12 @@ def _is_row(node: Any, name: str) -> bool:
     except RuntimeError:
         return False
     known = [factor for factor in factors if isinstance(factor, Tensor)]
-    size = _shape_of(node)[0]
+    size = shape_of(node)[0]
     return any(factor.numel() == size for factor in known)
 
 
-def _shape_of(node: Any) -> Shape:
-    """Shape of what a node made; () where torch does not say."""
+def shape_of(node: Any) -> Shape:
+    """Return the shape of what a node made; () where torch does not say."""
     made = getattr(node, "_input_metadata", None)
     try:
         return tuple(int(length) for length in made[0].shape) if made else ()

@@ -122,6 +122,21 @@ def forward_code(node: Any) -> types.CodeType | None:
     return getattr(forward, "__code__", None)
 
 
+def is_in_forward(frame: types.FrameType | None) -> bool:
+    """Whether Python runs the forward of a user's `autograd.Function` in there, and not a backward."""
+    while frame is not None:
+        if frame.f_code is _FUNCTION_CALL:
+            return True
+        if frame.f_code is _DERIVATIVE_CALL or is_engine(frame.f_code):
+            return False
+        frame = frame.f_back
+    return False
+
+
+_FUNCTION_CALL: Final = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+_DERIVATIVE_CALL: Final = getattr(BackwardCFunction.apply, "__code__", None)
+
+
 def is_engine(code: types.CodeType) -> bool:
     """Whether a frame with this code is the innermost of Python before autograd's engine runs."""
     return code.co_name == "_engine_run_backward"

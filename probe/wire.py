@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -448,7 +448,19 @@ _message_decoder = msgspec.msgpack.Decoder(Message)
 
 def encode(value: Record | Message) -> bytes:
     """Encode one record or message as msgpack."""
-    return _encoder.encode(value)
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_in_utf8(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def _in_utf8(value: Any) -> Any:
+    """Names of files, and what exceptions say, may hold halves of characters: a question mark each."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_in_utf8(key): _in_utf8(item) for key, item in value.items()}
+    return list(map(_in_utf8, value)) if isinstance(value, list | tuple) else value
 
 
 def decode_record(data: bytes) -> Record:

@@ -5,7 +5,6 @@ Runs in a process of its own (`python -m probe.bundle`), whose settings it chang
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ..bundle_format import DESCRIPTION
+from ..bundle_format import DESCRIPTION, read_description
 from ..errors import BundleError, ReplayError
 from ..forensics.capture import RootCapture
 from ..forensics.dispatch import OutputScan
@@ -34,7 +33,7 @@ from .calls import referred, unpack_call
 from .environment import apply_settings, differences
 from .loss_lines import loss_code_of
 from .model_state import load_model, named_modules
-from .schema import MAX_DESCRIPTION_BYTES, TENSORS, Bundle, Contents, LossMaker, decode_bundle
+from .schema import TENSORS, Bundle, Contents, LossMaker, decode_bundle
 from .unpacker import TensorReader
 from .values import Decoder
 
@@ -88,10 +87,7 @@ def read_bundle(folder: Path) -> Bundle:
     """
     path = folder / DESCRIPTION
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DESCRIPTION_BYTES:
-            raise BundleError(f"{path} is no ordinary file, or larger than any bundle's")
-        data = path.read_bytes()
+        data = read_description(folder)
     except OSError as error:
         raise BundleError(
             f"{folder} is no bundle: {DESCRIPTION}: {error.strerror or error}; the last line of an event's "

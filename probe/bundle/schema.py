@@ -17,7 +17,6 @@ from ..wire import Origin, RunId, Stacks
 
 TENSORS: Final = "tensors.safetensors"
 STATISTICS: Final = "statistics.json"
-MAX_DESCRIPTION_BYTES: Final = 256 * 1024**2
 ALIGNMENT: Final = 64
 """Bytes; where memory begins relative to this decides which instructions some kernels use."""
 

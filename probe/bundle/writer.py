@@ -334,4 +334,7 @@ def _contents(packed: _Packed | None, written: WrittenTensors | None, stage: str
 
 
 def _write_json(path: Path, value: object) -> None:
-    write_private_file(path, json.dumps(value, allow_nan=False).encode())
+    # Names of files may hold halves of characters, which no reader of JSON takes.
+    write_private_file(
+        path, json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+    )

@@ -128,9 +128,10 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "layers.",
     ),
     "loss_divergence": (
-        "The loss keeps rising: the learning rate is too large for where the run is now.",
-        "Go back to a checkpoint from before the rise with a third of the learning rate; clip gradients.",
-        "Check the sign of the loss, and that targets and outputs belong to the same samples.",
+        "A loss that keeps rising: the learning rate is too large for where the run is now. Go back to a "
+        "checkpoint from before the rise with a third of it; clip gradients.",
+        "One that falls ever faster below zero has no least value: a wrong sign, or a term without a bound.",
+        "Check that targets and outputs belong to the same samples.",
         "With Adam, a larger eps or beta2 = 0.95 helps where the second moment is too small.",
     ),
     "loss_plateau": (
@@ -138,7 +139,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "output says nothing about the input.",
         "Check the wiring: the optimizer has this model's parameters, `step()` is called, nothing is "
         "detached, targets belong to their inputs.",
-        "Check the loss: `cross_entropy` wants raw logits; a softmax before it makes learning very slow.",
+        "Check the loss: `cross_entropy` and `binary_cross_entropy_with_logits` want raw logits, `nll_loss` "
+        "log-probabilities; a softmax or sigmoid too many makes learning very slow.",
         "Check the learning rate: far too small shows in the update ratios (about 1e-3 is usual), far too "
         "large in dead units. Try to overfit a single batch.",
         "If it stopped after learning well: lower the learning rate now, or it is done.",
@@ -148,12 +150,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Without a gradient: look for a `.detach()`, `.item()`, `.numpy()`, `torch.tensor()` or "
         "`torch.no_grad()` on the way from the module to the loss, for an output that is never used, or for "
         "`requires_grad=True` on the loss itself, which hides the cut.",
-        "With one, it is most likely not in the optimizer: a layer that was added or replaced after the "
-        "optimizer was made, or kept in a plain list in place of `nn.ModuleList`.",
+        "With one of ordinary size, it is most likely not in the optimizer: a layer that was added or "
+        "replaced after the optimizer was made, or kept in a plain list in place of `nn.ModuleList`.",
         "Or its group has a learning rate of 0, `optimizer.step()` is not called, or `zero_grad()` stands "
         "between `backward()` and `step()`.",
-        "In bfloat16 or float16 an update below 1/256 of the value is lost in rounding: keep float32 weights "
-        "and use autocast.",
+        "An update below 1/256 of the value in bfloat16, or a ten-millionth in float32, is lost in rounding: "
+        "keep float32 weights and use autocast; gradients as small as that vanish on their way back.",
         "If it is to stay as it is, say `requires_grad_(False)`: that saves its share of backward and "
         "memory.",
     ),
@@ -232,6 +234,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "output.",
         "Look for dead units or saturation further up, a gate or a mask that is 0, a softmax over a "
         "dimension of size 1.",
+        "If predictions and targets are broadcast: give both one shape, say by `predictions.squeeze(-1)`.",
         "If it was so from the start, check the last layer's initialization and the forward's wiring.",
         "If it became so: lower the learning rate, and restart from before the collapse.",
     ),

@@ -21,6 +21,7 @@ from .heights import LayerHeights
 from .history import WINDOW, Strikes
 from .layers import LayerIndex, and_more, in_words
 from .nonfinite import NEIGHBOURS, has_elements, has_nonfinite_gradient
+from .returns import Returns
 
 CRITICAL_FACTOR: Final = 100.0
 """An explosion is critical from this many times the threshold on: clipping no longer saves the step's
@@ -77,7 +78,7 @@ class GradientScaleDetector:
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Learn steps whose norms keep so close to the baselines that no limit can be reached."""
-        if not self._index.is_of(batch) or batch.steps[0] < self._step or self._total_low_run:
+        if not self._index.is_of(batch) or batch.steps[0] < self._step or self._returns.waits:
             return False
         if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
             return False
@@ -115,6 +116,7 @@ class GradientScaleDetector:
         self._strikes = Strikes()
         self._low_run: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._total_low_run = 0
+        self._returns = Returns(rows + 1)
         self._last_normal = -math.inf
         self._recent.clear()
 
@@ -218,11 +220,7 @@ class GradientScaleDetector:
             subject=subject,
             value=value,
             threshold=exp_of(limit),
-            baseline={
-                "median": median,
-                "mad_log": self._common.robust()[1],
-                "steps": float(len(self._common)),
-            },
+            baseline=self._baseline_of_all(median),
             neighbours=self._totals(),
             rows=rows,
         )
@@ -315,9 +313,15 @@ class GradientScaleDetector:
         self._low_run[(norms > 0.0) & ~low] = 0
         self._low_run += low
         self._total_low_run = self._total_low_run + 1 if self._is_total_low(observation.step, common) else 0
-        if self._total_low_run >= self._thresholds.vanishing_steps:
+        if not (self._total_low_run or low.any() or self._returns.waits):
+            return None
+        is_low = np.append(low, self._total_low_run > 0)
+        is_usual = np.append(norms > NORMAL_SHARE * self._layers.level, self._last_normal == observation.step)
+        self._returns.note(is_low, is_usual, self._state.healthy)
+        patience = self._returns.patience(self._thresholds.vanishing_steps, self._state.healthy)
+        if self._total_low_run >= patience[-1]:
             return self._vanished_total(observation, norms, expected=expected)
-        late = np.flatnonzero(low & (self._low_run >= self._thresholds.vanishing_steps))
+        late = np.flatnonzero(low & (self._low_run >= patience[:-1]))
         return self._vanished_layers(observation, norms, late) if len(late) else None
 
     def _is_total_low(self, step: int, common: float) -> bool:
@@ -344,11 +348,7 @@ class GradientScaleDetector:
             f"for {self._total_low_run} steps in a row",
             value=value,
             threshold=median * self._thresholds.vanishing_factor,
-            baseline={
-                "median": median,
-                "mad_log": self._common.robust()[1],
-                "steps": float(len(self._common)),
-            },
+            baseline=self._baseline_of_all(median),
             neighbours=self._totals(),
             affected=self._names(observation, rows),
         )
@@ -371,12 +371,15 @@ class GradientScaleDetector:
             f"other layers keep theirs{fell}",
             value=value,
             threshold=median * self._thresholds.vanishing_factor,
-            baseline=self._baseline(worst),
+            baseline=self._baseline(worst) | {"median": median},
             neighbours=self._neighbours(worst),
             affected=self._names(observation, late),
         )
 
     # ---------------------------------------------------------------------------------------- shared
+
+    def _baseline_of_all(self, median: float) -> dict[str, float]:
+        return {"median": median, "mad_log": self._common.robust()[1], "steps": float(len(self._common))}
 
     def _baseline(self, row: int) -> dict[str, float]:
         return {

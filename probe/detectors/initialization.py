@@ -22,7 +22,10 @@ MIN_LAYERS: Final = 4
 MIN_CORRELATION: Final = 0.95
 """Of log size and depth: a bottleneck in the middle is a choice, a straight line is the initialization."""
 TIMES: Final = 2
-"""Samples in which it must be seen ..."""
+"""Samples in which it must be seen, but only one, of the weights as they were made, where it is so steep
+that no batch is to blame; an update makes the last layers' signals larger, and the line crooked ..."""
+CERTAIN_POWER: Final = 2.0
+"""Of the ratio from first to last: so steep."""
 GRADIENT_TIMES: Final = 4
 """... in a row; of gradients more of them, for these change with every batch."""
 MIN_MATRICES: Final = 6
@@ -122,11 +125,13 @@ class InitializationDetector:
             return []
         self._samples += 1
         worst = _steepest(self._groups, rms)
-        if worst is None or abs(_span(rms, worst)) < math.log(self._ratio):
+        span = 0.0 if worst is None else abs(_span(rms, worst))
+        if worst is None or span < math.log(self._ratio):
             self._seen = 0
             return []
         self._seen += 1
-        return [self._finding(sample, modules, rms, worst)] if self._seen >= TIMES else []
+        is_certain = sample.step == self._first_step and span >= CERTAIN_POWER * math.log(self._ratio)
+        return [self._finding(sample, modules, rms, worst)] if is_certain or self._seen >= TIMES else []
 
     def _finding(
         self, sample: Sample, modules: ModuleSample, rms: Floats, rows: npt.NDArray[np.intp]

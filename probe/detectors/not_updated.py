@@ -24,6 +24,8 @@ MIN_TRAVEL: Final = 1e-5
 """Relative change of the others' norms over the time: below it, so small a step may be lost in rounding."""
 IDLE_GROUP_FACTOR: Final = 5
 """Where a group's learning rate is 0 now, or an optimizer has yet to step, it may be about to join in."""
+ROUNDING: Final = 2.0**-24
+"""Half the distance of float32 numbers, relative to them: a smaller update of every element changes none."""
 ALL_FACTOR: Final = 1.5
 """Patience with a model that does not move at all ..."""
 UNSEEN_FACTOR: Final = 2.5
@@ -150,7 +152,7 @@ class NotUpdatedDetector:
             severity="info" if is_backbone else "warning",
             subject=names[first],
             message=f"{names[first]}{more} of {len(names)} parameters had a gradient and did not change in "
-            f"the {int(self._steps[first])} steps up to step {sample.step}{how}",
+            f"the {int(self._steps[first])} steps up to step {sample.step}{how}{_lost(sample, late)}",
             value=0.0,
             threshold=0.0,
             baseline={"steps": float(self._steps[first])},
@@ -168,6 +170,19 @@ def _sizable(sample: Sample) -> Flags:
         return np.zeros(len(grad), dtype=np.bool_)
     sizable: Flags = present & (grad >= SIZABLE_SHARE * np.median(grad[present]))
     return sizable
+
+
+def _lost(sample: Sample, late: npt.NDArray[np.intp]) -> str:
+    """Say so where a step along the gradient, of any learning rate of the run, is lost in rounding."""
+    rates, grad, norm = _rates(sample), sample.grad_norm, sample.parameter_norm
+    if grad is None or norm is None or not rates or not all(rates):
+        return ""
+    if not (max(rates) * grad[late] < ROUNDING * norm[late]).all():
+        return ""
+    return (
+        f"; their gradients are so small (the largest {grad[late].max():.2g}) that a step of learning rate "
+        f"{max(rates):g} along them is lost in rounding: the gradient vanishes on its way to them"
+    )
 
 
 def _all_missing(sample: Sample) -> bool:

@@ -11,6 +11,7 @@ from .base import Finding
 from .convergence import PlateauDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
+from .loss_inputs import LossInputDetector
 from .loss_shapes import LossShapeDetector
 from .not_updated import NotUpdatedDetector
 from .overfitting import OverfittingDetector
@@ -32,7 +33,7 @@ class SampledDetectorBank:
         wiring: is to be told of every step which parameters have no gradient.
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
-        loss_shapes: is to be told of the first losses what their graph says.
+        loss_shapes, loss_inputs: are to be told of the first losses what their graph says.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
@@ -41,7 +42,7 @@ class SampledDetectorBank:
         self.wiring = WiringDetector(thresholds)
         self.updates = UpdateRatioDetector(thresholds)
         self.not_updated = NotUpdatedDetector(thresholds)
-        self.loss_shapes = LossShapeDetector()
+        self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             NonFiniteActivationDetector(),
@@ -49,6 +50,7 @@ class SampledDetectorBank:
             DeadUnitDetector(thresholds),
             SaturationDetector(thresholds),
             self.loss_shapes,
+            self.loss_inputs,
             DegenerateOutputDetector(thresholds),
             self.wiring,
             self.not_updated,

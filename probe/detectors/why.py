@@ -6,9 +6,10 @@ cause: "loss 40x its median at step 812 <- gradient of 3 layers, blocks.4 first 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -90,8 +91,14 @@ class RecentSteps:
             norms = self._layers.batch_norms(observed.grad_norm, observed.missing)
         else:
             norms = self._layers.norms(observed)[None]
+            if np.isnan(norms).any() and observed.grad_norm is not None:
+                # What is NaN is kept as Inf, so that it is not taken for what is not known.
+                ones = np.ones_like(observed.grad_norm)
+                has_gradient = ~np.isnan(self._layers.norms(replace(observed, grad_norm=ones)))
+                norms = np.where(np.isnan(norms) & has_gradient, np.inf, norms)
         self._names = one.layer_names
         loss = np.array([np.nan if value is None else value for value in losses])
+        loss[[value is not None and math.isnan(value) for value in losses]] = np.inf
         self._held.append(_Steps(steps, loss, norms.astype(np.float32)))
         self._count += len(steps)
         while self._count - len(self._held[0].numbers) >= _HISTORY_STEPS:
@@ -183,9 +190,9 @@ def _moves(
         median = np.nanmedian(usual, axis=0)
         mad = _GAUSSIAN * np.nanmedian(np.abs(usual - median), axis=0)
         limit = median + np.maximum(_MADS * mad, np.log(_FACTOR))
-        # NaN and Inf are above every range; what was never known is not.
+        # Inf, which stands for NaN too, is above every range; what is not known is not.
         recent = values[first:]
-        is_out = known & ((np.log(positive[first:]) > limit) | ~np.isfinite(recent))
+        is_out = known & ((np.log(positive[first:]) > limit) | np.isinf(recent))
         moved = np.flatnonzero(is_out.any(axis=0))
     at = is_out.argmax(axis=0)
     found = []

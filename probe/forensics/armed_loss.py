@@ -127,6 +127,9 @@ class ArmedLoss:
 
     def pass_by(self, number: int) -> None:
         """The backward of a number was not of the watched model: what follows may still be its loss."""
+        for sending in self._sending:
+            if sending.number == number:
+                sending.nodes.release()
         self._sending = [sending for sending in self._sending if sending.number != number]
         if self._seen is not None and self._seen.backward == number:
             self._seen = None

@@ -20,6 +20,9 @@ from .values import is_checkable, zero_if_finite
 
 _COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 
+_FRESH: Final = "lift_fresh"
+"""A view by its schema, of what `torch.tensor` has just filled with numbers of Python's."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
@@ -59,7 +62,11 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
         self._check(info, args, kwargs)
         inputs = list(tensors_in((*args, *kwargs.values())))
         out = self.observe(index, info, (func, args, kwargs), inputs)
-        if not info.is_view:
+        if info.name == _FRESH:
+            # The memory of an array of NumPy's is not the replay's own; torch cannot resize it.
+            own = (tensor for tensor in inputs if tensor.untyped_storage().resizable())
+            self._owned |= {torch_private.storage_key(tensor) for tensor in own}
+        elif not info.is_view:
             known = {torch_private.storage_key(tensor) for tensor in inputs}
             fresh = {torch_private.storage_key(tensor) for tensor in tensors_in((out,))} - known
             self._owned |= fresh

@@ -198,6 +198,9 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     backward = format_frames(site)
     if (fault := step.loss_fault(position)) is not None:
         return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
+    if step.ruined is not None:
+        reason = f"the parameter {step.ruined} of another model in the loss was already non-finite"
+        return Explanation(reason=reason, backward=backward)
     if step.is_by_lines:
         return Explanation(reason=_NOT_ONE_OP, backward=backward, is_in_loss=True)
     finding = _finding(step, position, is_alone=len(together) == 1)

@@ -51,7 +51,7 @@ class GrowthLine(NamedTuple):
 
 
 def find_growth(
-    name: str, file: str, *, within: int | None = None, carried: bool = False
+    name: str, file: str, *, within: int | None = None, carried: bool = False, key: str | int | None = None
 ) -> GrowthLine | None:
     """Return the first statement of a file that makes what is called `name` grow.
 
@@ -60,6 +60,7 @@ def find_growth(
         file: source file.
         within: line of the head of the function to look in; None: the whole file.
         carried: look for a value that is computed from its own last one, not for a container.
+        key: of the item that grows, `out` of ``history['out']``; None where it is no item, or not known.
     """
     lines = linecache.getlines(file)
     if not lines or len(lines) > _MAX_LINES:
@@ -72,7 +73,7 @@ def find_growth(
         if within is not None and first != within:
             continue
         grows = _carries(statement, name) if carried else _grows(statement, name)
-        if grows:
+        if grows and not (key is not None and (said := _keys(statement)) and key not in said):
             text = lines[statement.lineno - 1].strip()[:120]
             return GrowthLine(file, statement.lineno, function or "<module>", first, text)
     return None
@@ -109,6 +110,23 @@ def _grows(statement: ast.stmt, name: str) -> bool:
             and _mentions(statement.value, name)
         )
     return False
+
+
+def _keys(statement: ast.stmt) -> set[object]:
+    """Keys that stand in what a statement changes: `out` in ``history['out'].append(out)``."""
+    changed: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        changed = statement.targets
+    elif isinstance(statement, ast.AugAssign):
+        changed = [statement.target]
+    elif isinstance(statement, ast.Expr):
+        call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+        changed = [call.func] if isinstance(call, ast.Call) else []
+    inside = [node for target in changed for node in ast.walk(target)]
+    slices = [node.slice for node in inside if isinstance(node, ast.Subscript)]
+    # `history.setdefault('out', []).append(out)`
+    slices += [node.args[0] for node in inside if isinstance(node, ast.Call) and node.args]
+    return {node.value for node in slices if isinstance(node, ast.Constant)}
 
 
 def _carries(statement: ast.stmt, name: str) -> bool:

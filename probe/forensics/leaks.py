@@ -167,20 +167,25 @@ def _carried(found: Sequence[Access], files: Sequence[str]) -> Leak | None:
 def _line(access: Access, files: Sequence[str], *, carried: bool = False) -> GrowthLine | None:
     """The statement that feeds it: in its function, its classes' files, then the files of the stack."""
     name, root = access.name(), access.root
+    key = access.key if access.part == "item" and type(access.key) in (str, int) else None
     if access.parent is None or not access.owners():
         file = root.code.co_filename
         within = None if root.is_global else root.code.co_firstlineno
-        if (line := find_growth(name, file, within=within, carried=carried)) is not None:
+        if (line := find_growth(name, file, within=within, carried=carried, key=key)) is not None:
             return line
         candidates = [file, *files]
     else:
         candidates = [*_class_files(access.owners()), *files]
-    return _first_line(name, candidates, carried=carried)
+    return _first_line(name, candidates, carried=carried, key=key)
 
 
-def _first_line(name: str, files: Sequence[str], *, carried: bool = False) -> GrowthLine | None:
+def _first_line(
+    name: str, files: Sequence[str], *, carried: bool = False, key: str | int | None = None
+) -> GrowthLine | None:
     for file in dict.fromkeys(files):
-        if not is_own_or_torch(file) and (line := find_growth(name, file, carried=carried)) is not None:
+        if is_own_or_torch(file):
+            continue
+        if (line := find_growth(name, file, carried=carried, key=key)) is not None:
             return line
     return None
 

@@ -106,23 +106,26 @@ class LiveMemory:
     def _asked(self) -> str:
         if self.asked_bytes is None or self.free_bytes is None:
             return ""
-        of = "" if self.total_bytes is None else f" of {_size(self.total_bytes)}"
-        free = f"{_size(self.free_bytes)}{of} were free on {self.device}"
-        text = f"Asked for {_size(self.asked_bytes)}, where {free}"
+        of = "" if self.total_bytes is None else f" of {size_text(self.total_bytes)}"
+        free = f"{size_text(self.free_bytes)}{of} were free on {self.device}"
+        text = f"Asked for {size_text(self.asked_bytes)}, where {free}"
         times = self.asked_bytes / max(self.free_bytes, 1.0)
         return f"{text}: {times:,.3g} times that." if times >= 1.005 else f"{text}."
 
     def _held(self) -> str:
-        parts = [f"{kind} {_size(size)}" for kind, size in self.totals().items() if size]
+        parts = [f"{kind} {size_text(size)}" for kind, size in self.totals().items() if size]
         if self.rest_bytes is not None:
             parts.append(
-                f"not held by tensors of the script (saved for backward, libraries) {_size(self.rest_bytes)}"
+                "not held by tensors of the script (saved for backward, libraries) "
+                f"{size_text(self.rest_bytes)}"
             )
         return f"Alive on {self.device}: {', '.join(parts)}." if parts else ""
 
     def _shown(self) -> str:
         shown = [block for block in self.largest(_SHOWN) if block.bytes >= _LEAST_SHOWN]
-        texts = [f"{_size(block.bytes)} {block.name or 'without a name'}, {block.what}" for block in shown]
+        texts = [
+            f"{size_text(block.bytes)} {block.name or 'without a name'}, {block.what}" for block in shown
+        ]
         return f"Largest: {'; '.join(texts)}." if texts else ""
 
     def _fits(self, batch: int | None) -> str:
@@ -245,9 +248,3 @@ def _add(live: LiveMemory, tensor: Tensor, kind: Kind, name: str, device: str) -
         return
     what = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
     live.blocks[key] = Block(size, kind, name, what)
-
-
-def _size(value: float) -> str:
-    if value < 2**20:
-        return f"{value / 2**10:,.1f} KiB"
-    return f"{value / 2**40:,.1f} TiB" if value >= 2**40 else size_text(int(value))

@@ -70,6 +70,8 @@ class LossReplay:
         intended: Sequence[str] = (),
     ) -> None:
         self._intended = intended
+        self.ruined: str | None = None
+        """Name of the parameter of another model in the loss that was bad before; known after `find`."""
         self._captures, self._loss, self._parameters = captures, loss, parameters
         self._targets = tuple(parameters.values())
         self._deadline_s = deadline_s
@@ -77,7 +79,8 @@ class LossReplay:
         self._bad: dict[int, str] | None = None
         self._changed: list[frozenset[StateKey]] = []
         self._code = code
-        self._roots = [*roots, *_modules_in(self._code.namespace, roots)]
+        self._others = _modules_in(self._code.namespace, roots)
+        self._roots = [*roots, *self._others]
         refuse_what_needs_all_ranks(module for root in self._roots for module in root.modules())
         self._tracker = ModuleTracker(roots)
 
@@ -119,6 +122,9 @@ class LossReplay:
             causes = [cause for end in ends if (cause := recorder.cause_of(end)) is not None]
         verdict = find_origin(recorder.records, causes)
         if verdict is None or verdict.record is None:
+            entry = None if verdict is None else verdict.entry
+            if entry is not None and entry.source == "parameter" and entry.name not in self._parameters:
+                self.ruined = entry.name
             return None
         if verdict.weak and not (verdict.is_emptied and self._is_bad):
             return None
@@ -130,6 +136,12 @@ class LossReplay:
             arguments = {} if capture.arguments is None else capture.arguments.again()[2]
             for name, tensor in arguments.items():
                 recorder.add_source(tensor, "argument", name=name)
+        # Weights of another model in the loss, a discriminator's: the op that reads them is not to blame.
+        named = {f"self.{name}": value for name, value in _attributes(self._code.namespace).items()}
+        variables = {id(value): f"{name}." for name, value in (named | self._code.namespace).items()}
+        for other in self._others:
+            for name, parameter in other.named_parameters():
+                recorder.add_source(parameter, "parameter", name=variables.get(id(other), "") + name)
 
     def _run(self, mode: GuardedMode) -> Tensor:
         """Run the cut out lines under the mode, and compare what they give with the step's own."""
@@ -193,9 +205,14 @@ def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
 def _modules_in(namespace: Mapping[str, Any], roots: Sequence[nn.Module]) -> list[nn.Module]:
     """Modules that the lines may call besides the model: a loss that keeps buffers, say."""
     known = {id(module) for root in roots for module in root.modules()}
-    values = [*namespace.values(), *getattr(namespace.get("self"), "__dict__", {}).values()]
+    values = [*namespace.values(), *_attributes(namespace).values()]
     found = [value for value in values if isinstance(value, nn.Module) and id(value) not in known]
     return found[:_MAX_MODULES]
+
+
+def _attributes(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of what the lines call `self`."""
+    return dict(getattr(namespace.get("self"), "__dict__", {}))
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

@@ -55,6 +55,9 @@ class RunningModules:
             frame = frame.f_back
         return None
 
+    running_names: tuple[str | None, ...] = ()
+    """Not told apart here."""
+
 
 class LossWatch(DetailRecorder):
     """What a step's loss is made of; see `DetailRecorder` for what is kept of a bad op.

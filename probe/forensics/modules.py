@@ -16,6 +16,7 @@ from torch import nn
 
 from .. import torch_private
 from ..errors import ReplayError
+from .stacks import RawFrame
 
 Prepare = Callable[[int, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
 _WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -36,6 +37,11 @@ def clean_name(name: str) -> str:
     while parts and parts[0] == "module":
         del parts[0]
     return ".".join(parts)
+
+
+def is_module_call(frame: RawFrame) -> bool:
+    """Whether a frame is that of a tracker that calls a module."""
+    return frame[0].co_name == "call" and frame[0].co_filename == __file__
 
 
 class ModuleTracker:
@@ -59,6 +65,11 @@ class ModuleTracker:
     def current(self) -> str | None:
         """Name of the innermost running module that has one; None outside of every module."""
         return self._stack[-1] if self._stack else None
+
+    @property
+    def running_names(self) -> tuple[str | None, ...]:
+        """Names of all running modules, outermost first; None for one that no root contains."""
+        return tuple(self._stack)
 
     @contextmanager
     def running(self, root: nn.Module | None = None) -> Iterator[None]:

@@ -23,11 +23,13 @@ from .modules import ModuleTracker
 from .origin import Cause, Record
 from .outputs import OutputCheck, compare_outputs, held_values
 from .recorder import DetailRecorder, OpNote
-from .rerun import ForwardRun, gradients_of, run_backward, run_forward
+from .rerun import ForwardRun, accumulate, gradients_of, run_backward, run_forward
 from .sources import StateKey, changed_state, look_at_state, name_sources
 from .values import classify, summarise
 
-_OUTERMOST = frozenset({run_forward.__code__, run_backward.__code__, gradients_of.__code__})
+_OUTERMOST = frozenset(
+    function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class StepReplay:
         self._changed: dict[int, frozenset[StateKey]] = {}
         self._details: dict[int, Detail] = {}
         self._lines: LossReplay | None = None
+        self.ruined: str | None = None
+        """A parameter of another model in the loss that was bad before; known after `loss_fault`."""
 
     def scan(self) -> dict[str, Tensor | None]:
         """First pass over all calls; returns the gradients of the step by parameter name.
@@ -178,13 +182,16 @@ class StepReplay:
         if position not in newest:
             return None
         if self._lines is not None:
-            return self._lines.find()
+            fault, self.ruined = self._lines.find(), self._lines.ruined
+            return fault
         for together in (self.with_the_same_backward(position), newest):
             if together[-1] != newest[-1]:
                 continue
             # The script's own lines run in there, and may raise anything at all.
             try:
-                return self._loss_replay(together).find()
+                lines = self._loss_replay(together)
+                fault, self.ruined = lines.find(), lines.ruined
+                return fault
             except Exception:  # noqa: BLE001
                 continue
         return None

@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import torch_private
 from ..errors import ReplayError
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
+from .modules import is_module_call
 from .origin import Cause, Kinds, Record, Source
 from .outputs import NOT_RESTORED
 from .stacks import RawFrame, inner_own_removed, inner_torch_removed, outer_torch_removed, raw_stack
@@ -25,8 +26,9 @@ from .values import classify, has_nonfinite_constant, summarise
 
 _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
 """In-place ops that do not read what they replace."""
-MAX_FRAMES: Final = 200
+_MAX_FRAMES: Final = 200
 _MAX_SUMMARIES: Final = 256
+_MOST_NESTED: Final = 8
 _WENT_ANOTHER_WAY: Final = (
     f"a second replay of the same step went another way than the first: its forward depends on {NOT_RESTORED}"
 )
@@ -39,6 +41,8 @@ class Place:
     op: str
     module: str | None
     frames: tuple[RawFrame, ...]
+    modules: tuple[str | None, ...] = ()
+    """The modules that were running, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,11 @@ class RunningModule(Protocol):
     @property
     def current(self) -> str | None:
         """Name of the innermost running module that has one; None outside of every module."""
+        ...
+
+    @property
+    def running_names(self) -> tuple[str | None, ...]:
+        """Names of all running modules, outermost first."""
         ...
 
 
@@ -114,7 +123,10 @@ def of_the_call(node: Any, place: Place | None) -> Place | None:
     codes = [code for code, _ in place.frames]
     end = codes.index(forward) if forward in codes else len(codes)
     frames = tuple(inner_torch_removed(list(place.frames[:end])))
-    return Place(op=place.op, module=place.module, frames=frames)
+    # Modules that the forward itself has called are not those that called it.
+    outside = place.modules[: len(place.modules) - sum(map(is_module_call, place.frames[end:]))]
+    module = outside[-1] if outside else place.module
+    return Place(op=place.op, module=module, frames=frames, modules=outside)
 
 
 class _Places:
@@ -156,7 +168,14 @@ class _Places:
         nested = torch_private.graph_task_id() != self.outer_task
         if nested and (recomputed := self._recomputed.get(number)) is not None:
             return recomputed
-        return self.of_number(number)
+        return self.of_number(number) or self._of_op_inside(node, number)
+
+    def _of_op_inside(self, node: Any, number: int) -> Place | None:
+        """Of a user's function whose forward begins with another one: its numbers come first."""
+        forward = torch_private.forward_code(node)
+        inside = (self._made.get(later) for later in range(number + 1, number + _MOST_NESTED))
+        found = (place for place in inside if place and any(code is forward for code, _ in place.frames))
+        return None if forward is None else next(found, None)
 
     def of_number(self, number: int) -> Place | None:
         """Like `of_node`, by the number and outside of a backward."""
@@ -226,6 +245,9 @@ class DetailRecorder(GuardedMode):
         func, args, kwargs = call
         node = torch_private.current_node()
         backward = node is not None and not torch.is_grad_enabled()
+        if backward and torch_private.is_custom_node(node):
+            # A reentrant checkpoint recomputes the forward of a user's function, which has no gradients.
+            backward = not torch_private.is_in_forward(sys._getframe(1))
         if node is not None:
             self._places.enter_backward()
         own = None if backward else self._forward_place(info, node, inputs)
@@ -294,7 +316,14 @@ class DetailRecorder(GuardedMode):
         if module is None:
             # A checkpoint recomputes: the node that asked for it knows the module.
             module = asking.module if asking else None
-        place = Place(op=info.name, module=module, frames=frames)
+        modules = self._tracker.running_names
+        if asking is not None and torch_private.forward_code(node) is not None:
+            # A reentrant checkpoint recomputes: whoever called it comes first.
+            frames, modules = (
+                (*asking.frames, *outer_torch_removed(list(frames))),
+                (*asking.modules, *modules),
+            )
+        place = Place(op=info.name, module=module, frames=frames, modules=modules)
         # An in-place op on a view makes a second node, CopySlices, after it has run.
         second = bool(info.written) and bool(inputs) and torch_private.is_view(inputs[0])
         makes_second = second and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
@@ -302,7 +331,7 @@ class DetailRecorder(GuardedMode):
         return place
 
     def _frames(self) -> tuple[RawFrame, ...]:
-        return tuple(inner_own_removed(raw_stack(sys._getframe(1), limit=MAX_FRAMES, stop=self._outermost)))
+        return tuple(inner_own_removed(raw_stack(sys._getframe(1), limit=_MAX_FRAMES, stop=self._outermost)))
 
     def _note(self, op: Op, operands: list[str]) -> OpNote:
         frames, info, node, own = self._frames(), op.info, op.node, op.own
@@ -315,7 +344,7 @@ class DetailRecorder(GuardedMode):
             return OpNote(place=own, backward=False, node=None, frames=own.frames, operands=tuple(operands))
         # No Python runs in a derivative of torch's own but that of hooks on its node.
         nested = torch_private.graph_task_id() != self._places.outer_task
-        may_run_python = nested or torch_private.is_custom_node(node)
+        may_run_python = nested or torch_private.runs_own_python(node)
         in_hook = not may_run_python and bool(outer_torch_removed(list(frames)))
         return OpNote(
             place=of_the_call(node, self._places.of_node(node))

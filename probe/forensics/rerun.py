@@ -94,7 +94,7 @@ def run_backward(
         with tracker.running(), mode:
             found: Sequence[Tensor | None]
             if _has_reentrant_checkpoint(outputs):
-                found = _accumulate(outputs, list(sent.values()), targets, keep_graph=keep_graph)
+                found = accumulate(outputs, list(sent.values()), targets, keep_graph=keep_graph)
             else:
                 found = gradients_of(outputs, list(sent.values()), targets, keep_graph=keep_graph)
     of_inputs = zip(inputs, found[len(parameters) :], strict=True)
@@ -162,7 +162,7 @@ def _has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
     return False
 
 
-def _accumulate(
+def accumulate(
     outputs: list[Tensor], sent: list[Tensor], targets: Sequence[Tensor], *, keep_graph: bool
 ) -> list[Tensor | None]:
     """Reentrant checkpoints work with `.backward()` only: lend it empty `.grad` fields, then put back."""

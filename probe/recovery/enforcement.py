@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from torch import nn
 
 from ..config import ProbeConfig
@@ -26,6 +27,12 @@ from .policies import InputPolicy, OutputPolicy, Policy
 from .tensor_conditions import Violation, apply_policy, describe_violations, lasting_violations
 
 _PART: Final = "policies"
+_SUBJECT: Final = "policy: "
+_ADVICE: Final = (
+    "A policy of this run says what in- and outputs must be like, and this one is not: the message says how.",
+    "Look at this batch and at what prepares it; for an output, at the events before this one.",
+    "If the value is in order, widen the policy; `action` says whether one that is broken ends the run.",
+)
 _SEVERITY: Final[Mapping[str, Severity]] = {"raise": "critical", "event": "warning", "recover": "warning"}
 
 
@@ -148,6 +155,8 @@ class _Side:
 
         def make_event(finding: Finding) -> Event:
             event = self._incidents.make(finding, step, now, stack=capture_stack(), ended=False)
+            if finding.subject.startswith(_SUBJECT):
+                event = msgspec.structs.replace(event, advice=list(_ADVICE))
             begun.append(event)
             return event
 
@@ -173,7 +182,7 @@ class _Side:
         return Finding(
             kind=kind,
             severity=severity,
-            subject=self._side if kind == "recovery" else f"policy: {found[0].name}",
+            subject=self._side if kind == "recovery" else _SUBJECT + found[0].name,
             message=message,
             value=found[0].value,
             threshold=found[0].threshold,

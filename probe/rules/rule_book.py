@@ -96,8 +96,8 @@ class RuleBook:
         if not callable(function):
             raise ValueError(f"add_rule() takes a function of a step, got {type(function).__name__}")
         chosen = name or getattr(function, "__name__", type(function).__name__)
-        if not isinstance(chosen, str) or len(chosen) > MAX_NAME:
-            raise ValueError(f"name={chosen!r} must be a text of at most {MAX_NAME} characters")
+        if not isinstance(chosen, str) or len(chosen) > MAX_NAME or not chosen.isprintable():
+            raise ValueError(f"name={chosen!r} must be one line of at most {MAX_NAME} printable characters")
         with self._lock:
             self._require_free(chosen, len(self._rules), MAX_RULES)
             self._change((*self._rules, UserRule(chosen, function)), self._watchpoints)

@@ -10,7 +10,7 @@ from ..detectors.base import Finding
 from ..guard import Guard
 from .call_times import CallTimes
 from .episode import RuleEpisode
-from .results import as_result
+from .results import as_result, as_text
 from .step_view import StepView
 
 RuleFunction: TypeAlias = Callable[[StepView], object]
@@ -43,7 +43,7 @@ class UserRule:
         finding, error = guard.attempt(self._call, view)
         taken_s = time.perf_counter() - started_s
         if error is not None:
-            self.dropped = f"it raised {type(error).__name__}: {error}"
+            self.dropped = f"it raised {type(error).__name__}: {as_text(error)}"
             return None
         self.dropped = self._times.add(taken_s, step_s)
         return finding

@@ -114,6 +114,12 @@ def test_another_forward_does_not_reproduce_the_step(bundle, here, capsys):
         ("models:build_nothing", "failed with KeyError: 'no such checkpoint'"),
         ("models:build_wider", "enter.weight is [9, 4], in the run [8, 4]"),
         ("models:build_other", "the model lacks enter.bias, enter.weight, head.bias"),
+        ("models:Planted.forward", "is called without arguments: name a function that needs none"),
+        ("models:random", "is a module; name a function that returns the model"),
+        ("models.py:build_planted", "give the module's name, models, and not its file"),
+        ("models:build_with_a_library", "failed with ModuleNotFoundError: No module named 'nowhere'"),
+        ("models:build_attribute", "failed with AttributeError: no such thing, models.py:"),
+        ("models:build_on_meta", "is on the meta device, where there are no values; build it on the CPU"),
     ],
 )
 def test_entry_that_builds_no_such_model_is_a_mistake(bundle, here, capsys, entry, said):

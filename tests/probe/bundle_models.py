@@ -106,5 +106,20 @@ def build_nothing() -> nn.Module:
     raise KeyError("no such checkpoint")
 
 
+def build_with_a_library() -> nn.Module:
+    import nowhere  # type: ignore[import-not-found]
+
+    return nowhere.Model()
+
+
+def build_attribute() -> nn.Module:
+    raise AttributeError("no such thing")
+
+
+def build_on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return Planted()
+
+
 def build_several() -> tuple[nn.Module, str]:
     return Planted(), "tokenizer"

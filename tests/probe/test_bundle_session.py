@@ -142,3 +142,14 @@ def test_inputs_are_left_out_where_they_must_be(spool):
 def test_option_out_of_its_range_is_refused(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         probe.watch(Planted(), **option)
+
+
+def test_exception_of_half_a_character_is_told(spool):
+    model, optimizer, run = session()
+    with pytest.raises(OSError, match="no such picture"), run:
+        train(model, optimizer)
+        raise OSError("no such picture: \udcff.png")
+    folder, (bundle,) = bundles_of(spool)
+    (event,) = (event for event in read_journal(folder).latest_events if event.kind == "exception")
+    assert event.message.startswith("OSError: no such picture: ?.png")
+    assert read_bundle(bundle).event.message.startswith("OSError: no such picture: ?.png")

@@ -16,7 +16,7 @@ from replayed_step import CapturedStep, batch, run_step
 from torch import nn
 
 from probe.bundle.reproduce import read_bundle, reproduce
-from probe.bundle.schema import MAX_DESCRIPTION_BYTES
+from probe.bundle_format import MAX_DESCRIPTION_BYTES, check_folder
 from probe.errors import BundleError
 from probe.journal_reader import read_run_json, read_stream
 from probe.wire import Event, Frame, RunStart, decode_record
@@ -264,8 +264,22 @@ def test_folder_that_is_no_bundle_is_refused(tmp_path):
 def test_endless_description_is_refused(tmp_path):
     with (tmp_path / "bundle.json").open("wb") as file:
         file.truncate(MAX_DESCRIPTION_BYTES + 1)
-    with pytest.raises(BundleError, match="larger than any bundle"):
-        read_bundle(tmp_path)
+    for read in (read_bundle, check_folder):
+        with pytest.raises(BundleError, match="larger than any bundle"):
+            read(tmp_path)
+
+
+def test_description_that_is_a_pipe_or_a_link_is_refused(tmp_path):
+    path = tmp_path / "bundle.json"
+    os.mkfifo(path)
+    for read in (read_bundle, check_folder):
+        with pytest.raises(BundleError, match="no ordinary file"):
+            read(tmp_path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    for read in (read_bundle, check_folder):
+        with pytest.raises(BundleError, match="no ordinary file"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(

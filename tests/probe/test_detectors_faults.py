@@ -270,3 +270,29 @@ def test_thresholds_out_of_range_are_named(option: str, value: float) -> None:
 def test_default_detectors_are_fresh_for_every_model() -> None:
     first, second = default_detectors(DetectorThresholds()), default_detectors(DetectorThresholds())
     assert not any(a is b for a, b in itertools.product(first, second))
+
+
+@pytest.mark.parametrize("lost", [4, 12])
+def test_gradient_vanishing_after_it_came_back_fires_later(lost: int) -> None:
+    """Three steps without a gradient, 20 steps before it is lost: patience is four times as long."""
+    factors = dict.fromkeys(range(lost), 1e-5)
+    before = [observe_norms(o.step, o.grad_norm) for o in faulty(factors, first=FAULT - 20, last=FAULT - 18)]
+    after = [observe_norms(o.step, o.grad_norm) for o in faulty(factors, last=FAULT + 60)]
+    found = of_kind(before[:FAULT] + after[FAULT:], "gradient_vanishing")
+    assert FAULT + 4 < found[0][0] <= FAULT + 19
+
+
+def test_gradient_vanishing_evidence_has_the_median_that_its_message_compares_with() -> None:
+    """Of a layer that has shrunk for some time before it falls, the recent median and the slow one differ."""
+    decay = [{i: math.exp(-max(0, step - 150) / 25) for i in range(12)} for step in range(FAULT + 60)]
+    observations = [
+        observe_norms(step, [n * decay[step][i] * (1e-6 if i < 4 and step >= FAULT else 1) for i, n in pairs])
+        for step, norms in enumerate(lognormal(5, steps=FAULT + 60, layers=12))
+        if (pairs := list(enumerate(norms)))
+    ]
+    found = of_kind(observations, "gradient_vanishing")
+    assert found
+    for _, finding in found:
+        assert finding.baseline is not None
+        assert f"({finding.baseline['median']:.4g})" in finding.message
+        assert finding.threshold == pytest.approx(finding.baseline["median"] * 1e-3)

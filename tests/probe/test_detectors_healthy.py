@@ -225,3 +225,16 @@ def test_detectors_margin_loss_with_few_batches_left_is_quiet() -> None:
     losses[:2] = 0.13, 0.11
     findings = run_detectors(observe_norms(i, [1.0], loss=float(x)) for i, x in enumerate(losses))
     assert not findings, describe(findings)
+
+
+@pytest.mark.parametrize("layers", [1, 6])
+def test_detectors_gradients_that_fall_and_come_back_are_quiet(layers: int) -> None:
+    """Batches of two that are learnt or not: ever more of them have next to no gradient, in all layers."""
+    random = np.random.default_rng(3)
+    steps = []
+    for i, norms in enumerate(lognormal(8, steps=1500, layers=6)):
+        is_learnt = random.random() < min(max(i - 200, 0) / 400, 0.9)
+        fallen = np.arange(6) < layers
+        steps.append(observe_norms(i, np.where(fallen & is_learnt, 1e-4, 1.0) * norms))
+    findings = run_detectors(steps)
+    assert not findings, describe(findings)

@@ -44,7 +44,16 @@ def test_signal_finding_says_how_much_each_layer_does() -> None:
     assert "by a factor of 10 from one Linear to the next: from 1 in m0 to 1e-05 in m10" in finding.message
 
 
+def test_signal_that_dies_out_is_found_on_the_weights_as_they_were_made_alone() -> None:
+    """One update of the biases of the last layers, and the line over the depth is a V."""
+    crooked = [*(0.25**i for i in range(10)), *(0.25**i for i in range(10, 0, -1))]
+    steep = [0.25**i for i in range(20)]
+    assert alarms(signals(steep, steps=1) + signals(crooked, first=1)) == [(0, "m38")]
+
+
 HEALTHY = {
+    "steep once, later": signals([1.0] * 20, steps=1) + signals([0.25**i for i in range(20)], 1, first=1),
+    "less steep, once": signals([0.25**i for i in range(10)], 1) + signals([1.0] * 10, first=1),
     "equal": signals([1.0] * 8),
     "default shrinking": signals([0.5**i for i in range(8)]),
     "bottleneck": signals([1.0, 1e-2, 1e-6, 1e-2, 1.0]),

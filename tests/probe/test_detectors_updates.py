@@ -72,6 +72,26 @@ def test_not_updated_finding_names_all_that_stand_still() -> None:
     assert finding.baseline == {"steps": 20.0}
 
 
+@pytest.mark.parametrize(
+    ("gradient", "rates", "is_lost"),
+    [
+        (1e-8, {"lr": 0.1}, True),  # 1e-9 of weights of norm 8: far below the distance of float32 numbers
+        (1e-3, {"lr": 0.1}, False),
+        (1e-8, {}, False),
+        (1e-8, {"lr/0": 0.1, "lr/1": 0.0}, False),
+    ],
+)
+def test_not_updated_message_says_where_the_gradient_is_lost_in_rounding(
+    gradient: float, rates: dict[str, float], is_lost: bool
+) -> None:
+    small = (gradient, 2 * gradient, gradient, gradient)
+    samples = walk(130, moves=lambda step: [True, True, False, True], gradient=small, rates=rates)
+    finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
+    assert ("so small (the largest 1e-08) that a step of learning rate 0.1" in finding.message) == is_lost
+    assert ("lost in rounding" in finding.message) == is_lost
+    assert np.float32(8.0) - np.float32(0.1 * 1e-8) == np.float32(8.0)
+
+
 def test_not_updated_stays_known_between_the_measurements_of_the_norms() -> None:
     measured = list(walk(40, moves=lambda step: [True, True, False, True]))
     detector = NotUpdatedDetector(OPTIONS)

@@ -71,7 +71,15 @@ def test_free_bytes_of_a_folder_to_be_made_are_those_of_its_file_system(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.0 MiB"), (3 << 19, "1.5 MiB"), (1 << 30, "1.0 GiB"), (1 << 41, "2,048.0 GiB")]
+    ("size", "text"),
+    [
+        (0, "0.0 KiB"),
+        (1536, "1.5 KiB"),
+        (3 << 19, "1.5 MiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 41, "2.0 TiB"),
+        (1 << 52, "4,096.0 TiB"),
+    ],
 )
 def test_size_text_is_in_binary_units(size: int, text: str) -> None:
     assert size_text(size) == text

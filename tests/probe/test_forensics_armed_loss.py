@@ -10,6 +10,7 @@ from loss_programs import finite, random_program, truth_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from probe.forensics.armed_loss import ArmedLoss
 from probe.forensics.loss_backward import LossBackward
 from probe.forensics.loss_watch import MAX_OPS, LossWatch, RunningModules
 from probe.guard import Guard
@@ -334,3 +335,18 @@ def test_function_that_is_compiled_meanwhile_is_compiled_as_without_a_watch():
     loss, _ = watched(function, ones(3))
     assert torch.equal(loss, function(ones(3)))
     assert len(compiled) == 1
+
+
+def test_backward_that_was_not_the_model_s_leaves_no_hook_on_its_graph():
+    armed = ArmedLoss(Guard())
+    armed.is_on = True
+    output = torch.ones(3, requires_grad=True) * 1
+    armed.enter()
+    loss = output.exp().sum()
+    armed.leave()
+    armed.begin_backward([loss], 0)
+    (sending,) = armed._sending
+    assert sending.nodes._handles
+    armed.pass_by(0)
+    armed.stop()
+    assert not sending.nodes._handles and not sending.nodes._nodes

@@ -86,6 +86,30 @@ def test_growth_line_within_a_function_is_that_functions(script: str) -> None:
     assert found is not None and found.line == line_of("losses.append(loss)")
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("out", 'self.history["out"].append(out)'),
+        ("step", "self.history[name] += [step]"),
+        ("grad", 'self.history.setdefault("grad", []).append(loss)'),
+        (None, 'self.history["loss"].append(loss)'),
+    ],
+)
+def test_growth_line_of_an_item_is_not_that_of_another_item(
+    tmp_path: Path, key: str | None, text: str
+) -> None:
+    path = tmp_path / "trainer.py"
+    lines = [
+        'self.history["loss"].append(loss)',
+        'self.history["out"].append(out)',
+        'self.history.setdefault("grad", []).append(loss)',
+        "self.history[name] += [step]",
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = find_growth("history", str(path), key=key)
+    assert found is not None and found.text == text
+
+
 @pytest.mark.parametrize(("name", "text"), [("total", "total += loss"), ("hidden", "out, self.hidden =")])
 def test_growth_line_of_a_carried_value_is_made_of_itself(script: str, name: str, text: str) -> None:
     found = find_growth(name, script, carried=True)

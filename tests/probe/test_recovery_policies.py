@@ -289,3 +289,11 @@ def test_wrong_option_of_a_policy_is_refused(kind: Any, options: dict[str, Any],
 def test_policy_of_the_other_side_is_refused_at_attach() -> None:
     with pytest.raises(ValueError, match=r"input_policy=.* must be a probe.InputPolicy"):
         ProbeConfig.resolve({"input_policy": OutputPolicy("raise")}, {})
+
+
+def test_advice_of_a_broken_policy_is_about_the_policy(spool: Path) -> None:
+    run_with(OutputPolicy("event", high=-1e9))
+    (event,) = events(spool, "output_degenerate")
+    assert event.subject == "policy: output"
+    assert "policy" in event.advice[0]
+    assert not any("collapsed" in line for line in event.advice)

@@ -287,6 +287,19 @@ def test_forward_that_writes_to_foreign_memory_is_declined_before_it_writes():
     assert torch.equal(total, before)
 
 
+def test_forward_that_writes_to_an_array_of_numpy_is_declined_before_it_writes():
+    array = np.zeros(8, dtype=np.float32)
+
+    def accumulate(x):
+        torch.from_numpy(array).add_(x.detach().sum(0))
+        return x
+
+    step = run_step(around(accumulate), batch())
+    before = array.copy()
+    assert step.replay().fidelity == "declined"
+    assert (array == before).all()
+
+
 def test_parameters_updated_since_the_forward_are_declined():
     replay = run_step(around(torch.tanh), batch()).replay(parameter_stamp=1)
     assert replay.fidelity == "declined"

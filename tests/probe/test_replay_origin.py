@@ -184,6 +184,35 @@ def test_fault_inside_a_checkpoint_is_named_with_its_line(reentrant):
     assert "# the planted line" in source_line(replay.forward[-1])
 
 
+class CheckpointedMethod(nn.Module):
+    """What is checkpointed is a method that begins and ends in submodules, its fault between them."""
+
+    def __init__(self, *, reentrant):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 8)
+        self.reentrant = reentrant
+
+    def block(self, x):
+        hidden = self.first(x)
+        hidden = hidden + torch.sqrt(hidden - hidden)  # the planted line
+        return self.last(hidden)
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)  # the checkpoint
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_fault_between_the_modules_of_a_checkpoint_is_in_neither(reentrant):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), CheckpointedMethod(reentrant=reentrant)))
+    replay = run_step(model, batch()).replay()
+    assert (replay.fidelity, replay.origin.op, replay.origin.module) == ("exact", "SqrtBackward0", "1.1")
+    lines = [source_line(frame) for frame in replay.forward]
+    assert lines[-1].endswith("# the planted line")
+    assert any(line.endswith("# the checkpoint") for line in lines)
+    assert replay.backward[-1].function == "CapturedStep.backward"
+
+
 def test_last_module_name_has_no_wrapper_prefix():
     model = nn.Module()
     model.module = nn.Sequential(nn.Linear(4, 8), SquareRoot())
@@ -222,6 +251,19 @@ def test_own_function_shows_the_line_of_its_backward_below_the_training_loop():
     assert replay.backward[-2].function == "CapturedStep.backward"
 
 
+class CheckpointedFunction(nn.Module):
+    def forward(self, x):
+        return checkpoint(lambda h: Reciprocal.apply(h).tanh(), x, use_reentrant=True)  # the call
+
+
+def test_own_function_in_a_reentrant_checkpoint_is_in_its_module():
+    torch.manual_seed(0)
+    replay = run_step(nn.Sequential(nn.Linear(4, 8), CheckpointedFunction()), batch()).replay()
+    assert (replay.origin.op, replay.origin.module) == ("ReciprocalBackward", "1")
+    assert source_line(replay.forward[-1]).endswith("# the call")
+    assert source_line(replay.backward[-1]).endswith("# the derivative's line")
+
+
 def test_fault_in_an_in_place_op_on_a_view_is_named_with_its_line():
     def root_of_a_column(x):
         x = ((x - x) * x).clone()
@@ -248,3 +290,33 @@ def test_fault_that_reaches_only_a_sparse_gradient_is_named():
     replay = run_step(SparseWords(), torch.tensor([1, 1, 3])).replay()
     assert replay.fidelity == "exact"
     assert (replay.origin.op, replay.origin.module) == ("SqrtBackward0", "root")
+
+
+def test_backward_hook_of_a_module_that_makes_nan_is_named_as_a_hook_with_its_line():
+    model = around(torch.tanh)
+    model[1].register_full_backward_hook(
+        lambda module, inner, outer: (inner[0] / 0.0,)  # the hook's line
+    )
+    replay = run_step(model, batch()).replay()
+    assert (replay.origin.phase, replay.origin.module) == ("backward", "1")
+    assert replay.origin.op == "BackwardHookFunctionBackward (hook: div)"
+    assert "# the hook's line" in source_line(replay.backward[-1])
+
+
+def _mean_of_each_segment(x):
+    segment = torch.tensor([0, 0, 1, 1, 2, 2])
+    segment[4:] = 0
+    counts = torch.zeros(3).index_add(0, segment, torch.ones(6))
+    return torch.zeros(3, 8).index_add(0, segment, x) / counts[:, None]  # nothing in the last one
+
+
+def _sum_of_parts(x):
+    total = torch.tensor(0.0)
+    total += x.detach().sum()
+    return x * (total - total).reciprocal_()  # of zero
+
+
+@pytest.mark.parametrize(("forward", "op"), [(_mean_of_each_segment, "div"), (_sum_of_parts, "reciprocal_")])
+def test_fault_behind_a_tensor_of_constants_that_is_written_is_named(forward, op):
+    replay = run_step(around(forward), batch()).replay()
+    assert (replay.fidelity, replay.origin and replay.origin.op) == ("exact", op)

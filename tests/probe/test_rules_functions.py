@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from journals import read_journal
@@ -135,7 +136,9 @@ def test_slow_rule_is_dropped_and_says_how_slow(run, spool):
 def test_slow_watchpoint_is_dropped_and_says_how_slow_with_its_event_ended(run, spool, monkeypatch):
     class SlowNumbers(StepNumbers):
         def read(self, quantity):
-            time.sleep(0.03 if quantity.name == "grad_norm" else 0)
+            # Never for 0 s: on a busy machine that gives the processor away for milliseconds.
+            if quantity.name == "grad_norm":
+                time.sleep(0.03)
             return super().read(quantity)
 
     monkeypatch.setattr(rule_book, "StepNumbers", SlowNumbers)
@@ -208,3 +211,57 @@ def test_metadata_that_cannot_be_read_leaves_the_script_alone(spool, monkeypatch
 def test_result_without_a_text_is_refused(message):
     with pytest.raises(ValueError, match="must be a text"):
         probe.RuleResult(message=message)
+
+
+class _UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def _raise_unspeakable(step):
+    raise _UnspeakableError
+
+
+@pytest.mark.parametrize(
+    ("answer", "first_line", "value", "affected"),
+    [
+        (lambda step: np.float64(3) > 2, "Rule odd holds", None, []),
+        (lambda step: probe.RuleResult(message="a", value=np.float32(2.5)), "a", 2.5, []),
+        (lambda step: probe.RuleResult(message="a", value=torch.tensor(2.5)), "a", 2.5, []),
+        (lambda step: probe.RuleResult(message="a", affected="4.weight"), "a", None, ["4.weight"]),
+        (lambda step: probe.RuleResult(message="a", affected=["4.bias"]), "a", None, ["4.bias"]),
+        (lambda step: "\n\n half \ud800 a pair\nmore", "half ? a pair", None, []),
+    ],
+)
+def test_answer_of_another_type_is_read_for_what_it_is(run, spool, answer, first_line, value, affected):
+    run.add_rule(answer, name="odd")
+    run.train(2)
+    (event,) = events(run, spool)
+    assert event.message.splitlines()[0] == f"{first_line} at step 0 (rule odd)"
+    assert (event.evidence.value, event.propagated_to, event.count) == (value, affected, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda step: probe.RuleResult(message="a", value="x"), "value='x' must be a number"),
+        (lambda step: probe.RuleResult(message="a", threshold=10**400), "must be a number"),
+        (lambda step: probe.RuleResult(message="a", value=torch.ones(2)), "must be a number"),
+        (lambda step: probe.RuleResult(message="a", affected=None), "affected=None must be names"),
+        (lambda step: probe.RuleResult(message="a", affected=(1,)), "must be names"),
+        (_raise_unspeakable, "it raised _UnspeakableError"),
+    ],
+)
+def test_answer_that_says_nothing_drops_its_rule_alone(run, spool, answer, why):
+    run.add_rule(answer, name="odd")
+    run.add_rule(lambda step: True, name="even")
+    run.train(2)
+    dropped, even = events(run, spool)
+    assert dropped.subject == "dropped: odd" and why in dropped.message
+    assert (even.subject, even.count) == ("even", 2)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "half \ud800 a pair", "\x1b[1m"])
+def test_name_that_no_log_can_show_is_refused(run, name):
+    with pytest.raises(ValueError, match="one line of at most 200 printable characters"):
+        run.add_rule(lambda step: None, name=name)

@@ -150,3 +150,12 @@ def test_memory_stays_bounded() -> None:
     for step in range(1_000):
         recent.note(observe(step))
     assert sum(len(held.numbers) for held in recent._held) <= 97
+
+
+def test_steps_whose_loss_or_gradients_are_unknown_have_not_moved() -> None:
+    recent, random = RecentSteps(), np.random.default_rng(0)
+    for step in range(64):
+        known = observe(step, loss=float(random.normal(1.0, 0.01)))
+        unknown = replace(known, loss=None, missing=np.ones(4, dtype=np.bool_))
+        recent.note(known if step < 60 else unknown)
+    assert series(recent, 63) == []
