@@ -296,6 +296,9 @@ class IncidentReporter(EventWriter):
             ),
             advice=_advice(finding.kind, origin),
         )
+        if replay is not None and replay.came_from_another_rank:
+            # Else the ranks that it was spread to could use up the bundles that the run may have.
+            return event, replay
         return self._with_bundle(event, evidence), replay
 
     def _with_bundle(self, event: Event, evidence: StepEvidence | LateEvidence | None) -> Event:

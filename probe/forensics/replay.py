@@ -67,6 +67,11 @@ class Replay:
     """Whether the origin was seen in the step itself, and nothing was replayed."""
     duration_s: float
 
+    @property
+    def came_from_another_rank(self) -> bool:
+        """Whether this rank only received the bad values."""
+        return self.reason == _FROM_ANOTHER_RANK
+
 
 def is_replaying() -> bool:
     """Whether this thread is inside a replay: hooks of the session must then do nothing."""

@@ -450,6 +450,28 @@ def test_fault_in_the_loss_of_a_wrapped_model_is_named(tmp_path: Path) -> None:
     assert_origin(event, "loss", "log", None)
 
 
+def average_with_a_bad_rank(bucket: Any) -> torch.futures.Future[Tensor]:
+    averaged: torch.futures.Future[Tensor] = torch.futures.Future()
+    averaged.set_result(torch.full_like(bucket.buffer(), torch.nan))
+    return averaged
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_rank_that_only_received_the_bad_values_leaves_the_bundle_to_the_others(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    wrapped = nn.parallel.DistributedDataParallel(Net(nn.Tanh()))
+    wrapped.register_comm_hook(None, lambda state, bucket: average_with_a_bad_rank(bucket))
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-3)
+    with probe.watch(wrapped, optimizer, spool=spool, connect=""):
+        wrapped(batch(0)).square().mean().backward()
+        optimizer.step()
+    (folder,) = spool.iterdir()
+    event = next(event for event in read_journal(folder).latest_events if event.kind == "nonfinite_gradient")
+    assert event.severity == "critical"
+    assert "came from another rank" in event.message
+    assert not (folder / "bundles").exists()
+
+
 @pytest.mark.usefixtures("alone_in_a_group")
 @pytest.mark.parametrize("step", [with_a_sum_over_ranks, with_a_barrier])
 def test_loss_that_talks_to_other_ranks_does_so_once_a_step(
