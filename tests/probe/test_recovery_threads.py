@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 from torch.optim.optimizer import _global_optimizer_pre_hooks as table  # type: ignore[attr-defined]
 
 import probe
+from probe.hooks import _step_hooks
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 PATIENCE_S = 30
@@ -28,9 +29,15 @@ TOO_MUCH = 2**50
 
 @pytest.fixture(autouse=True)
 def no_hooks_left() -> Iterator[None]:
-    before = list(table)
+    """But those that stay in the table, with nobody to tell, while another thread may be going through it."""
+    before = strangers()
     yield
-    assert list(table) == before
+    assert strangers() == before
+    assert not _step_hooks._listening
+
+
+def strangers() -> list[int]:
+    return [key for key, hook in table.items() if getattr(hook, "__self__", None) is not _step_hooks]
 
 
 class Other:
