@@ -1,5 +1,5 @@
-// The rows of the event table. They come in parts (dashboard/event_feed.py): what is newer than what is held, then
-// what is older, until everything is here; so a change costs its own row however many there are.
+// The rows of the event table. They come in parts (dashboard/event_feed.py): what is newer than what is held, and with
+// it some of what is older, until everything is here; so a change costs its own row however many there are.
 (function (ns) {
   "use strict";
 

@@ -2,8 +2,8 @@
 
 A page with 20,000 events must not get all of them again because one has changed. Every change of an event
 gets the next number here; a page says from which to which number it has everything, and gets first what is
-newer, then what is older. Kept in memory, per server: a page that comes with the numbers of another server
-starts anew. Called on the server's callback threads.
+newer, and with it some of what is older. Kept in memory, per server, as numbers alone: a page that comes with
+those of another server starts anew. Called on the server's callback threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, Final
@@ -21,10 +21,10 @@ from probe.wire import Event
 from .views.event_facts import event_order
 
 MOST_EVENTS: Final = 200
-"""Events of the first part, and of one with what is newer."""
+"""Events of the first part, and most that a later one has of what is newer."""
 OLDER_EVENTS: Final = 1000
-"""Events of a part with what is older: the grid does some work for all rows with each part."""
-_MAX_RUNS: Final = 8
+"""Most that a later part has of what is older: the grid does some work for all rows with each part."""
+_MAX_RUNS: Final = 64
 """Runs whose numbers are kept; a page on one that was forgotten starts anew."""
 
 
@@ -49,23 +49,26 @@ class _Numbers:
 
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))
     newest: int = 0
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Event id -> number of its last change."""
-    by_number: dict[int, Event] = field(default_factory=dict)
-    """Ascending: a dict keeps the order in which it was filled."""
+    known: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Event id -> number of its last change, hash of its state then; the store has the events themselves."""
+    by_number: dict[int, str] = field(default_factory=dict)
+    """Number -> event id. Ascending: a dict keeps the order in which it was filled."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def follow(self, events: Iterable[Event]) -> None:
         """Number what has changed."""
-        changed = [event for event in events if self._is_changed(event)]
-        for event in sorted(changed, key=event_order):
-            self.by_number.pop(self.numbers.get(event.id, 0), None)
+        states = [(event, hash(event_state(event))) for event in events]
+        changed = [(event, state) for event, state in states if self._is_changed(event, state)]
+        for event, state in sorted(changed, key=lambda pair: event_order(pair[0])):
+            number, _ = self.known.get(event.id, (0, 0))
+            self.by_number.pop(number, None)
             self.newest += 1
-            self.numbers[event.id] = self.newest
-            self.by_number[self.newest] = event
+            self.known[event.id] = self.newest, state
+            self.by_number[self.newest] = event.id
 
-    def _is_changed(self, event: Event) -> bool:
-        known = self.by_number.get(self.numbers.get(event.id, 0))
-        return known is not event and (known is None or event_state(known) != event_state(event))
+    def _is_changed(self, event: Event, state: int) -> bool:
+        known = self.known.get(event.id)
+        return known is None or known[1] != state
 
     def after(self, high: int) -> list[int]:
         """Return the numbers above `high` that are in use, ascending."""
@@ -84,43 +87,53 @@ class EventFeed:
         self._lock = threading.Lock()
 
     def part(
-        self, run: str, events: Sequence[Event], *, epoch: str | None = None, low: int = 0, high: int = 0
+        self,
+        run: str,
+        read: Callable[[], Sequence[Event]],
+        *,
+        epoch: str | None = None,
+        low: int = 0,
+        high: int = 0,
     ) -> EventPart:
         """Return the next part for a page that has everything numbered above `low` up to `high`.
 
         Args:
             run: The run.
-            events: All of its events, as they are now.
+            read: Returns all of its events, as they are now. Two threads do not read at once: what was read
+                first would be numbered last, and an old state be the newest.
             epoch: Under which the page's numbers count; None for a page that has nothing.
             low: From the last part.
             high: From the last part.
         """
-        with self._lock:
-            numbers = self._runs.setdefault(run, _Numbers())
-            self._runs.move_to_end(run)
-            while len(self._runs) > _MAX_RUNS:
-                self._runs.popitem(last=False)
+        numbers = self._numbers(run)
+        with numbers.lock:
+            events = read()
             numbers.follow(events)
             most = OLDER_EVENTS
             if epoch != numbers.epoch:
                 low = high = numbers.newest
                 most = MOST_EVENTS
-            if newer := numbers.after(high)[:MOST_EVENTS]:
-                chosen, high = newer, newer[-1]
-            else:
-                high = numbers.newest
-                found = list(islice(numbers.up_to(low), most + 1))
-                chosen = found[:most]
-                low = chosen[-1] - 1 if len(found) > most else 0
-            part = tuple(numbers.by_number[number] for number in sorted(chosen))
+            newer = numbers.after(high)
+            sent = newer[:MOST_EVENTS]
+            older = list(islice(numbers.up_to(min(low, high)), most + 1))
+            chosen = {numbers.by_number[number] for number in (*older[:most], *sent)}
+            part = [event for event in events if event.id in chosen]
             return EventPart(
                 epoch=numbers.epoch,
-                events=part,
-                low=low,
-                high=high,
+                events=tuple(sorted(part, key=lambda event: numbers.known[event.id][0])),
+                low=older[most - 1] - 1 if len(older) > most else 0,
+                high=sent[-1] if len(newer) > len(sent) else numbers.newest,
                 newest=numbers.newest,
-                total=len(numbers.numbers),
+                total=len(numbers.known),
             )
+
+    def _numbers(self, run: str) -> _Numbers:
+        with self._lock:
+            numbers = self._runs.setdefault(run, _Numbers())
+            self._runs.move_to_end(run)
+            while len(self._runs) > _MAX_RUNS:
+                self._runs.popitem(last=False)
+            return numbers
 
 
 def event_state(event: Event) -> tuple[Any, ...]:

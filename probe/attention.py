@@ -41,6 +41,11 @@ class Attention:
         return self._thread in (0, threading.get_ident())
 
     @property
+    def trains_here(self) -> bool:
+        """Whether the calling thread is the one that is followed."""
+        return self._thread == threading.get_ident()
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether what happens now is no part of a training step, or must not be touched."""
         if is_replaying() or self.attachment.in_trial or self._measures.is_off:

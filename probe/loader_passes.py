@@ -6,14 +6,17 @@ replaced on their classes; the loaders and their iterators stay what they are.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from torch.utils.data import DataLoader
 
 from . import torch_dynamo, torch_private
 from .call_wrappers import hide_own_frames
+
+_FORKED_S: Final = 1.0
 
 
 class PassListener(Protocol):
@@ -48,16 +51,20 @@ class LoaderPasses:
 
     def remove(self, listener: PassListener) -> None:
         """Stop telling; the last one puts back what was there. Idempotent."""
-        with self._lock:
+        # In a forked child a thread that is not there any more may hold it for ever.
+        if not self._lock.acquire(timeout=_FORKED_S):
+            return
+        try:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
             while self._undo and not self._listeners:
                 self._undo.pop()()
+        finally:
+            self._lock.release()
 
     def _replace(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
         wrapper = make(original)
-        wrapper.__name__, wrapper.__qualname__ = original.__name__, original.__qualname__
-        wrapper.__doc__, wrapper.__module__ = original.__doc__, original.__module__
+        functools.update_wrapper(wrapper, original)
         torch_dynamo.never_compile(wrapper)
         setattr(owner, name, wrapper)
 

@@ -61,7 +61,8 @@ def _misfit(node: Any) -> LossInput | None:
         if (made := _operation(read)) == "LogSoftmax":
             return _misfit(read)
         if made in _RAW:
-            return LossInput("nll_loss", None, 0)
+            # A mixture of log-probabilities, by a matrix of their own, is what the loss expects.
+            return None if _has_log_softmax(read) else LossInput("nll_loss", None, 0)
         return LossInput("nll_loss", _SQUASHED[made], 0) if made in _SQUASHED else None
     if name in ("LogSoftmax", "BinaryCrossEntropyWithLogits"):
         made = _operation(_behind_views(node))
@@ -71,6 +72,17 @@ def _misfit(node: Any) -> LossInput | None:
             return LossInput("cross_entropy", _SQUASHED[made], _classes(node))
         return LossInput("binary_cross_entropy_with_logits", _SQUASHED[made], 0)
     return None
+
+
+def _has_log_softmax(node: Any) -> bool:
+    """Whether it is computed from log-probabilities, a few operations before."""
+    waiting, seen = deque([node]), 0
+    while waiting and seen < _MOST_NODES:
+        node, seen = waiting.popleft(), seen + 1
+        if _operation(node) == "LogSoftmax":
+            return True
+        waiting.extend(child for child, _ in node.next_functions if child is not None)
+    return False
 
 
 def _behind_views(node: Any) -> Any:

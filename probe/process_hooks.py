@@ -82,9 +82,13 @@ class ProcessHooks:
         """Close all. A script may have put a hook of its own in the place of ours: the interpreter has kept
         what it told that one."""
         error = getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and error is not self._known and not hasattr(sys, "ps1"):
-            self._report(error, error.__traceback__)
-        self._close()
+        is_replaced = self._previous_hook is not None and sys.excepthook != self._excepthook
+        is_replaced = is_replaced and not hasattr(sys, "ps1")
+        try:
+            if is_replaced and isinstance(error, BaseException) and error is not self._known:
+                self._report(error, error.__traceback__)
+        finally:
+            self._close()
 
     def _excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -103,6 +107,8 @@ class ProcessHooks:
         if isinstance(error, SystemExit) and error.code:
             # As torch.multiprocessing ends a process that has raised.
             error = error.__context__
-        if error is not None:
-            self._report(error, error.__traceback__)
-        self._close()
+        try:
+            if error is not None:
+                self._report(error, error.__traceback__)
+        finally:
+            self._close()

@@ -82,7 +82,7 @@ class Probe(AnalysisCalls, RuleCalls):
         self._guard = Guard()
         self._key = 0
         self._model_reference: weakref.ref[nn.Module] | None = None
-        self._reported: BaseException | None = None
+        self._reported: tuple[int, str, int | None] | None = None
         self._reported_after: int | None = None
         self._last_step: int | None = None
         self._finishing = threading.RLock()
@@ -269,12 +269,14 @@ class Probe(AnalysisCalls, RuleCalls):
 
     def _report_exception(self, error: BaseException, trace: TracebackType | None) -> None:
         """Record an exception that leaves the script, once; a Ctrl-C or a sys.exit is no fault."""
-        if not isinstance(error, Exception) or self._reported is error:
-            return
         tracker, incidents = self._tracker, self._incidents
-        if incidents is None or tracker is None:
+        if not isinstance(error, Exception) or incidents is None or tracker is None:
             return
-        self._reported, self._reported_after = error, tracker.last_step
+        # Not the exception itself: it holds the batches and graphs of all that it went through.
+        reported = id(error), type(error).__qualname__, tracker.last_step
+        if reported == self._reported:
+            return
+        self._reported, self._reported_after = reported, tracker.last_step
         tracker.judge_waiting()
         self._guard.run(
             "exception",
@@ -413,7 +415,7 @@ def _close_all() -> None:
 
 def _report_all(error: BaseException, trace: TracebackType | None, *, of_this_thread: bool = False) -> None:
     for session in list(_sessions.values()):
-        if not of_this_thread or session._is_of_this_thread():
+        if not of_this_thread or (session._tracker is not None and session._tracker.trains_here):
             session._report_exception(error, trace)
 
 

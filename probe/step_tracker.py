@@ -117,7 +117,7 @@ class StepTracker:
             meters,
             self._attention,
             last_step=lambda: self._writer.last_step,
-            log=self.log,
+            log=self._writer.log,
             guard=guard,
         )
 
@@ -287,10 +287,8 @@ class StepTracker:
             self._evaluation.switch_off()
         if self._loop.open.backwards:
             self._loop.open.logged |= values
-        elif self._writer.has_pending:
-            self._writer.log(values)
         else:
-            self._writer.log_late(values, layout=self._model.layout.record.layout)
+            self._writer.log(values)
 
     def post(self, command: Command) -> bool:
         """Leave a command to be followed at the next step; False when too many are waiting. Any thread."""
@@ -341,6 +339,11 @@ class StepTracker:
     def is_of_this_thread(self) -> bool:
         """Whether the model is trained on the thread that asks; also while it was never called."""
         return self._attention.is_of_this_thread
+
+    @property
+    def trains_here(self) -> bool:
+        """Whether the model is trained on the thread that asks, as far as it has been trained."""
+        return self._attention.trains_here
 
     @property
     def next_step(self) -> int:

@@ -247,17 +247,10 @@ class StepWriter:
         pending = self._pending
         if pending is not None:
             pending.logged |= values
-
-    def log_late(self, values: dict[str, LogValue], *, layout: int) -> None:
-        """Write values of the newest step in a frame of their own."""
-        if self.last_step is not None:
+        elif self.last_step is not None:
             scalars = {name: read() for name, read in values.items()}
-            self._recorder.frame(Frame(step=self.last_step, time=time.time(), layout=layout, scalars=scalars))
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether the newest frame may still be added to."""
-        return self._pending is not None
+            number = self._model.layout.record.layout
+            self._recorder.frame(Frame(step=self.last_step, time=time.time(), layout=number, scalars=scalars))
 
     def write_late(self) -> None:
         """Write a frame for which `run.log` has taken too long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -99,7 +100,8 @@ def rows_part(store: Store, feed: EventFeed, data: Any) -> Any:
         scope = msgspec.convert(data, RowsScope)
     except msgspec.ValidationError:
         return no_update
-    part = feed.part(scope.run, store.events(scope.run), epoch=scope.epoch, low=scope.low, high=scope.high)
+    read = partial(store.events, scope.run)
+    part = feed.part(scope.run, read, epoch=scope.epoch, low=scope.low, high=scope.high)
     return {
         "run": scope.run,
         "clear": part.epoch != scope.epoch,

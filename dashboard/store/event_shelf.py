@@ -6,7 +6,7 @@ was read once and every append since then is all there is.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
@@ -22,15 +22,15 @@ class EventShelf:
     def __init__(self) -> None:
         self._events: OrderedDict[str, dict[str, Event]] = OrderedDict()
         self._in_order: dict[str, list[Event]] = {}
-        self._marks: dict[str, int] = defaultdict(int)
+        self._marks: dict[str, int] = {}
 
     def mark(self, run: str) -> int:
         """Return a number that changes whenever an event of the run arrives; asked for before a read."""
-        return self._marks[run]
+        return self._marks.get(run, 0)
 
     def put(self, run: str, events: Iterable[Event], *, mark: int) -> None:
         """Keep what was read of a run, unless an event has arrived since `mark` was asked for."""
-        if mark != self._marks[run]:
+        if mark != self.mark(run):
             return
         self._events[run] = {event.id: event for event in events}
         self._in_order.pop(run, None)
@@ -41,7 +41,7 @@ class EventShelf:
     def add(self, events: Iterable[Event]) -> None:
         """Take what an append brought: new events, and newer states of those that are there."""
         for event in events:
-            self._marks[event.run] += 1
+            self._marks[event.run] = self.mark(event.run) + 1
             if (known := self._events.get(event.run)) is not None:
                 known[event.id] = event
                 self._in_order.pop(event.run, None)

@@ -85,11 +85,13 @@ _MEASURES: Final[dict[str, Measure]] = {
     "input_out_of_range": Measure(name="largest magnitude"),
     "data_gap": Measure(name="records lost"),
     "poor_initialization": Measure(name="ratio of the ends", neighbours="rms, or norm of the gradient"),
-    "recovery": Measure(name="recoveries", value="so far", threshold="at most"),
 }
 _PARAMETERS: Final = Measure(name="parameters", value="concerned", threshold="")
 _BLANK_INPUT: Final = Measure(name="deviation of the input's elements")
 _POLICY: Final = Measure(name="value", threshold="limit")
+_RECOVERIES: Final = Measure(name="recoveries", value="so far", threshold="at most")
+_ATTEMPTS: Final = Measure(name="attempts", value="failed", threshold="")
+"""Their limit is one of attempts or of retries, as the message says."""
 _MEDIAN_RATIO: Final = Measure(
     name="size of the update / size of the weights",
     value="median of the parameters",
@@ -116,10 +118,20 @@ def measure(event: Event) -> Measure:
         return _PARAMETERS
     if event.subject.startswith("policy: "):
         return _POLICY
+    if event.kind == "recovery":
+        return _measure_of_recovery(event.subject)
     baseline = event.evidence.baseline or {}
     if event.kind == "input_out_of_range" and "samples" in baseline and "median" not in baseline:
         return _BLANK_INPUT
     return _OF_SUBJECT.get((event.kind, event.subject)) or _MEASURES.get(event.kind, _PLAIN)
+
+
+def _measure_of_recovery(subject: str) -> Measure:
+    """A step or an inference that is tried again numbers its events, the recovery of a run does not."""
+    what, _, number = subject.partition(" ")
+    if what in ("input", "output"):
+        return _POLICY
+    return _ATTEMPTS if number.isdecimal() else _RECOVERIES
 
 
 def evidence_facts(event: Event) -> tuple[Fact, ...]:

@@ -116,7 +116,7 @@ class GradientScaleDetector:
         self._strikes = Strikes()
         self._low_run: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._total_low_run = 0
-        self._returns = Returns(rows + 1)
+        self._returns = Returns(rows + 1, steps=self._thresholds.vanishing_steps)
         self._last_normal = -math.inf
         self._recent.clear()
 
@@ -318,7 +318,7 @@ class GradientScaleDetector:
         is_low = np.append(low, self._total_low_run > 0)
         is_usual = np.append(norms > NORMAL_SHARE * self._layers.level, self._last_normal == observation.step)
         self._returns.note(is_low, is_usual, self._state.healthy)
-        patience = self._returns.patience(self._thresholds.vanishing_steps, self._state.healthy)
+        patience = self._returns.patience(self._state.healthy)
         if self._total_low_run >= patience[-1]:
             return self._vanished_total(observation, norms, expected=expected)
         late = np.flatnonzero(low & (self._low_run >= patience[:-1]))

@@ -26,6 +26,8 @@ IDLE_GROUP_FACTOR: Final = 5
 """Where a group's learning rate is 0 now, or an optimizer has yet to step, it may be about to join in."""
 ROUNDING: Final = 2.0**-24
 """Half the distance of float32 numbers, relative to them: a smaller update of every element changes none."""
+LOST_SHARE: Final = 1e-2
+"""Gradients relative to their parameters, as a share of those that move: above it they are ordinary."""
 ALL_FACTOR: Final = 1.5
 """Patience with a model that does not move at all ..."""
 UNSEEN_FACTOR: Final = 2.5
@@ -178,6 +180,12 @@ def _lost(sample: Sample, late: npt.NDArray[np.intp]) -> str:
     if grad is None or norm is None or not rates or not all(rates):
         return ""
     if not (max(rates) * grad[late] < ROUNDING * norm[late]).all():
+        return ""
+    others = np.setdiff1d(np.flatnonzero((grad > 0.0) & (norm > 0.0)), late)
+    # Adam's steps do not shrink with the gradient: of ordinary ones at a low rate none is lost.
+    if not len(others) or (grad[late] / norm[late]).max() > LOST_SHARE * np.median(
+        grad[others] / norm[others]
+    ):
         return ""
     return (
         f"; their gradients are so small (the largest {grad[late].max():.2g}) that a step of learning rate "

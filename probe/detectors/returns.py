@@ -14,9 +14,15 @@ from .history import WINDOW
 
 
 class Returns:
-    """Low steps that each of many series (rows) came back from, forgotten at the pace of the window."""
+    """Low steps that each of many series (rows) came back from, forgotten at the pace of the window.
 
-    def __init__(self, rows: int) -> None:
+    Args:
+        rows: how many series.
+        steps: low steps in a row that a loss takes where none has come back.
+    """
+
+    def __init__(self, rows: int, *, steps: int) -> None:
+        self._steps = steps
         self._low: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         """Low steps since the row was last at its usual level."""
         self._back: Floats = np.zeros(rows)
@@ -40,14 +46,16 @@ class Returns:
             self._low[:] = 0
         back = np.flatnonzero(usual & (self._low > 0))
         if len(back):
-            self._back[back] = self._kept(healthy)[back] + self._low[back]
+            kept, low_steps = self._kept(healthy)[back], self._low[back]
+            # What was low for so long that it was told of has not come back by itself.
+            self._back[back] = kept + np.where(low_steps < self._steps * (1.0 + kept), low_steps, 0)
             self._back_at[back] = healthy
             self._low[back] = 0
         self.waits = bool(self._low.any())
 
-    def patience(self, steps: int, healthy: int) -> Floats:
+    def patience(self, healthy: int) -> Floats:
         """(rows,) low steps in a row that a loss takes: `steps`, and as many for each that came back."""
-        patience: Floats = steps * (1.0 + self._kept(healthy))
+        patience: Floats = self._steps * (1.0 + self._kept(healthy))
         return patience
 
     def _kept(self, healthy: int) -> Floats:

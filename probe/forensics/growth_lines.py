@@ -113,7 +113,11 @@ def _grows(statement: ast.stmt, name: str) -> bool:
 
 
 def _keys(statement: ast.stmt) -> set[object]:
-    """Keys that stand in what a statement changes: `out` in ``history['out'].append(out)``."""
+    """Keys of the very items that a statement changes, where they stand in it.
+
+    `out` of ``kept['out'].append(x)``.
+    Nothing of ``kept['train'][name].append(x)``: which item that is, the line does not tell.
+    """
     changed: list[ast.expr] = []
     if isinstance(statement, ast.Assign):
         changed = statement.targets
@@ -121,11 +125,11 @@ def _keys(statement: ast.stmt) -> set[object]:
         changed = [statement.target]
     elif isinstance(statement, ast.Expr):
         call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
-        changed = [call.func] if isinstance(call, ast.Call) else []
-    inside = [node for target in changed for node in ast.walk(target)]
-    slices = [node.slice for node in inside if isinstance(node, ast.Subscript)]
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            changed = [call.func.value]
+    slices = [node.slice for node in changed if isinstance(node, ast.Subscript)]
     # `history.setdefault('out', []).append(out)`
-    slices += [node.args[0] for node in inside if isinstance(node, ast.Call) and node.args]
+    slices += [node.args[0] for node in changed if isinstance(node, ast.Call) and node.args]
     return {node.value for node in slices if isinstance(node, ast.Constant)}
 
 

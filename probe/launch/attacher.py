@@ -27,6 +27,8 @@ from .tracebacks import hide_own_frames_of_uncaught
 
 _PATIENCE: Final = 500
 """Outermost calls that may train nothing that an optimizer updates, before we stop looking at all of them."""
+_MORE_CALLS: Final = 20
+"""Of these, so many are given to further modules of an optimizer that one session follows already."""
 _MOST_TOGETHER: Final = 4
 """Modules of one optimizer that get a session each; of more, in a plain list say, the first called does."""
 _logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class Attacher:
         """An optimizer is being made."""
         self._waiting.append(weakref.ref(optimizer))
         self._holders, self._calls = None, 0
+        self._attached.clear()
         self._trains_by_hand = False
         self._guarded(self._look)
 
@@ -89,9 +92,7 @@ class Attacher:
         if not optimizers:
             return self._trains_by_hand and _is_trainable(called) and self._attach(called)
         holders = self._find_holders(optimizers) or [called]
-        new = [holder for holder in holders if holder not in self._attached]
-        related = [holder for holder in new if _are_related(holder, called) and _is_trainable(holder)]
-        return self._attach_all(related)
+        return self._attach_all([holder for holder in holders if _are_related(holder, called)])
 
     def _consider_loss(self, tensors: Any) -> bool:
         """Attach to models that no module call led to: a compiled step, `torch.func`."""
@@ -103,8 +104,8 @@ class Attacher:
             return False
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [loss for loss in given if isinstance(loss, Tensor)]
-        leaves = set(map(id, torch_private.leaves_of(losses)))
-        holders = self._find_holders(optimizers)
+        holders = [item for item in self._find_holders(optimizers) if item not in self._attached]
+        leaves = set(map(id, torch_private.leaves_of(losses))) if holders else set()
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(reached)
 
@@ -114,7 +115,7 @@ class Attacher:
         if not any(other is optimizer for other in optimizers):
             return False
         wanted = set(map(id, parameters_of(optimizer)))
-        holders = [item for item in self._find_holders(optimizers) if _is_trainable(item)]
+        holders = self._find_holders(optimizers)
         held = [item for item in holders if not wanted.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(held)
 
@@ -128,7 +129,8 @@ class Attacher:
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
     def _attach_all(self, holders: list[nn.Module]) -> bool:
-        begun = [self._attach(holder) for holder in holders]
+        new = [holder for holder in holders if holder not in self._attached and _is_trainable(holder)]
+        begun = [self._attach(holder) for holder in new]
         return any(begun)
 
     def _attach(self, holder: nn.Module) -> bool:
@@ -146,6 +148,9 @@ class Attacher:
         self._trains_by_hand = False
         if not still:
             self._stop_looking()
+        elif not any(held.isdisjoint(map(id, parameters_of(item))) for item in still):
+            # What belongs to the modules of one step is called soon, or is not used.
+            self._calls = max(self._calls, _PATIENCE - _MORE_CALLS)
         return self._starter.start(holder, variable=name, has_others=has_others)
 
     def _has_more_to_attach(self, optimizer: Optimizer) -> bool:

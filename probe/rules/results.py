@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -34,7 +35,8 @@ class RuleResult:
         if self.severity not in _SEVERITIES:
             raise ValueError(f"severity={self.severity!r} is not available; choose one of {_SEVERITIES}")
         names = (self.affected,) if isinstance(self.affected, str) else self.affected
-        if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        names = tuple(names) if isinstance(names, Iterable) else names
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"affected={self.affected!r} must be names of layers or parameters")
         object.__setattr__(self, "affected", tuple(map(as_text, names)))
         object.__setattr__(self, "message", as_text(self.message).strip())

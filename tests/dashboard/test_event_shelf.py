@@ -67,3 +67,12 @@ def test_shelf_keeps_the_runs_that_were_read_last() -> None:
     shelf.put("another", [], mark=0)
     assert shelf.events("0") == []
     assert shelf.events("1") is None
+
+
+def test_shelf_remembers_nothing_of_runs_that_are_only_asked_for() -> None:
+    shelf = EventShelf()
+    for number in range(1000):
+        shelf.put(str(number), [], mark=shelf.mark(str(number)))
+    assert [shelf.mark(str(number)) for number in range(1000)] == [0] * 1000
+    assert len(shelf._marks) == 0
+    assert len(shelf._events) == MAX_RUNS

@@ -193,3 +193,18 @@ def test_steps_are_called_what_they_are() -> None:
     spike = event_with("loss_spike", "loss", value=9.0, baseline={"median": 2.0, "steps": 64.0})
     assert rows_of(spike)["steps of the median"] == "64"
     assert rows_of(event_with("zero_gradient", value=0.0, baseline={"steps": 15.0}))["steps"] == "15"
+
+
+@pytest.mark.parametrize("subject", ["input", "output", "input 1", "output 12"])
+def test_mended_copies_have_the_number_of_the_policy(subject: str) -> None:
+    event = event_with("recovery", subject, value=-49.2, threshold=-0.1)
+    assert measure(event).name == "value"
+    assert rows_of(event) == {"at this event": "-49.2", "limit": "-0.1"}
+
+
+@pytest.mark.parametrize("subject", ["retry 1", "skip 2", "split 3", "declined 1"])
+def test_what_is_tried_again_has_failed_so_often(subject: str) -> None:
+    """A step counts its attempts against those allowed, an inference against the retries."""
+    event = event_with("recovery", subject, value=1.0, threshold=2.0)
+    assert measure(event).name == "attempts"
+    assert rows_of(event) == {"failed": "1"}

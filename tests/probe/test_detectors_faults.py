@@ -282,6 +282,19 @@ def test_gradient_vanishing_after_it_came_back_fires_later(lost: int) -> None:
     assert FAULT + 4 < found[0][0] <= FAULT + 19
 
 
+def test_gradient_vanishing_a_second_time_is_found_as_soon_as_the_first() -> None:
+    """300 steps without a gradient, which were told of, are no reason for patience."""
+    norms = list(lognormal(5, steps=700))
+    lost = [200 <= step < 500 or step >= 600 for step in range(len(norms))]
+    steps = [
+        observe_norms(i, n * (1e-5 if is_lost else 1.0))
+        for i, (n, is_lost) in enumerate(zip(norms, lost, strict=True))
+    ]
+    found = [step for step, _ in of_kind(steps, "gradient_vanishing")]
+    assert min(found) < 210
+    assert any(600 <= step < 610 for step in found)
+
+
 def test_gradient_vanishing_evidence_has_the_median_that_its_message_compares_with() -> None:
     """Of a layer that has shrunk for some time before it falls, the recent median and the slow one differ."""
     decay = [{i: math.exp(-max(0, step - 150) / 25) for i in range(12)} for step in range(FAULT + 60)]

@@ -84,12 +84,21 @@ def test_not_updated_finding_names_all_that_stand_still() -> None:
 def test_not_updated_message_says_where_the_gradient_is_lost_in_rounding(
     gradient: float, rates: dict[str, float], is_lost: bool
 ) -> None:
-    small = (gradient, 2 * gradient, gradient, gradient)
+    small = (500 * gradient, 500 * gradient, gradient, 500 * gradient)
     samples = walk(130, moves=lambda step: [True, True, False, True], gradient=small, rates=rates)
     finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
     assert ("so small (the largest 1e-08) that a step of learning rate 0.1" in finding.message) == is_lost
     assert ("lost in rounding" in finding.message) == is_lost
     assert np.float32(8.0) - np.float32(0.1 * 1e-8) == np.float32(8.0)
+
+
+def test_not_updated_message_does_not_blame_a_gradient_like_all_others() -> None:
+    """At a fine-tuning rate every gradient is small beside its weights, and Adam moves them all the same."""
+    samples = walk(
+        130, moves=lambda step: [True, True, False, True], gradient=(1e-4,) * 4, rates={"lr": 1e-5}
+    )
+    finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
+    assert "lost in rounding" not in finding.message
 
 
 def test_not_updated_stays_known_between_the_measurements_of_the_norms() -> None:

@@ -1,9 +1,11 @@
 """Ends that something breaks off, or comes amid: a Ctrl-C, a signal's handler, the collector, a thread."""
 
+import gc
 import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -235,9 +237,26 @@ def test_exception_that_the_scripts_own_hook_took_is_recorded_at_exit(
     train(model, optimizer, 1)
     # What the interpreter does with one that leaves the script, whoever its hook is.
     monkeypatch.setattr(sys, "last_value", ValueError("3 is too many"), raising=False)
-    session._process._at_exit()
+    ours, sys.excepthook = sys.excepthook, lambda *_: None
+    try:
+        session._process._at_exit()
+    finally:
+        sys.excepthook = ours
+        session._process.release()
     assert not run.active
     assert_ended_by(spool, "ValueError: 3 is too many")
+
+
+def test_exception_that_never_came_to_our_hook_has_not_left_the_script(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pytest notes what its tests have raised."""
+    run, model, optimizer = watched()
+    train(model, optimizer, 1)
+    monkeypatch.setattr(sys, "last_value", ValueError("of another test"), raising=False)
+    session._process._at_exit()
+    assert not run.active
+    assert run_of(spool).latest_events == []
 
 
 def test_exception_that_the_console_told_before_the_session_is_not_of_it(
@@ -346,3 +365,35 @@ def test_bell_may_be_rung_often_and_is_heard_once() -> None:
     bell.ring()
     assert bell.wait(0.0)
     assert not bell.wait(0.0)
+
+
+def test_reported_exception_is_not_kept(spool: Path) -> None:
+    """It holds the batch and the graph of the step that it ended, whose memory the next try may need."""
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def fail() -> None:
+        batch = torch.ones(3)
+        held.append(weakref.ref(batch))
+        raise RuntimeError("it is over")
+
+    run, model, optimizer = watched()
+    with run:
+        train(model, optimizer, 1)
+        try:
+            fail()
+        except RuntimeError as error:
+            session._report_all(error, error.__traceback__, of_this_thread=True)
+            session._report_all(error, error.__traceback__)
+        gc.collect()
+        assert held[0]() is None
+        train(model, optimizer, 1)
+    assert [event.kind for event in run_of(spool).latest_events] == ["exception"]
+
+
+def test_exception_of_a_thread_that_has_not_trained_is_none_of_the_runs(spool: Path) -> None:
+    run, model, optimizer = watched()
+    with run:
+        error = RuntimeError("of a logger, say")
+        session._report_all(error, None, of_this_thread=True)
+        train(model, optimizer, 1)
+    assert run_of(spool).latest_events == []

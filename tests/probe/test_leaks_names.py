@@ -230,3 +230,13 @@ def test_walk_runs_no_code_of_classes() -> None:
     texts = [access.text() for _, access in walk(starts, deadline_ns=time.thread_time_ns() + 10**9)]
     assert "objects['object'].inside" in texts
     assert "objects['mapping']['a']" in texts
+
+
+@pytest.mark.parametrize(
+    "text", ['history["train"][key].append(value)', 'history["epoch"].setdefault(step, []).append(1)']
+)
+def test_growth_line_of_an_item_that_its_line_does_not_name_is_found(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trainer.py"
+    path.write_text(text, encoding="utf-8")
+    found = find_growth("history", str(path), key="loss")
+    assert found is not None and found.text == text

@@ -230,6 +230,7 @@ def _raise_unspeakable(step):
         (lambda step: probe.RuleResult(message="a", value=torch.tensor(2.5)), "a", 2.5, []),
         (lambda step: probe.RuleResult(message="a", affected="4.weight"), "a", None, ["4.weight"]),
         (lambda step: probe.RuleResult(message="a", affected=["4.bias"]), "a", None, ["4.bias"]),
+        (lambda step: probe.RuleResult(message="a", affected={"4.bias": 1}.keys()), "a", None, ["4.bias"]),
         (lambda step: "\n\n half \ud800 a pair\nmore", "half ? a pair", None, []),
     ],
 )
