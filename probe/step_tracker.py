@@ -47,6 +47,7 @@ from .step_writer import StepWriter
 from .training_loop import TrainingLoop
 from .watchdog import LoopMark, pulse
 from .watched_model import WatchedModel
+from .wire import SCALARS
 
 _STACK_FRAMES: Final = 256
 
@@ -117,7 +118,7 @@ class StepTracker:
             meters,
             self._attention,
             last_step=lambda: self._writer.last_step,
-            log=self._writer.log,
+            log=self.log,
             guard=guard,
         )
 
@@ -376,6 +377,9 @@ class StepTracker:
         """Remove every hook and write what is pending; idempotent."""
         self.stop()
         self._failed = None
+        if "epoch" in (left := self._loop.open.logged):
+            # It ended amid an accumulation that no update came of any more.
+            self._guard.run("step", self._writer.log, {name: left[name] for name in left if name in SCALARS})
         self._guard.run("step", self._writer.judge_all)
         self._guard.run("step", self._writer.write_pending)
         if self._policies is not None:

@@ -49,7 +49,7 @@ class EpochMemory(Result):
     epoch: int
     """How many had ended, this one included."""
     step: int
-    """Its last."""
+    """Its last; the next one, where the epoch ended amid an accumulation."""
     time: float
     """UNIX seconds of that step."""
     process_rss_bytes: float | None

@@ -139,7 +139,7 @@ def test_end_epoch_counts_from_the_first_call_on_alone(spool: Path) -> None:
     assert epochs_of(spool) == {2: 1.0, 5: 1.0, 11: 2.0}
 
 
-def test_epoch_that_ends_amid_an_accumulation_belongs_to_its_last_step(spool: Path) -> None:
+def test_epoch_that_ends_amid_an_accumulation_is_told_with_the_step_that_ends_that(spool: Path) -> None:
     loop = Loop()
     with loop.run:
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_epoch_that_ends_amid_an_accumulation_belongs_to_its_last_step(spool: Pa
                 if index % 2:
                     loop.optimizer.step()
                     loop.optimizer.zero_grad()
-    assert epochs_of(spool) == {1: 1.0, 3: 2.0}
+    assert epochs_of(spool) == {2: 1.0, 3: 2.0}
 
 
 def test_memory_at_the_end_of_each_epoch_is_what_the_process_holds(spool: Path) -> None:
