@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from torch import Tensor
-
 from .detectors.loss_inputs import LossInput, Squashed
-from .loss_shapes import shape_of
+from .loss_shapes import shape_of, terms_of
 from .torch_private import node_name
 
 _MOST_NODES: Final = 32
 _MOST_VIEWS: Final = 8
-_REDUCING: Final = frozenset("Mean Sum Div Mul Neg Add".split())
+_REDUCING: Final = frozenset(
+    f"{name}Backward{number}" for name in "Mean Sum Div Mul Neg Add".split() for number in range(3)
+)
 """Between a scalar and the loss function: weights, scales, sums of several terms."""
 _VIEWS: Final = frozenset(
     "View UnsafeView ReshapeAlias Transpose Permute T Squeeze Unsqueeze Clone Alias Slice ToCopy".split()
@@ -34,23 +34,9 @@ def misfit_in_loss(losses: object) -> LossInput | None:
     Args:
         losses: what backward is called on.
     """
-    given = losses if isinstance(losses, list | tuple) else (losses,)
-    waiting = deque(loss.grad_fn for loss in given if isinstance(loss, Tensor) and loss.grad_fn is not None)
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.popleft()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        found = _misfit(node)
-        if found is not None:
-            return found
-        children = {id(child): child for child, _ in node.next_functions if child is not None}
-        name = _operation(node)
-        # A product of two things that are learnt, an entropy say, is no loss function of scores.
-        if name in _REDUCING and (len(children) == 1 or name == "Add"):
-            waiting.extend(children.values())
-    return None
+    # A product of two things that are learnt, an entropy say, is no loss function of scores.
+    found = (_misfit(node) for node, _ in terms_of(losses, through=_REDUCING))
+    return next((misfit for misfit in found if misfit is not None), None)
 
 
 def _misfit(node: Any) -> LossInput | None:

@@ -8,7 +8,7 @@ Reads shapes only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterator
 from typing import Any, Final
 
 from torch import Tensor
@@ -36,6 +36,27 @@ def pairs_in_loss(losses: object, sizes: Collection[int]) -> tuple[Shape, Shape]
         losses: what backward is called on.
         sizes: sizes of the batches that the model was called with.
     """
+    # A comparison of the model's outputs with each other is a loss over pairs.
+    for node, children in terms_of(losses, through=_REDUCING):
+        name = node_name(node)
+        if len(children) == 1 and name in _MEETING:
+            (child,) = children
+            shapes = shape_of(child), shape_of(node)
+            is_meant = len(shapes[0]) > 1 and node_name(child) in _ON_PURPOSE
+            if not is_meant and _are_pairs(*shapes, sizes) and _is_row(node, name):
+                return shapes
+    return None
+
+
+def terms_of(losses: object, *, through: Container[str]) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield the last nodes of a loss's graph, each with those that it reads; the loss's own come first.
+
+    Behind nodes of other names, and of those with two operands but sums, nothing is looked at.
+
+    Args:
+        losses: what backward is called on.
+        through: names of nodes to go on from.
+    """
     given = losses if isinstance(losses, list | tuple) else (losses,)
     waiting = deque(loss.grad_fn for loss in given if isinstance(loss, Tensor) and loss.grad_fn is not None)
     seen: set[int] = set()
@@ -44,18 +65,11 @@ def pairs_in_loss(losses: object, sizes: Collection[int]) -> tuple[Shape, Shape]
         if id(node) in seen:
             continue
         seen.add(id(node))
+        children = list({id(child): child for child, _ in node.next_functions if child is not None}.values())
+        yield node, children
         name = node_name(node)
-        children = {id(child): child for child, _ in node.next_functions if child is not None}
-        if len(children) == 1 and name in _MEETING:
-            (child,) = children.values()
-            shapes = shape_of(child), shape_of(node)
-            is_meant = len(shapes[0]) > 1 and node_name(child) in _ON_PURPOSE
-            if not is_meant and _are_pairs(*shapes, sizes) and _is_row(node, name):
-                return shapes
-        # A comparison of the model's outputs with each other is a loss over pairs.
-        if name in _REDUCING and (len(children) == 1 or name.startswith("Add")):
-            waiting.extend(children.values())
-    return None
+        if name in through and (len(children) == 1 or name.startswith("Add")):
+            waiting.extend(children)
 
 
 def _are_pairs(predictions: Shape, table: Shape, sizes: Collection[int]) -> bool:
