@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
-KERNEL := $(addprefix probe/kernels/,kernel.c passes.h sampled.h histograms.h gather.h compile.py)
+KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h compile.py)
 
 .PHONY: demo test lint detection browser compiler clean
 .DELETE_ON_ERROR:
@@ -54,5 +54,5 @@ compiler:
 	else echo "no C compiler: installed without the native kernel, whose tests skip. To have it: sudo apt-get install $(COMPILER_PACKAGES)"; fi
 
 clean:
-	rm -f probe/kernels/*.so
+	rm -f probe/measure/kernels/*.so
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_KERNELS = Path("probe") / "kernels"
+_KERNELS = Path("probe") / "measure" / "kernels"
 
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]

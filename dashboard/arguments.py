@@ -98,7 +98,7 @@ def _add_events(commands: Commands) -> None:
 
 
 def _add_export(commands: Commands) -> None:
-    from .views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
+    from .page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
 
     export = _add_command(commands, "export", "write a run as one file that needs no network and no server")
     _add_target(export)
@@ -196,7 +196,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_page_options(parser: argparse.ArgumentParser, *, ingest: str | None = None) -> None:
-    from probe.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
+    from probe.settings.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
 
     shown = "(default: %(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=f"address of the page {shown}")

@@ -86,7 +86,7 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from .runs import require_spool
-    from .server import serve
+    from .serving.server import serve
 
     require_spool(arguments.spool)
     serve(

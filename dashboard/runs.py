@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.bundle_format import DESCRIPTION, SPOOL, check_folder
+from probe.delivery.journal.journal_reader import Skipped, list_runs, list_writers, read_run_json, read_stream
 from probe.errors import BundleError, JournalError, WireError
-from probe.journal_reader import Skipped, list_runs, list_writers, read_run_json, read_stream
-from probe.places import default_spool, read_serve_state
+from probe.settings.places import default_spool, read_serve_state
 from probe.wire import Event, StreamName, decode_record
+from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 
 from .errors import NotASpoolError, UnknownRunError
-from .views.event_facts import event_order
+from .page.views.event_facts import event_order
 
 _SHOWN_RUNS = 8
 _WRITER = re.compile(r"\d+-\d+\Z|host-")

@@ -9,31 +9,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import aio
-    from .analysis.anomaly_mode import anomaly_detection
-    from .analysis.backward_pass import debug_backward_pass
-    from .analysis.forward_pass import debug_forward_pass
-    from .analysis.gradient_flow import analyze_gradient_flow
-    from .analysis.gradients import check_gradient_explosion, check_gradient_vanishing, check_gradients
-    from .analysis.inspection import inspect_model
-    from .analysis.memory import clear_memory, track_tensor, tracked_tensors
-    from .analysis.monitoring import get_training_summary, monitor_training_step
-    from .analysis.optimizers import analyze_optimizer
-    from .analysis.parameters import check_model_parameters, snapshot_parameters
-    from .analysis.regions import debug_context, debug_operation
-    from .analysis.summary import clear_debug_history, get_debug_summary
-    from .analysis.tensor import analyze_tensor
-    from .analysis.training_session import debug_training_session
-    from .analysis.training_step import debug_training_step
-    from .config import ProbeConfig
+    from .actions import aio
+    from .actions.analysis.anomaly_mode import anomaly_detection
+    from .actions.analysis.backward_pass import debug_backward_pass
+    from .actions.analysis.forward_pass import debug_forward_pass
+    from .actions.analysis.gradient_checks import (
+        check_gradient_explosion,
+        check_gradient_vanishing,
+        check_gradients,
+    )
+    from .actions.analysis.gradient_flow import analyze_gradient_flow
+    from .actions.analysis.inspection import inspect_model
+    from .actions.analysis.monitoring import get_training_summary, monitor_training_step
+    from .actions.analysis.optimizers import analyze_optimizer
+    from .actions.analysis.parameters import check_model_parameters, snapshot_parameters
+    from .actions.analysis.regions import debug_context, debug_operation
+    from .actions.analysis.summary import clear_debug_history, get_debug_summary
+    from .actions.analysis.tensor import analyze_tensor
+    from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
+    from .actions.analysis.training_step import debug_training_step
+    from .actions.rules.rule_results import RuleResult
+    from .actions.rules.step_view import StepView
+    from .calls.robust_step import robust_training_step
+    from .calls.safe_inference import safe_inference
+    from .calls.training_session import debug_training_session
     from .errors import AnomalyError, PolicyError
-    from .recovery.options import Recovery
-    from .recovery.policies import InputPolicy, OutputPolicy
-    from .recovery.robust_step import robust_training_step
-    from .recovery.safe_inference import safe_inference
-    from .rules.results import RuleResult
-    from .rules.step_view import StepView
     from .session import Probe
+    from .settings.config import ProbeConfig
+    from .settings.policies import InputPolicy, OutputPolicy
+    from .settings.recovery_options import Recovery
     from .watching import clip_gradients, watch
 
 __all__ = [
@@ -79,40 +83,40 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AnomalyError": "errors",
-    "InputPolicy": "recovery.policies",
-    "OutputPolicy": "recovery.policies",
+    "InputPolicy": "settings.policies",
+    "OutputPolicy": "settings.policies",
     "PolicyError": "errors",
-    "Recovery": "recovery.options",
+    "Recovery": "settings.recovery_options",
     "Probe": "session",
-    "ProbeConfig": "config",
-    "RuleResult": "rules.results",
-    "StepView": "rules.step_view",
-    "analyze_gradient_flow": "analysis.gradient_flow",
-    "analyze_optimizer": "analysis.optimizers",
-    "analyze_tensor": "analysis.tensor",
-    "anomaly_detection": "analysis.anomaly_mode",
-    "check_gradient_explosion": "analysis.gradients",
-    "check_gradient_vanishing": "analysis.gradients",
-    "check_gradients": "analysis.gradients",
-    "check_model_parameters": "analysis.parameters",
-    "clear_debug_history": "analysis.summary",
-    "clear_memory": "analysis.memory",
+    "ProbeConfig": "settings.config",
+    "RuleResult": "actions.rules.rule_results",
+    "StepView": "actions.rules.step_view",
+    "analyze_gradient_flow": "actions.analysis.gradient_flow",
+    "analyze_optimizer": "actions.analysis.optimizers",
+    "analyze_tensor": "actions.analysis.tensor",
+    "anomaly_detection": "actions.analysis.anomaly_mode",
+    "check_gradient_explosion": "actions.analysis.gradient_checks",
+    "check_gradient_vanishing": "actions.analysis.gradient_checks",
+    "check_gradients": "actions.analysis.gradient_checks",
+    "check_model_parameters": "actions.analysis.parameters",
+    "clear_debug_history": "actions.analysis.summary",
+    "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
-    "debug_backward_pass": "analysis.backward_pass",
-    "debug_context": "analysis.regions",
-    "debug_forward_pass": "analysis.forward_pass",
-    "debug_operation": "analysis.regions",
-    "debug_training_session": "analysis.training_session",
-    "debug_training_step": "analysis.training_step",
-    "get_debug_summary": "analysis.summary",
-    "get_training_summary": "analysis.monitoring",
-    "inspect_model": "analysis.inspection",
-    "monitor_training_step": "analysis.monitoring",
-    "robust_training_step": "recovery.robust_step",
-    "safe_inference": "recovery.safe_inference",
-    "snapshot_parameters": "analysis.parameters",
-    "track_tensor": "analysis.memory",
-    "tracked_tensors": "analysis.memory",
+    "debug_backward_pass": "actions.analysis.backward_pass",
+    "debug_context": "actions.analysis.regions",
+    "debug_forward_pass": "actions.analysis.forward_pass",
+    "debug_operation": "actions.analysis.regions",
+    "debug_training_session": "calls.training_session",
+    "debug_training_step": "actions.analysis.training_step",
+    "get_debug_summary": "actions.analysis.summary",
+    "get_training_summary": "actions.analysis.monitoring",
+    "inspect_model": "actions.analysis.inspection",
+    "monitor_training_step": "actions.analysis.monitoring",
+    "robust_training_step": "calls.robust_step",
+    "safe_inference": "calls.safe_inference",
+    "snapshot_parameters": "actions.analysis.parameters",
+    "track_tensor": "actions.analysis.tensor_lives",
+    "tracked_tensors": "actions.analysis.tensor_lives",
     "watch": "watching",
 }
 
@@ -122,7 +126,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         if name == "aio":
-            return import_module(".aio", __name__)
+            return import_module(".actions.aio", __name__)
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from .findings import Finding, Library, check_library
+from .wire.findings import Finding, Library, check_library
 
 LIBRARIES: Final = (
     Library(name="msgspec", minimum="0.19"),
@@ -102,13 +102,13 @@ def _broken_torch(error: Exception) -> Finding:
 
 
 def _torch_findings() -> list[Finding]:
-    from .torch_check import torch_findings
+    from .forensics.torch_check import torch_findings
 
     return torch_findings()
 
 
 def _place_findings(environment: Mapping[str, str]) -> list[Finding]:
-    from .place_check import place_findings
+    from .delivery.control.place_check import place_findings
 
     return place_findings(environment)
 

@@ -18,28 +18,28 @@ from typing import Any, Final, Literal
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from .analysis.session_calls import AnalysisCalls
-from .config import Level, Mode, ProbeConfig
-from .control import Command, SetFeatures, SetLevel
-from .control_watch import ControlWatch
+from .actions.analysis.analysis_calls import AnalysisCalls
+from .actions.rules.entry_points import add_installed_rules
+from .actions.rules.rule_book import RuleBook
+from .actions.rules.rule_calls import RuleCalls
+from .attach.layout import describe_model, unwrap
+from .attach.process_hooks import ProcessHooks
+from .delivery.recorder.gap_watch import GapWatch
+from .delivery.recorder.hang_watch import HangWatch
+from .delivery.recorder.recorder import Recorder
+from .delivery.recorder.run_facts import describe_run
+from .delivery.recorder.run_id import derive_run_id
 from .detectors.base import Finding
 from .errors import JournalError
-from .forensics.stacks import capture_stack
-from .gap_watch import GapWatch
 from .guard import Guard
-from .hang_watch import HangWatch
-from .incidents import IncidentReporter
-from .layout import describe_model, unwrap
-from .log_values import deferred_float
-from .open_step import LogValue
-from .process_hooks import ProcessHooks
-from .recorder import Recorder
-from .rules.entry_points import add_installed_rules
-from .rules.rule_book import RuleBook
-from .rules.session_calls import RuleCalls
-from .run_facts import describe_run
-from .run_id import derive_run_id
-from .step_tracker import StepTracker
+from .incidents.incidents import IncidentReporter
+from .loop.control import Command, SetFeatures, SetLevel
+from .loop.control_watch import ControlWatch
+from .loop.step_tracker import StepTracker
+from .settings.config import Level, Mode, ProbeConfig
+from .step.log_values import deferred_float
+from .step.open_step import LogValue
+from .threads.stacks import capture_stack
 
 _logger = logging.getLogger(__name__)
 _LOGGED_PREFIX: Final = "log/"
@@ -193,7 +193,7 @@ class Probe(AnalysisCalls, RuleCalls):
         Args:
             level: "off", "basic", "advanced" or "extreme".
             **features: single switches over it, each every how many steps, 0 for never (see
-                `probe.levels.Features`): `run.set_level("basic", activations=100)`.
+                `probe.settings.levels.Features`): `run.set_level("basic", activations=100)`.
 
         Raises:
             ValueError: no such level or feature, or a period out of range.

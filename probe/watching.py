@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from .config import Level, Mode, ProbeConfig, is_switched_off
 from .session import Probe, running_session
+from .settings.config import Level, Mode, ProbeConfig, is_switched_off
 
 _logger = logging.getLogger(__name__)
 TESTED_TORCH: Final = "2.13"

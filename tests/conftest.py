@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "integration"))
-
 
 @pytest.fixture(autouse=True)
 def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +78,8 @@ def _assert_no_torch_hooks() -> None:
         return
     import torch
 
-    from probe import root_calls, session
+    from probe import session
+    from probe.attach import root_calls
 
     for running in list(session._sessions.values()):
         running.close()

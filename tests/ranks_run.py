@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.columns import pack_column
-from probe.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter, write_run_json
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, Record, RunEnd, RunStart, encode
+from probe.wire.columns import pack_column
 
 RUN = "ranks"
 NAMES = ("a.weight", "a.bias", "b.weight")

@@ -12,30 +12,53 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"dash", "plotly", "pandas", "duckdb"}
-FROM_PROBE = {
-    "bundle_format",
-    "columns",
-    "event_json",
-    "wire",
-    "journal",
-    "journal_reader",
-    "places",
-    "errors",
-    "detectors",
-    "findings",
-    "helper",
-    "module_frames",
-    "magnitude_bins",
-    "rank_journals",
-    "rank_watch",
-    "message_lines",
-    "control_messages",
-    "control_files",
-    "rules",
+FLOORS: dict[str, dict[str, int]] = {
+    "probe": {
+        "errors": 0,
+        "guard": 0,
+        "compat": 1,
+        "wire": 2,
+        "threads": 3,
+        "detectors": 3,
+        "settings": 4,
+        "measure": 4,
+        "delivery": 5,
+        "attach": 5,
+        "forensics": 6,
+        "memory": 6,
+        "incidents": 7,
+        "step": 7,
+        "actions": 8,
+        "loop": 9,
+        "session": 10,
+        "self_check": 10,
+        "watching": 11,
+        "calls": 12,
+        "integrations": 12,
+    },
+    "dashboard": {
+        "errors": 0,
+        "ids": 0,
+        "packaged": 1,
+        "store": 2,
+        "ingest": 3,
+        "page": 4,
+        "live": 5,
+        "export": 5,
+        "runs": 5,
+        "serving": 6,
+        "commands": 7,
+        "arguments": 8,
+        "cli": 9,
+        "__main__": 10,
+    },
 }
-"""What the dashboard may use of the probe; `helper` for its lock alone, which says that a helper is alive,
-and `module_frames` and `magnitude_bins`, which are numpy alone, because a frame's module columns and
-histograms are unpacked by who packs them."""
+"""A package, or a module that lies flat, imports of its own top package only what stands on a lower floor."""
+FLAT_MODULES = {"errors", "guard", "session", "self_check", "watching"}
+MOST_PACKAGES = 16
+FROM_PROBE = {"wire", "errors", "detectors", "settings", "delivery", "__version__"}
+"""What the dashboard may use of the probe: `delivery` for the journals, the helper's lock and what may be
+asked of a trainer."""
 
 
 def sources(package: str) -> list[Path]:
@@ -70,11 +93,11 @@ def loaded_by(statement: str) -> set[str]:
     [
         "probe",
         "probe.wire",
-        "probe.journal",
-        "probe.places",
-        "probe.helper",
-        "probe.module_frames",
-        "probe.magnitude_bins",
+        "probe.delivery.journal.journal",
+        "probe.settings.places",
+        "probe.delivery.helper.helper",
+        "probe.wire.module_frames",
+        "probe.wire.magnitude_bins",
         "probe.self_check",
     ],
 )
@@ -105,9 +128,46 @@ def test_dashboard_module_never_imports_torch_and_little_of_the_probe(path: Path
             continue
         assert module.partition(".")[0] != "torch"
         if module == "probe":
-            assert name in FROM_PROBE | {"__version__"}
+            assert not name or name in FROM_PROBE
         elif module.startswith("probe."):
             assert module.split(".")[1] in FROM_PROBE
+
+
+@pytest.mark.parametrize("top", FLOORS)
+def test_imports_lead_to_lower_floors_only(top: str) -> None:
+    """Also those inside functions and under `if TYPE_CHECKING:`."""
+    floors = FLOORS[top]
+    upward = [
+        f"{module_name(path)} -> {found}"
+        for path in sources(top)
+        if module_name(path) != top  # its lazy attributes are no part of the design
+        for found in set(edges(path)) - {top}
+        if room(found) != room(module_name(path)) and floors[room(found)] >= floors[room(module_name(path))]
+    ]
+    assert upward == []
+
+
+def room(module: str) -> str:
+    """The package, or the flat module, of a module below `probe` or `dashboard`."""
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("top", FLOORS)
+def test_every_room_has_a_floor(top: str) -> None:
+    rooms = {room(name) for name in map(module_name, sources(top)) if "." in name}
+    assert rooms == set(FLOORS[top])
+
+
+def test_probe_has_few_packages_and_few_flat_modules() -> None:
+    assert {path.stem for path in (ROOT / "probe").glob("*.py")} - {"__init__"} == FLAT_MODULES
+    assert len(list((ROOT / "probe").glob("*/__init__.py"))) <= MOST_PACKAGES
+
+
+@pytest.mark.parametrize("path", sources("probe"), ids=module_name)
+def test_probe_base_name_stands_once(path: Path) -> None:
+    """A file is found by its name alone."""
+    same = [other for other in sources("probe") if other.name == path.name and path.stem != "__init__"]
+    assert same in ([], [path])
 
 
 @pytest.mark.parametrize("path", sources("probe") + sources("dashboard"), ids=module_name)

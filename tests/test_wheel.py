@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.kernels import compile
+from probe.measure.kernels import compile
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,8 +87,8 @@ def test_wheel_records_a_run_and_exports_it(installed: Path, tmp_path: Path) -> 
 
 MEASURE = """
 import torch
-from probe.kernels import binding
-from probe.statistics import tensor_statistics
+from probe.measure.kernels import binding
+from probe.measure.statistics.statistics import tensor_statistics
 print(binding.status().reason)
 print(tensor_statistics([torch.full((9,), 2.0), None]).total_norm)
 """
@@ -100,7 +100,7 @@ def test_wheel_built_with_a_compiler_carries_a_working_kernel(
     if compile.find_compiler() is None:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
     assert "py3-none-any" not in wheel.name
-    assert zipfile.ZipFile(wheel).namelist().count("probe/kernels/_kernel.so") == 1
+    assert zipfile.ZipFile(wheel).namelist().count("probe/measure/kernels/_kernel.so") == 1
     finished = run(installed, "-c", MEASURE, folder=tmp_path)
     assert finished.stderr == ""
     reason, norm = finished.stdout.splitlines()

@@ -17,14 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from probe.helper import host_folder, lock_owner, lock_path
-from probe.journal_reader import end_of_stream, list_writers
-from probe.places import default_spool, make_private_folder
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
+from probe.delivery.journal.journal_reader import end_of_stream, list_writers
+from probe.settings.places import default_spool, make_private_folder
 from probe.wire import StreamKey, StreamName
 
 from ..errors import DemoFailedError
 from ..packaged import packaged_file
-from ..server import Server, serve
+from ..serving.server import Server, serve
 from ..store.protocol import Store
 
 STORED_TIMEOUT_S: Final = 60.0

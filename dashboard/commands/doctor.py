@@ -23,12 +23,14 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from probe import __version__, findings, places
-from probe.findings import Finding, Library, check_library
+from probe import __version__
+from probe.settings import places
+from probe.wire import findings
+from probe.wire.findings import Finding, Library, check_library
 
-from .. import listening
-from ..credentials import load_credentials
 from ..errors import DashboardError
+from ..serving import listening
+from ..serving.credentials import load_credentials
 
 LIBRARIES: Final = (
     Library(name="dash", minimum="4.4.1", below=5),
@@ -81,7 +83,7 @@ def probe_findings(
     environment: Mapping[str, str] = os.environ, *, timeout_s: float = PROBE_CHECK_TIMEOUT_S
 ) -> list[Finding]:
     """Return what the probe's self-check finds in this interpreter; how it fails is a finding too."""
-    parent = Path(findings.__file__).resolve().parent.parent
+    parent = Path(findings.__file__).resolve().parents[2]
     command = [sys.executable, "-P", "-c", _PROBE_CHECK, str(parent)]
     try:
         finished = subprocess.run(

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from probe.event_json import event_json
-from probe.helper import lock_owner, lock_path
-from probe.journal_reader import list_segments, list_writers, run_folder_bytes
-from probe.rank_journals import events_of_ranks
+from probe.delivery.helper.helper import lock_owner, lock_path
+from probe.delivery.journal.journal_reader import list_segments, list_writers, run_folder_bytes
+from probe.delivery.journal.rank_journals import events_of_ranks
 from probe.wire import Event
+from probe.wire.event_json import event_json
 
+from ..page.views import event_facts as facts
 from ..runs import JournalEvents, RunFolder, read_events, resolve_runs
-from ..views import event_facts as facts
 
 _READ_AGAIN_BYTES: Final = 64 * 1024**2
 """Journals up to this size are compared even while a helper does so, which is up to a second behind."""

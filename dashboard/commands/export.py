@@ -14,8 +14,8 @@ from typing import Literal
 from ..errors import DashboardError, UnknownRunError
 from ..export.html import PageTheme, export_html
 from ..export.json import export_json
+from ..ingest.spool import SpoolIngest
 from ..runs import resolve_run
-from ..spool_ingest import SpoolIngest
 from ..store.duck import DuckStore
 
 Format = Literal["html", "json"]

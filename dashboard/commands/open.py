@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UnknownRunError
+from ..ingest.spool import SpoolIngest
 from ..runs import RunFolder, resolve_runs
-from ..server import serve
-from ..spool_ingest import SpoolIngest
+from ..serving.server import serve
 from ..store.duck import DuckStore
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import probe.places
+import probe
 
 from ..errors import DashboardError
 
@@ -21,7 +21,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import probe
 del sys.path[0]
-from probe.bundle.__main__ import main
+from probe.forensics.bundle.__main__ import main
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -43,7 +43,7 @@ def replay_bundle(bundle: Path, *, entry: str, as_json: bool) -> None:
         )
     # What the entry's module imports or does must not be recorded as a run.
     environment = {**os.environ, "NANSCOPE_OFF": "1"}
-    ours = str(Path(probe.places.__file__).parent.parent)
+    ours = str(Path(probe.__file__).parent.parent)
     options = ["--json"] if as_json else []
     sys.stdout.flush()
     # -P leaves the current folder out of the path; the command puts it there once it has its own imports.

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from probe.control_files import new_id, put_request, take_answer, withdraw
-from probe.control_messages import Ask, Resume, decode_answer, encode_ask
-from probe.journal_reader import list_writers
+from probe.delivery.control.control_files import new_id, put_request, take_answer, withdraw
+from probe.delivery.control.control_messages import Ask, Resume, decode_answer, encode_ask
+from probe.delivery.journal.journal_reader import list_writers
 
 from ..errors import DashboardError
 from ..runs import resolve_run

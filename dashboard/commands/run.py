@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import probe.places
+import probe
 
 _WITH_VALUE = frozenset({"--level", "--spool", "--connect"})
 LEVELS = ("off", "basic", "advanced", "extreme")
-_SITE = Path(probe.places.__file__).with_name("launch") / "site"
+_SITE = Path(probe.__file__).parent / "calls" / "launch" / "site"
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -10,9 +10,9 @@ from html import escape
 
 from probe.wire import Event, StackFrame
 
-from ..views import event_facts as facts
-from ..views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
-from ..views.source_lines import SourceLine, current_line, is_library, source_lines
+from ..page.views import event_facts as facts
+from ..page.views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
+from ..page.views.source_lines import SourceLine, current_line, is_library, source_lines
 
 
 def event_html(event: Event, *, started: float | None, stacks: bool = True) -> str:

@@ -14,12 +14,12 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 
-from ..views.chart_marks import mark_note, mark_part, mark_trace
-from ..views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
-from ..views.charts import series_figure
-from ..views.heatmap import heatmap_figure
-from ..views.theme import Theme
-from ..views.timeline import timeline_figure
+from ..page.views.chart_marks import mark_note, mark_part, mark_trace
+from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
+from ..page.views.charts import series_figure
+from ..page.views.heatmap import heatmap_figure
+from ..page.views.theme import Theme
+from ..page.views.timeline import timeline_figure
 from .snapshot import Snapshot
 
 _ROW_HEIGHT = 14

@@ -19,11 +19,11 @@ from plotly.offline import get_plotlyjs
 from probe.wire import SEVERITIES, RunStart
 
 from ..packaged import packaged_file
+from ..page.views import event_facts as facts
+from ..page.views.evidence import Fact
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
+from ..page.views.theme import ALL_STEPS
 from ..store.protocol import StepRange, Store
-from ..views import event_facts as facts
-from ..views.evidence import Fact
-from ..views.heatmap_statistics import DEFAULT_STATISTIC
-from ..views.theme import ALL_STEPS
 from .event_html import event_html
 from .figures import PageFigure, page_figures
 from .snapshot import Snapshot, take_snapshot

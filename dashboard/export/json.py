@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probe.event_json import event_json, jsonable
 from probe.wire import SCALARS
+from probe.wire.event_json import event_json, jsonable
 
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
+from ..page.views.theme import ALL_STEPS
 from ..store.protocol import StepRange, Store
-from ..views.heatmap_statistics import DEFAULT_STATISTIC
-from ..views.theme import ALL_STEPS
 from .snapshot import Snapshot, take_snapshot
 
 FORMAT = "nanscope-run"

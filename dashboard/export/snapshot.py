@@ -13,11 +13,11 @@ import pandas as pd
 from probe.wire import Event, Layout
 
 from ..errors import UnknownRunError
+from ..page.views.event_facts import event_order
+from ..page.views.heatmap import most_columns, widened
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
+from ..page.views.theme import ALL_STEPS
 from ..store.protocol import GapRange, Heatmap, RunSummary, StepRange, Store, StreamPosition
-from ..views.event_facts import event_order
-from ..views.heatmap import most_columns, widened
-from ..views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
-from ..views.theme import ALL_STEPS
 
 MAX_POINTS = 1000
 MAX_COLUMNS = 1000

@@ -12,21 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from probe.module_frames import MODULE_COLUMNS
+from probe.wire.module_frames import MODULE_COLUMNS
 
 from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .protocol import Heatmap, StepRange
 from .pyramid import MEASURED, Grid, choose_grid
-from .queries import (
-    Extent,
-    Index,
-    Picture,
-    Snapshot,
-    blank_picture,
-    combine,
-    read_picture,
-    tensor_extent,
-)
+from .queries import Extent, Index, Picture, Snapshot, blank_picture, combine, read_picture, tensor_extent
 
 ZERO_WHEN_ABSENT: Final = {
     "grad_nan_count": "grad_norm",

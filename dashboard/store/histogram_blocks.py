@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from probe.errors import WireError
-from probe.magnitude_bins import BINS
-from probe.module_frames import HISTOGRAMS, unpack_histogram, unpack_module_rows
 from probe.wire import Frame, Histogram
+from probe.wire.magnitude_bins import BINS
+from probe.wire.module_frames import HISTOGRAMS, unpack_histogram, unpack_module_rows
 
 from .catalog import HISTOGRAM, Catalog
 from .edge import HistogramRow

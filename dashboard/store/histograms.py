@@ -16,8 +16,8 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from probe.magnitude_bins import BINS
-from probe.module_frames import HISTOGRAMS
+from probe.wire.magnitude_bins import BINS
+from probe.wire.module_frames import HISTOGRAMS
 
 from .catalog import HISTOGRAM, Catalog
 from .edge import HistogramRow

@@ -140,7 +140,7 @@ def reduce_calls(
     """Reduce one value a call to (modules,) values and gaps: what adds up is added, of others the largest.
 
     Args:
-        name: Decides how, see `probe.module_frames.MODULE_COLUMNS`.
+        name: Decides how, see `probe.wire.module_frames.MODULE_COLUMNS`.
         values: (calls,); any value where there is none.
         gaps: (calls,) where there is none.
         calls: (calls,) the module of each.

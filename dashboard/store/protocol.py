@@ -88,12 +88,12 @@ class MagnitudeHistogram:
     """Elements counted by magnitude, of one tensor or of several together, at one step."""
 
     name: str
-    """`gradient`, `parameter` or `activation`, see `probe.module_frames.HISTOGRAMS`."""
+    """`gradient`, `parameter` or `activation`, see `probe.wire.module_frames.HISTOGRAMS`."""
     step: int
     tensors: int
     """How many parameters it counts; 1 for the output of a module."""
     counts: npt.NDArray[np.int64]
-    """(BINS,), see `probe.magnitude_bins`."""
+    """(BINS,), see `probe.wire.magnitude_bins`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from probe.rank_watch import KINDS, RankWatch
+from probe.detectors.ranks.rank_watch import KINDS, RankWatch
 from probe.wire import Event, Frame, HostSample, Layout, RunEnd
 
 from .catalog import Catalog, Incarnation

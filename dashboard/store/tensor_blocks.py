@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from probe.columns import unpack_column, unpack_missing
 from probe.errors import WireError
-from probe.module_frames import unpack_module_column, unpack_module_rows
 from probe.wire import Column, Frame
+from probe.wire.columns import unpack_column, unpack_missing
+from probe.wire.module_frames import unpack_module_column, unpack_module_rows
 
 from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .edge import TensorBlock, TensorRows

@@ -1,7 +1,7 @@
 """Accumulated gradient: the gradients are not cleared between two updates (a forgotten `zero_grad`).
 
 No norm proves it, so it is not guessed from norms: the probe says after every update whether the gradients
-had been cleared since the one before, which `.grad` itself tells (see `probe/gradient_clearing.py`).
+had been cleared since the one before, which `.grad` itself tells (see `probe/loop/gradient_clearing.py`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import DetectorThresholds, Floats
-from .history import TAIL, RowHistory
+from .baselines import TAIL, RowHistory
 
 TAIL_FACTOR: Final = 1.5
 """An explosion is this many times further above the median, in natural-log units, than the highest 5 % of

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Floats
-from .history import Baseline, RowHistory, RowRefresh, SeriesHistory
+from .baselines import Baseline, RowHistory, RowRefresh, SeriesHistory
 
 Flags = npt.NDArray[np.bool_]
 REFRESH_STEPS: Final = 4

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
+from .baselines import WINDOW, Strikes
 from .bursts import TAIL_FACTOR, BurstContext
 from .gradient_baseline import BatchPreview, GradientBaseline, exp_of, l2_norm, log_norm
 from .heights import LayerHeights
-from .history import WINDOW, Strikes
 from .layers import LayerIndex, and_more, in_words
 from .nonfinite import NEIGHBOURS, has_elements, has_nonfinite_gradient
 from .returns import Returns

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..wire import Severity
 from .base import Finding
-from .history import SeriesHistory, Strikes
+from .baselines import SeriesHistory, Strikes
 from .nonfinite import NEIGHBOURS
 from .sample import InputSample, Lasting, Sample
 from .sampled_thresholds import SampledThresholds

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from .base import DetectorThresholds, Finding, Observation, ObservationBatch
-from .history import Baseline, SeriesHistory, Strikes
+from .baselines import Baseline, SeriesHistory, Strikes
 from .nonfinite import NEIGHBOURS
 from .tails import Tail
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Floats
-from .history import WINDOW
+from .baselines import WINDOW
 
 
 class Returns:

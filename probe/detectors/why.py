@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..message_lines import EARLIER, MOVED
+from ..wire.message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words

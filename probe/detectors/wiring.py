@@ -1,6 +1,6 @@
 """Wiring: parameters that no gradient reaches, that no optimizer has, or whose gradients come to nothing.
 
-Numbers and names only; `probe/wiring_watch.py` tells of every step, and of how the modules were called.
+Numbers and names only; `probe/loop/wiring_watch.py` tells of every step, and of how the modules were called.
 """
 
 from __future__ import annotations

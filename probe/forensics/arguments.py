@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 from ..errors import ReplayError
 
 _ATOMS: Final = frozenset(

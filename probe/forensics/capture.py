@@ -18,16 +18,16 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 from ..errors import ReplayError
+from ..threads.call_sites import CallSites, rejoined
+from ..threads.stacks import RawFrame, raw_stack
 from .arguments import HeldArguments, find_outputs
-from .call_sites import CallSites, rejoined
-from .loss_graph import LossGraph, read_loss_graph
-from .loss_origin import LossFinding, examine_loss
+from .held_outputs import HeldOutput, held_values, hold_outputs
+from .loss.loss_graph import LossGraph, read_loss_graph
+from .loss.loss_origin import LossFinding, examine_loss
 from .module_state import StateCopy, StateWatch, numpy_state
-from .outputs import HeldOutput, held_values, hold_outputs
-from .stacks import RawFrame, raw_stack
-from .values import classify
+from .tensor_facts import classify
 
 _CALL_SITE_FRAMES: Final = 16
 _STACK_FRAMES: Final = 256

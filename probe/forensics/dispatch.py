@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .. import torch_private
+from ..compat import torch_private
 from ..errors import ReplayError
-from .values import is_checkable, zero_if_finite
+from .tensor_facts import is_checkable, zero_if_finite
 
 _COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 

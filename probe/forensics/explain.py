@@ -10,16 +10,16 @@ from typing import Final, Literal
 
 import torch
 
+from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
 from ..wire import Origin, StackFrame
 from .capture import RootCapture
-from .loss_gradients import BadGradient
-from .loss_origin import LossFinding, only_suspect
-from .loss_replay import LossFault
+from .loss.loss_gradients import BadGradient
+from .loss.loss_origin import LossFinding, only_suspect
+from .loss.loss_replay import LossFault
+from .op_recorder import OpNote
 from .origin import EITHER_KIND, Cause, Verdict, descendants, find_origin
 from .passes import Detail, StepReplay
-from .recorder import OpNote
-from .stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
-from .values import classify
+from .tensor_facts import classify
 
 _IN_LOSS: Final = "it went wrong between the outputs of the model and the loss"
 _BETWEEN: Final = "it went wrong outside of the model's calls: between two of them, or on the way to the loss"

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .values import is_checkable
+from .tensor_facts import is_checkable
 
 Fidelity: TypeAlias = Literal["exact", "confirmed", "could not reproduce", "declined"]
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 from ..errors import ReplayError
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
-from .loss_code import LossCode, find_loss_code
-from .loss_replay import LossFault, LossReplay
+from .held_outputs import OutputCheck, compare_outputs, held_values
+from .loss.loss_code import LossCode, find_loss_code
+from .loss.loss_replay import LossFault, LossReplay
 from .module_state import preserved, state_as_before
-from .modules import ModuleTracker
+from .op_recorder import DetailRecorder, OpNote
 from .origin import Cause, Record
-from .outputs import OutputCheck, compare_outputs, held_values
-from .recorder import DetailRecorder, OpNote
 from .rerun import ForwardRun, accumulate, gradients_of, run_backward, run_forward
+from .running_modules import ModuleTracker
 from .sources import StateKey, changed_state, look_at_state, name_sources
-from .values import classify, summarise
+from .tensor_facts import classify, summarise
 
 _OUTERMOST = frozenset(
     function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate)

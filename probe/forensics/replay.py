@@ -16,18 +16,18 @@ from typing import Final, NamedTuple
 
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 from ..errors import ReplayError
 from ..wire import Origin, StackFrame
 from .capture import RootCapture
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
-from .loss_code import LossCode
-from .modules import refuse_what_needs_all_ranks
+from .held_outputs import NOT_RESTORED
+from .loss.loss_code import LossCode
 from .origin import EITHER_KIND
-from .outputs import NOT_RESTORED
 from .passes import StepReplay
-from .values import classify
+from .running_modules import refuse_what_needs_all_ranks
+from .tensor_facts import classify
 
 DEFAULT_LIMIT_S: Final = 30.0
 _MAX_NAMES: Final = 10_000

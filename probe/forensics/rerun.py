@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_dynamo, torch_private
+from ..compat import torch_dynamo, torch_private
 from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import CallState, OutputGradients, RootCapture
 from .dispatch import GuardedMode
 from .module_state import set_numpy_state
-from .modules import ModuleTracker
+from .running_modules import ModuleTracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from .. import torch_private
+from ..compat import torch_private
 from .capture import RootCapture
+from .op_recorder import DetailRecorder
 from .origin import Source
-from .recorder import DetailRecorder
 
 StateKey: TypeAlias = tuple[int, str]
 """Identity of a module, and the name of a buffer or attribute of it."""

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .. import watching
+from ..attach.hooks import listen_to_steps
 from ..guard import Guard
-from ..hooks import listen_to_steps
 from ..session import Probe
 
 

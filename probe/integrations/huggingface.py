@@ -19,10 +19,10 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 from transformers import Trainer, TrainerCallback
 
-from ..config import ProbeConfig, is_switched_off
+from ..attach.layout import unwrap
 from ..guard import Guard
-from ..layout import unwrap
 from ..session import Probe
+from ..settings.config import ProbeConfig, is_switched_off
 from ..watching import watch
 
 _NOT_OF_THE_MODEL: Final = ("_runtime", "_per_second", "_time", "epoch")

@@ -19,12 +19,12 @@ from typing import Any, Final
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from .. import torch_ranks
-from ..config import ProbeConfig
+from ..attach.layout import unwrap
+from ..compat import torch_ranks
+from ..delivery.recorder.run_id import derive_run_id
 from ..guard import Guard
-from ..layout import unwrap
-from ..run_id import derive_run_id
 from ..session import Probe
+from ..settings.config import ProbeConfig
 from ..watching import watch
 
 # The same trainer comes under two names, whose classes know nothing of each other.

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from probe.forensics.capture import RootCapture, begin_capture
 from probe.forensics.replay import locate_origin
-from probe.forensics.stacks import capture_stack
+from probe.threads.stacks import capture_stack
 
 LIMIT = 1 << 30
 

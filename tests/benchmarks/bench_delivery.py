@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from delivery_processes import RUN, Site, wait_until
 
 from dashboard.store.duck import DuckStore
-from probe.columns import pack_column
-from probe.helper import start_helper
-from probe.journal import JournalWriter
-from probe.journal_reader import StreamFollower
-from probe.recorder import Recorder
+from probe.delivery.helper.helper import start_helper
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.journal_reader import StreamFollower
+from probe.delivery.recorder.recorder import Recorder
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode
+from probe.wire.columns import pack_column
 
 COLUMNS = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std", "parameter_norm")
 

@@ -27,7 +27,7 @@ def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int) -> None
     """Serve; send the address; then one step each 0.1 s, and an event whenever the parent asks for one."""
     import page_runs
 
-    from dashboard.server import Server
+    from dashboard.serving.server import Server
 
     environment = {"XDG_STATE_HOME": folder, "NANSCOPE_TOKEN": "token-for-bench"}
     started = time.perf_counter()

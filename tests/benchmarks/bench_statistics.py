@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from workloads import WORKLOADS, Workload
 
-from probe.kernels import binding
-from probe.statistics import plan_measurement, tensor_norms, tensor_statistics
-from probe.tensor_measures import difference_norms
+from probe.measure.kernels import binding
+from probe.measure.statistics.statistics import plan_measurement, tensor_norms, tensor_statistics
+from probe.measure.statistics.tensor_measures import difference_norms
 
 Measure = Callable[[], object]
 gradient_of = attrgetter("grad")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import wire
-from probe.journal_reader import list_runs, list_writers, read_stream
+from probe.delivery.journal.journal_reader import list_runs, list_writers, read_stream
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("detection_rival_runner.py")

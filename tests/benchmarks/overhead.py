@@ -44,8 +44,8 @@ from overhead_cuda import CudaCosts, measure_cuda
 from overhead_recorders import LEVELS, RECORDERS, NotAvailableError, ProbeRecording, open_recording
 from workloads import WORKLOADS, ComputeLoss, Workload
 
-from probe.columns import pack_block
 from probe.wire import Frame, encode
+from probe.wire.columns import pack_block
 
 Clip = Callable[[], object]
 WARM_UP_SHARE = 0.15

@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 
 import probe
 from probe import wire
-from probe.helper import host_folder, lock_owner, lock_path
-from probe.journal_reader import read_stream
-from probe.statistics import plan_measurement
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
+from probe.delivery.journal.journal_reader import read_stream
+from probe.measure.statistics.statistics import plan_measurement
 
 NO_DASHBOARD = "tcp://127.0.0.1:9"
 """Nobody listens there: the helper runs as it does in life, and the user's own dashboard sees nothing."""

@@ -6,9 +6,6 @@ import msgspec
 import numpy as np
 
 from dashboard.store.protocol import Store
-from probe.columns import pack_column
-from probe.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
-from probe.module_frames import pack_histogram, pack_module_columns
 from probe.wire import (
     Event,
     Evidence,
@@ -27,6 +24,9 @@ from probe.wire import (
     encode,
     event_id,
 )
+from probe.wire.columns import pack_column
+from probe.wire.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
+from probe.wire.module_frames import pack_histogram, pack_module_columns
 
 INCARNATION = 1_700_000_000_000_000_000
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from dashboard.page.views.theme import ALL_STEPS
 from dashboard.store.protocol import (
     GapRange,
     Heatmap,
@@ -17,10 +18,9 @@ from dashboard.store.protocol import (
     StepRange,
     StreamPosition,
 )
-from dashboard.views.theme import ALL_STEPS
-from probe.columns import unpack_column
-from probe.module_frames import HISTOGRAMS, unpack_histogram
 from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record
+from probe.wire.columns import unpack_column
+from probe.wire.module_frames import HISTOGRAMS, unpack_histogram
 
 
 @dataclass

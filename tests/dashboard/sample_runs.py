@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from sample_events import RUN, nan_event, spike_event
 
-from probe.columns import pack_column
-from probe.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter, write_run_json
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, Record, RunEnd, RunStart, encode
+from probe.wire.columns import pack_column
 
 LAYERS = ("embedding", "blocks.3", "head")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from probe.columns import pack_column
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunStart, StreamKey, encode
+from probe.wire.columns import pack_column
 
 RUN = "run-1"
 

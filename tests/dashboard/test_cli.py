@@ -13,7 +13,7 @@ from sample_events import nan_event, spike_event
 from sample_runs import write_run
 
 from dashboard.cli import main, unsupported_python
-from probe.event_json import event_json
+from probe.wire.event_json import event_json
 
 CONTRACT = set(
     "v id run rank incarnation model step micro_step time kind severity subject message evidence origin "

@@ -11,7 +11,7 @@ from sample_runs import write_run
 from dashboard.errors import DashboardError, NotASpoolError, UnknownRunError
 from dashboard.packaged import packaged_file
 from dashboard.runs import read_events, require_spool, resolve_run, resolve_runs
-from probe.places import ServeState, write_serve_state
+from probe.settings.places import ServeState, write_serve_state
 
 
 @pytest.fixture

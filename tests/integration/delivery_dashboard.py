@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from dashboard.collector import Collector
-from dashboard.spool_ingest import SpoolIngest
+from dashboard.ingest.collector import Collector
+from dashboard.ingest.spool import SpoolIngest
 from dashboard.store.duck import DuckStore
-from probe.places import ServeState, write_serve_state
+from probe.settings.places import ServeState, write_serve_state
 
 
 def main() -> None:

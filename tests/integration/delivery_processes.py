@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from probe.helper import host_folder, lock_owner, lock_path
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 
 HERE = Path(__file__).resolve().parent
 SECRET = "5e" * 16

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from probe.recorder import Recorder
+from probe.delivery.recorder.recorder import Recorder
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunStart, event_id
 
 STEP_S = float(os.environ.get("DELIVERY_STEP_S", "0.004"))

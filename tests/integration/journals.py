@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probe import wire
-from probe.journal_reader import read_stream
+from probe.delivery.journal.journal_reader import read_stream
 
 
 @dataclass(frozen=True)

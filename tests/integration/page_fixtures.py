@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dashboard.server import Server
+from dashboard.serving.server import Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

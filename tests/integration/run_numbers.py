@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from journals import Journal, read_journal
 
-from probe.columns import unpack_column
 from probe.wire import Frame
+from probe.wire.columns import unpack_column
 
 
 def runs_of(spool: Path) -> list[Journal]:

@@ -46,7 +46,7 @@ def bundle(tmp_path, spool) -> Path:
 
 def replay(bundle: Path) -> dict:
     return json.loads(
-        run(["probe.bundle", "bundle", "--entry", "train:build_model", "--json"], bundle.parent)
+        run(["probe.forensics.bundle", "bundle", "--entry", "train:build_model", "--json"], bundle.parent)
     )
 
 

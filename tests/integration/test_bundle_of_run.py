@@ -20,7 +20,7 @@ from dashboard.commands.open import _fill
 from dashboard.errors import NotASpoolError
 from dashboard.runs import resolve_runs
 from dashboard.store.duck import DuckStore
-from probe.bundle.__main__ import main
+from probe.forensics.bundle.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("scripts") / "failing_step.py"

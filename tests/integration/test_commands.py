@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "dashboard"))
 from sample_runs import write_run
 
 from dashboard.commands.demo import is_stored
-from dashboard.spool_ingest import SpoolIngest
+from dashboard.ingest.spool import SpoolIngest
 from dashboard.store.duck import DuckStore
 
 ADDRESS = re.compile(r"nanscope (http://127\.0\.0\.1:\d+/\?token=\S+)")

@@ -15,9 +15,9 @@ import torch
 from small_training import seeded_model, train
 
 import probe
-from dashboard.server import Server
-from probe.helper import host_folder, lock_owner, lock_path
-from probe.places import read_serve_state
+from dashboard.serving.server import Server
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
+from probe.settings.places import read_serve_state
 
 TOKEN = "token-for-tests"
 

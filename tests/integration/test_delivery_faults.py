@@ -13,12 +13,12 @@ import zmq
 from delivery import Journals, assert_delivered
 from delivery_processes import RUN, SECRET, Site, wait_until
 
-from dashboard.spool_ingest import ingest_spool
+from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
-from probe.helper import start_helper
-from probe.journal import JournalWriter
-from probe.journal_reader import list_segments
-from probe.places import ServeState, write_serve_state
+from probe.delivery.helper.helper import start_helper
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.journal_reader import list_segments
+from probe.settings.places import ServeState, write_serve_state
 from probe.wire import (
     VERSION,
     Challenge,

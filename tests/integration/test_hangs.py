@@ -132,7 +132,7 @@ def test_forked_process_of_multiprocessing_ends_in_an_orderly_way(
 
 
 def test_signal_for_the_stacks_is_given_back(spool: Path) -> None:
-    from probe.life_sign import LifeSignWriter, _free_signal
+    from probe.threads.life_sign import LifeSignWriter, _free_signal
 
     folder = spool / "run" / "0-1"
     folder.mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_signal_for_the_stacks_is_given_back(spool: Path) -> None:
 
 
 def test_signal_is_not_taken_where_that_is_not_wanted(spool: Path) -> None:
-    from probe.life_sign import LifeSignWriter, _free_signal
+    from probe.threads.life_sign import LifeSignWriter, _free_signal
 
     folder = spool / "run" / "0-1"
     folder.mkdir(parents=True)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from delivery_processes import RUN, Site, wait_until
 
-from probe.helper import lock_owner, start_helper
-from probe.journal_reader import read_stream
+from probe.delivery.helper.helper import lock_owner, start_helper
+from probe.delivery.journal.journal_reader import read_stream
 from probe.wire import HostSample, decode_record
 
 
@@ -145,7 +145,7 @@ FORKING_SCRIPT = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from probe.recorder import Recorder
+from probe.delivery.recorder.recorder import Recorder
 from probe.wire import RunStart
 start = RunStart(run="run", rank=0, incarnation=1, pid=os.getpid(), time=time.time())
 recorder = Recorder(Path(sys.argv[2]), start, connect=None)

@@ -12,7 +12,7 @@ import zmq
 from page_fixtures import Served
 from playwright.sync_api import Page, expect
 
-from probe.control_messages import (
+from probe.delivery.control.control_messages import (
     AddWatchpoint,
     Answer,
     RemoveWatchpoint,
@@ -22,7 +22,7 @@ from probe.control_messages import (
     decode_ask,
     encode_answer,
 )
-from probe.places import read_serve_state
+from probe.settings.places import read_serve_state
 from probe.wire import (
     VERSION,
     Answered,

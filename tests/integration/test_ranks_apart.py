@@ -15,8 +15,8 @@ from journals import Journal, read_journal
 from dashboard.commands.events import load_events
 from dashboard.runs import read_events
 from dashboard.store.duck import DuckStore
-from probe.columns import unpack_column
 from probe.wire import Event, event_id
+from probe.wire.columns import unpack_column
 
 SCRIPT = Path(__file__).with_name("scripts") / "ranks_apart.py"
 DAMAGED = 35

@@ -22,7 +22,7 @@ from replayed_step import batch, run_step
 
 from dashboard.cli import main as dashboard
 from dashboard.runs import resolve_runs
-from probe.bundle.__main__ import main
+from probe.forensics.bundle.__main__ import main
 from probe.wire import Origin
 
 MODELS = Path(bundle_models.__file__)

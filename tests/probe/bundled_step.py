@@ -9,11 +9,11 @@ from typing import Any
 from replayed_step import CapturedStep
 from torch import Tensor, nn
 
-from probe.black_box import PastBatch
-from probe.bundle.writer import BundleWriter
+from probe.delivery.recorder.recorder import Recorder
+from probe.forensics.bundle.black_box import PastBatch
+from probe.forensics.bundle.writer import BundleWriter
 from probe.forensics.capture import RootCapture
 from probe.forensics.replay import Replay
-from probe.recorder import Recorder
 from probe.wire import Event, Frame, Layout, RunStart, event_id
 
 RUN = "bundled"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.kernels import binding, compile
+from probe.measure.kernels import binding, compile
 
 
 @pytest.fixture(scope="module")

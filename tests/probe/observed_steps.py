@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probe.attach.observation.module_statistics import ModuleStatistics
+from probe.attach.observation.observer import ModuleObserver
 from probe.guard import Guard
-from probe.observation.module_statistics import ModuleStatistics
-from probe.observation.observer import ModuleObserver
 
 EVERYTHING = ("activations", "activation_gradients", "module_times", "module_memory", "histograms")
 PLAIN_CALL = nn.Module.__call__

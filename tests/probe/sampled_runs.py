@@ -11,11 +11,11 @@ import torch
 from observed_steps import Watched
 from torch import Tensor, nn
 
+from probe.attach.observation.module_statistics import ModuleStatistics
 from probe.detectors.base import Finding
 from probe.detectors.sample import InputSample, ModuleSample, Sample, SampleDetector
 from probe.detectors.sampled_bank import SampledDetectorBank
 from probe.detectors.sampled_thresholds import SampledThresholds
-from probe.observation.module_statistics import ModuleStatistics
 
 Forward = Callable[..., Any]
 LossOf = Callable[[int, Forward], Tensor]

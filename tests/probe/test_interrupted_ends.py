@@ -17,11 +17,11 @@ from torch import nn
 
 import probe
 from probe import session
-from probe.bell import Bell
+from probe.calls.launch.tracebacks import hide_own_frames_of_uncaught
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.recorder.bell import Bell
+from probe.delivery.recorder.recorder import Recorder
 from probe.guard import Guard
-from probe.journal import JournalWriter
-from probe.launch.tracebacks import hide_own_frames_of_uncaught
-from probe.recorder import Recorder
 from probe.session import running_session
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,7 +52,7 @@ _INTERRUPTED_AMID_ITS_END = """
 import signal, sys, threading, time
 import torch
 import probe
-from probe.journal import JournalWriter
+from probe.delivery.journal.journal import JournalWriter
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

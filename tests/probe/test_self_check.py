@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from probe import self_check
-from probe.findings import Finding
+from probe.wire.findings import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 

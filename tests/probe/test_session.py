@@ -212,7 +212,7 @@ _ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED = """
 import time
 import torch
 import probe
-from probe.recorder import Recorder
+from probe.delivery.recorder.recorder import Recorder
 
 write_frames, slow = Recorder._write_frames, []
 

@@ -21,8 +21,8 @@ from journals import Journal, read_journal
 from torch import Tensor, nn
 
 import probe
-from probe.columns import unpack_column
 from probe.wire import Frame, Layout
+from probe.wire.columns import unpack_column
 
 STATISTICS = ("norm", "max_abs", "mean", "std", "nan_count", "inf_count")
 _WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")

@@ -17,7 +17,7 @@ from run_numbers import scalars_of, steps_of
 from small_training import small_model, train
 
 import probe
-from probe.journal_reader import list_runs
+from probe.delivery.journal.journal_reader import list_runs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

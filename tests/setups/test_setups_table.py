@@ -8,7 +8,7 @@ PAGE = TESTS.parent / "docs" / "setups.md"
 
 
 def names_in(folder: str) -> set[str]:
-    sources = "\n".join(path.read_text() for path in (TESTS / folder).glob("test_*.py"))
+    sources = "\n".join(path.read_text() for path in (TESTS / folder).rglob("test_*.py"))
     return set(re.findall(r"^def test_(\w+)", sources, re.MULTILINE))
 
 

@@ -10,7 +10,7 @@ from small_training import batches, small_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probe.columns import unpack_column
+from probe.wire.columns import unpack_column
 
 
 @pytest.mark.parametrize("update", ["data.add_", "no_grad -=", "no_grad foreach"])

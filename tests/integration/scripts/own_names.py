@@ -10,7 +10,6 @@ for _ in range(2):
     optimizer.step()
 
 import dashboard.page  # noqa: E402
-
 import probe  # noqa: E402
 
 print(probe.VALUE, dashboard.page.VALUE, probe.__name__)

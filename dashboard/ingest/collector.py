@@ -1,0 +1,352 @@
+"""Receives what helpers ship and hands it to the store; acknowledges only what the store has committed.
+
+One thread owns the ROUTER socket and is the only one that ships into the store. Nothing that a peer sends can
+raise out of it: what is malformed is counted, answered with `Refused`, and shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import zmq
+
+from probe.errors import WireError
+from probe.wire import (
+    MAX_MESSAGE_BYTES,
+    VERSION,
+    Ack,
+    Answered,
+    Batch,
+    Challenge,
+    Hello,
+    Message,
+    Position,
+    Proof,
+    Refused,
+    Skip,
+    StreamKey,
+    decode_message,
+    encode,
+    handshake_proof,
+)
+
+from ..errors import AddressInUseError, DashboardError
+from ..store.protocol import Store
+from .control_desk import ControlDesk
+
+COMMIT_S: Final = 0.5
+COMMIT_BYTES: Final = 8 * 1024**2
+"""A transaction is made twice a second, or sooner when this much waits."""
+_DRAIN_MESSAGES: Final = 256
+"""Messages taken before the store and the page have their turn."""
+MAX_PEERS: Final = 1024
+_SILENT_S: Final = 60.0
+"""A peer that says nothing for this long is forgotten; a helper speaks every second."""
+_POLL_MS: Final = 50
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorStatus:
+    """What the page and `doctor` show of the collector."""
+
+    endpoint: str = ""
+    helpers: int = 0
+    """Helpers that have proved the secret and have not been silent for a minute."""
+    refused_handshakes: int = 0
+    malformed_messages: int = 0
+    batches: int = 0
+    last_message_time: float | None = None
+    """UNIX seconds."""
+    store_problem: str | None = None
+    """Why the last commit failed; None while all is well."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of one identity."""
+
+    nonce: bytes
+    """Ours, which the peer's proof must cover."""
+    peer_nonce: bytes
+    proved: bool = False
+    heard: float = 0.0
+    owed: set[StreamKey] = field(default_factory=set)
+    """Streams to acknowledge after the next commit."""
+    takes_control: bool = False
+    """Whether it understands requests to the trainers."""
+    runs: set[str] = field(default_factory=set)
+    """Runs whose streams it has named."""
+
+
+class Collector:
+    """The dashboard's end of the wire.
+
+    Args:
+        store: takes the records; only what it has committed is acknowledged.
+        endpoint: ZeroMQ address to bind; port 0 takes a free one.
+        secret: what helpers must prove to know, and are given proof of.
+        on_change: called on the collector's thread after new records were queued; must not raise.
+
+    Attributes:
+        desk: requests to the trainers, which are sent to the helpers of their run.
+    """
+
+    def __init__(self, store: Store, *, endpoint: str, secret: bytes, on_change: Callable[[], None]) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._secret = secret
+        self._on_change = on_change
+        self.desk = ControlDesk()
+        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
+        self._status = CollectorStatus()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._queued_bytes = 0
+        self._next_commit = 0.0
+
+    @property
+    def status(self) -> CollectorStatus:
+        """A snapshot; may be read on any thread."""
+        return self._status
+
+    def start(self) -> str:
+        """Bind and start the thread; return the endpoint with its real port.
+
+        Raises:
+            AddressInUseError: another process listens there.
+            DashboardError: the endpoint is no address that can be bound, or other machines could reach it.
+        """
+        _require_loopback(self._endpoint)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        router = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        router.setsockopt(zmq.RCVHWM, 64)
+        router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
+        router.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+        try:
+            router.bind(self._endpoint)
+        except zmq.ZMQError as error:
+            router.close()
+            context.term()
+            if error.errno == zmq.EADDRINUSE:
+                raise AddressInUseError(
+                    f"{self._endpoint} is in use: is a dashboard running already? "
+                    "Stop it, or choose another address with --ingest"
+                ) from error
+            raise DashboardError(
+                f"cannot listen on {self._endpoint}: {error.strerror}; "
+                "--ingest takes an address like tcp://127.0.0.1:8051"
+            ) from error
+        endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._status = replace(self._status, endpoint=endpoint)
+        self._thread = threading.Thread(
+            target=self._run, args=(context, router), name="nanscope-collector", daemon=True
+        )
+        self._thread.start()
+        return endpoint
+
+    def stop(self) -> None:
+        """Commit and acknowledge what has arrived, then close. Idempotent; waits 10 s at most."""
+        self._stopping.set()
+        self.desk.close()
+        if self._thread is not None:
+            self._thread.join(10.0)
+
+    def _run(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes]) -> None:
+        try:
+            while not self._stopping.is_set():
+                router.poll(_POLL_MS)
+                if self._drain(router):
+                    self._on_change()
+                self._send_requests(router)
+                self._commit_if_due(router)
+            self._commit(router)
+        finally:
+            router.close(linger=200)
+            context.term()
+
+    def _send_requests(self, router: zmq.Socket[bytes]) -> None:
+        """Send what is asked of trainers to the helpers that ship their run."""
+        for control in self.desk.take_outbox():
+            helpers = [
+                identity
+                for identity, peer in self._peers.items()
+                if peer.proved and peer.takes_control and control.run in peer.runs
+            ]
+            for identity in helpers:
+                self._send(router, identity, control)
+            self.desk.note_sent(control.id, sum(identity in self._peers for identity in helpers))
+
+    def _drain(self, router: zmq.Socket[bytes]) -> bool:
+        """Take what has arrived; whether the store was given something."""
+        changed = False
+        for _ in range(_DRAIN_MESSAGES):
+            try:
+                parts = router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            changed |= self._take(router, parts)
+        return changed
+
+    def _take(self, router: zmq.Socket[bytes], parts: list[bytes]) -> bool:
+        identity = parts[0]
+        self._status = replace(self._status, last_message_time=time.time())
+        try:
+            if len(parts) != 2:
+                raise WireError(f"{len(parts) - 1} parts; every message has one")
+            message = decode_message(parts[1])
+        except WireError as error:
+            self._status = replace(self._status, malformed_messages=self._status.malformed_messages + 1)
+            self._refuse(router, identity, f"malformed message: {error}")
+            return False
+        peer = self._peers.get(identity)
+        if isinstance(message, Hello):
+            self._greet(router, identity, message)
+        elif peer is None:
+            self._refuse(router, identity, "say hello first")
+        elif isinstance(message, Proof):
+            self._check(router, identity, peer, message)
+        elif not peer.proved:
+            self._refuse_handshake(router, identity, "prove the secret first")
+        else:
+            return self._accept(router, identity, peer, message)
+        return False
+
+    def _accept(self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Message) -> bool:
+        """Take a proved peer's message; whether the store was given something."""
+        peer.heard = time.monotonic()
+        self._peers.move_to_end(identity)
+        if isinstance(message, Answered):
+            self.desk.note_answered(message)
+            return False
+        if not isinstance(message, Position | Batch | Skip):
+            self._refuse(router, identity, f"a helper does not send {type(message).__name__}")
+            return False
+        peer.owed.add(message.key)
+        peer.runs.add(message.key.run)
+        try:
+            if isinstance(message, Batch):
+                self._store.append(message.key, message.first_seq, message.records)
+                self._queued_bytes += sum(map(len, message.records))
+                self._status = replace(self._status, batches=self._status.batches + 1)
+            elif isinstance(message, Skip):
+                self._store.skip(message.key, message.first_seq, message.end_seq, message.reason)
+            else:
+                self._next_commit = 0.0  # a helper waits for this answer
+                return False
+        except DashboardError as error:
+            self._note_store_problem(error)
+            return False
+        return True
+
+    def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello) -> None:
+        if hello.version != VERSION:
+            self._refuse_handshake(
+                router, identity, f"protocol version {hello.version}; this dashboard speaks {VERSION}"
+            )
+            return
+        nonce = os.urandom(32)
+        self._make_room()
+        self._peers[identity] = _Peer(
+            nonce, hello.nonce, heard=time.monotonic(), takes_control=hello.takes_control
+        )
+        self._peers.move_to_end(identity)
+        proof = handshake_proof(self._secret, "collector", nonce, hello.nonce)
+        self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof))
+
+    def _check(self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Proof) -> None:
+        expected = handshake_proof(self._secret, "helper", peer.peer_nonce, peer.nonce)
+        if not hmac.compare_digest(expected, message.proof):
+            del self._peers[identity]
+            self._refuse_handshake(router, identity, "wrong ingest secret")
+            return
+        peer.proved, peer.heard = True, time.monotonic()
+        self._count_helpers()
+
+    def _make_room(self) -> None:
+        """Forget the longest silent peer, strangers first, when there are too many."""
+        if len(self._peers) >= MAX_PEERS:
+            stranger = next((key for key, peer in self._peers.items() if not peer.proved), None)
+            self._peers.pop(stranger if stranger is not None else next(iter(self._peers)))
+
+    def _commit_if_due(self, router: zmq.Socket[bytes]) -> None:
+        now = time.monotonic()
+        if now < self._next_commit and self._queued_bytes < COMMIT_BYTES:
+            return
+        self._next_commit = now + COMMIT_S
+        self._count_helpers()
+        self._commit(router)
+
+    def _commit(self, router: zmq.Socket[bytes]) -> None:
+        """Make what is queued durable, then tell every peer how far its streams are."""
+        if not any(peer.owed for peer in self._peers.values()):
+            return
+        try:
+            self._store.commit()
+            self._queued_bytes = 0
+            if self._status.store_problem is not None:
+                self._status = replace(self._status, store_problem=None)
+            for identity, peer in list(self._peers.items()):
+                for key in peer.owed:
+                    next_seq = self._store.position(key).next_seq
+                    self._send(router, identity, Ack(key=key, next_seq=next_seq))
+                peer.owed.clear()
+        except DashboardError as error:
+            self._note_store_problem(error)
+
+    def _note_store_problem(self, error: DashboardError) -> None:
+        if self._status.store_problem is None:
+            _log.error("the store does not take data; helpers keep it and try again: %s", error)
+        self._queued_bytes = 0
+        self._status = replace(self._status, store_problem=str(error))
+
+    def _count_helpers(self) -> None:
+        """Forget peers that went silent; count those that are left."""
+        oldest = time.monotonic() - _SILENT_S
+        for identity in [key for key, peer in self._peers.items() if peer.heard < oldest]:
+            del self._peers[identity]
+        helpers = sum(peer.proved for peer in self._peers.values())
+        if helpers != self._status.helpers:
+            self._status = replace(self._status, helpers=helpers)
+
+    def _refuse_handshake(self, router: zmq.Socket[bytes], identity: bytes, reason: str) -> None:
+        self._status = replace(self._status, refused_handshakes=self._status.refused_handshakes + 1)
+        self._refuse(router, identity, reason)
+
+    def _refuse(self, router: zmq.Socket[bytes], identity: bytes, reason: str) -> None:
+        self._send(router, identity, Refused(reason=reason[:1000]))
+
+    def _send(self, router: zmq.Socket[bytes], identity: bytes, message: Message) -> None:
+        """Send, or forget a peer that has gone or does not read."""
+        try:
+            router.send_multipart([identity, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._peers.pop(identity, None)
+
+
+def _require_loopback(endpoint: str) -> None:
+    """Fail closed: the handshake proves who speaks, but what follows is neither encrypted nor signed."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return
+    if endpoint.startswith("tcp://") and host:
+        raise DashboardError(
+            f"--ingest {endpoint} can be reached from other machines, which this version does not protect; "
+            "use a loopback address such as tcp://127.0.0.1:8051, and an SSH tunnel from elsewhere"
+        )

@@ -1,0 +1,168 @@
+"""Reads journals that nobody ships straight into the store: finished runs, and runs that never had a helper.
+
+Called by `serve` at its start and every few seconds, on a thread of its own, and by `dashboard open`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from probe.delivery.helper.helper import lock_owner, lock_path
+from probe.delivery.journal.journal_reader import Chunk, Skipped, StreamFollower, list_runs, list_writers
+from probe.delivery.journal.rank_journals import generations
+from probe.wire import BATCH_BYTES, StreamKey, StreamName
+
+from ..store.protocol import Store
+
+COMMIT_BYTES: Final = 8 * 1024**2
+_STREAMS: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
+PIECE_BYTES: Final = 64 * 1024
+"""Read of a rank's metrics before the next one has its turn: ranks are compared as they arrive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReport:
+    """What one pass over a spool did."""
+
+    runs: int
+    """Runs that were looked at."""
+    shipped_by_helpers: int
+    """Runs left alone because a helper ships them."""
+    records: int
+    """Records given to the store in this pass."""
+    missing: int
+    """Records that the journals no longer hold or that are damaged; the store counts them as gaps."""
+    problems: tuple[str, ...]
+    """One sentence per hole or damaged place met in any pass so far; the first 100."""
+
+
+class SpoolIngest:
+    """Brings a store up to date with a spool, as often as it is asked; remembers how far it read.
+
+    Args:
+        store: where the records go; repeated ones are ignored there.
+        spool: root folder of all runs.
+    """
+
+    def __init__(self, store: Store, spool: Path) -> None:
+        self._store = store
+        self._spool = spool
+        self._followers: dict[StreamKey, StreamFollower] = {}
+        self._queued_bytes = 0
+        self._records = 0
+        self._missing = 0
+        self._problems: list[str] = []
+
+    def run(self, *, progress: Callable[[str], None] | None = None) -> IngestReport:
+        """Read everything new of every run that no helper ships; commit it.
+
+        Args:
+            progress: called with a run's id before it is read.
+
+        Raises:
+            JournalError: the spool is no spool.
+            DashboardError: the store does not take data; a later pass begins where this one ended.
+        """
+        self._records, self._missing = 0, 0
+        shipped = 0
+        folders = list_runs(self._spool)
+        for folder in folders:
+            if _has_helper(folder):
+                shipped += 1
+                continue
+            if progress is not None:
+                progress(folder.name)
+            self._read_run(folder)
+        self._commit()
+        return self._report(runs=len(folders), shipped_by_helpers=shipped)
+
+    def run_one(self, folder: Path) -> IngestReport:
+        """Read everything new of one run, even if a helper ships it to another store; commit it.
+
+        Raises:
+            DashboardError: the store does not take data.
+        """
+        self._records, self._missing = 0, 0
+        self._read_run(folder)
+        self._commit()
+        return self._report(runs=1, shipped_by_helpers=0)
+
+    def _report(self, *, runs: int, shipped_by_helpers: int) -> IngestReport:
+        return IngestReport(
+            runs=runs,
+            shipped_by_helpers=shipped_by_helpers,
+            records=self._records,
+            missing=self._missing,
+            problems=tuple(self._problems[:100]),
+        )
+
+    def _read_run(self, folder: Path) -> None:
+        writers = list_writers(folder)
+        of_ranks = generations(writers)
+        for together in of_ranks:
+            for writer in together:
+                self._read(folder.name, writer, "events")
+            reading = {writer: self._pieces(folder.name, writer, "metrics") for writer in together}
+            while reading:
+                ended = [writer for writer, pieces in reading.items() if next(pieces, None) is None]
+                for writer in ended:
+                    del reading[writer]
+        for writer in set(writers).difference(*of_ranks):
+            for stream in _STREAMS:
+                self._read(folder.name, writer, stream)
+
+    def _read(self, run: str, folder: Path, stream: StreamName) -> None:
+        for _ in self._pieces(run, folder, stream):
+            pass
+
+    def _pieces(self, run: str, folder: Path, stream: StreamName) -> Iterator[int]:
+        """Read a stream to its end; yields after each piece."""
+        key = StreamKey(run=run, writer=folder.name, stream=stream)
+        follower = self._followers.get(key)
+        if follower is None:
+            start = self._store.position(key).next_seq
+            follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start)
+        stalled = False
+        while (found := follower.poll(PIECE_BYTES if stream == "metrics" else BATCH_BYTES)) is not None:
+            if stream == "metrics":
+                # Frames mean nothing before their layout, which was written before them.
+                self._read(run, folder, "events")
+            expected = self._give(key, found)
+            if expected != follower.next_seq:
+                follower.seek(expected)  # a helper has shipped some of it, or the store's queue is full
+            if self._queued_bytes >= COMMIT_BYTES or expected <= found.first_seq:
+                self._commit()
+            if stalled and expected <= found.first_seq:
+                return
+            stalled = expected <= found.first_seq
+            yield follower.next_seq
+
+    def _give(self, key: StreamKey, found: Chunk | Skipped) -> int:
+        """Hand one piece to the store; return the number that it expects next."""
+        if isinstance(found, Chunk):
+            expected = self._store.append(key, found.first_seq, found.records)
+            if expected > found.first_seq:
+                self._records += min(expected - found.first_seq, len(found.records))
+                self._queued_bytes += sum(map(len, found.records))
+            return expected
+        expected = self._store.skip(key, found.first_seq, found.end_seq, found.reason)
+        if expected > found.first_seq:
+            self._missing += found.end_seq - found.first_seq
+            self._problems.append(found.reason)
+        return expected
+
+    def _commit(self) -> None:
+        self._store.commit()
+        self._queued_bytes = 0
+
+
+def ingest_spool(store: Store, spool: Path, *, progress: Callable[[str], None] | None = None) -> IngestReport:
+    """Read a spool into the store once; see `SpoolIngest.run`, which repeats at less cost."""
+    return SpoolIngest(store, spool).run(progress=progress)
+
+
+def _has_helper(run_folder: Path) -> bool:
+    return any(lock_owner(lock_path(folder)) is not None for folder in run_folder.glob("host-*"))

@@ -1,0 +1,196 @@
+"""Live hub: tells every open page what is new, over one binary WebSocket each.
+
+Only the newest picture is ever sent, the client acknowledges before the next one, and a hidden tab gets
+nothing. `Hub.notify` comes from the collector's thread; everything else runs on the server's event loop,
+except reading the store, which happens on the hub's own reader threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ..store.protocol import Store
+from .message import ClientView
+from .view import Subscription
+
+_log = logging.getLogger(__name__)
+
+DATA_INTERVAL_S: Final = 1.0
+"""Lines and heatmap at most this often."""
+STATUS_INTERVAL_S: Final = 0.2
+"""State, tiles and events at most this often."""
+HEARTBEAT_S: Final = 2.0
+"""With nothing new, the page still hears from us this often, so that it can tell silence from a lost link."""
+MAX_CLIENT_MESSAGE: Final = 64 * 1024
+READER_THREADS: Final = 2
+
+
+class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="m"):
+    """The client has drawn the last message."""
+
+
+class Visible(msgspec.Struct, frozen=True, kw_only=True, tag="visible", tag_field="m"):
+    """The tab was shown or hidden."""
+
+    visible: bool
+
+
+_decoder = msgspec.json.Decoder(Subscription | Acknowledge | Visible)
+
+
+class Hub:
+    """All connected pages. `notify` is thread-safe, `serve` runs once per connection on the event loop."""
+
+    def __init__(self, store: Store, *, notices: Callable[[], list[str]] = list) -> None:
+        """Make a hub without clients.
+
+        Args:
+            store: What pages look at.
+            notices: What they must be told besides, asked for with every message on a reader thread.
+        """
+        self._store = store
+        self._notices = notices
+        self._clients: set[_Client] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="nanscope-live")
+
+    @property
+    def client_count(self) -> int:
+        """Pages connected now."""
+        return len(self._clients)
+
+    def notify(self) -> None:
+        """Say that the store has something new; any thread, never blocks."""
+        loop = self._loop
+        if loop is not None:
+            # The loop may close between the check and the call: then nobody is left to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._wake_all)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve one page until it goes away."""
+        self._loop = asyncio.get_running_loop()
+        await websocket.accept()
+        client = _Client(websocket, ClientView(self._store, notices=self._notices), self._readers)
+        self._clients.add(client)
+        try:
+            await client.run()
+        finally:
+            self._clients.discard(client)
+
+    def close(self) -> None:
+        """Stop the reader threads. Idempotent; after the server has stopped."""
+        self._readers.shutdown(wait=True)
+
+    def _wake_all(self) -> None:
+        for client in self._clients:
+            client.wake(is_news=True)
+
+
+class _Client:
+    """One connection: a task that reads what the page says and a loop that sends what is due."""
+
+    def __init__(self, websocket: WebSocket, view: ClientView, readers: ThreadPoolExecutor) -> None:
+        self._websocket = websocket
+        self._view = view
+        self._readers = readers
+        self._wake = asyncio.Event()
+        self._wish: Subscription | None = None
+        self._is_visible = True
+        self._awaits_ack = False
+        self._has_news = True
+        self._data_is_due = True
+        self._status_at = 0.0
+        self._data_at = 0.0
+
+    def wake(self, *, is_news: bool = False) -> None:
+        """Look again at what is due; event loop only."""
+        self._has_news = self._has_news or is_news
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until the page leaves; a page that breaks the protocol is disconnected."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            while not listener.done():
+                await self._send_due()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._pause())
+                self._wake.clear()
+        except (WebSocketDisconnect, RuntimeError) as error:
+            # Starlette raises RuntimeError for a send after the close that the listener has yet to see.
+            _log.debug("page left while being written to: %s", error)
+        finally:
+            listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listener
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                text = await self._websocket.receive_text()
+                if len(text) > MAX_CLIENT_MESSAGE:
+                    raise msgspec.ValidationError("message too long")
+                self._hear(_decoder.decode(text))
+        except WebSocketDisconnect:
+            pass
+        except (msgspec.MsgspecError, KeyError) as error:
+            _log.warning("page sent what is no message of ours: %s", error)
+            with contextlib.suppress(RuntimeError):
+                await self._websocket.close(code=1008)
+        finally:
+            self._wake.set()
+
+    def _hear(self, message: Subscription | Acknowledge | Visible) -> None:
+        if isinstance(message, Subscription):
+            self._wish = message
+            self._data_is_due = True
+            self._data_at = 0.0
+            self._status_at = 0.0
+        elif isinstance(message, Acknowledge):
+            self._awaits_ack = False
+        else:
+            self._is_visible = message.visible
+            self._has_news = True
+        self._wake.set()
+
+    def _pause(self) -> float:
+        """Seconds until the next thing is due by the clock, at most the heartbeat."""
+        if self._awaits_ack or not self._is_visible or self._wish is None:
+            return HEARTBEAT_S
+        now = time.monotonic()
+        waits = [self._status_at + HEARTBEAT_S - now]
+        if self._has_news:
+            waits.append(self._status_at + STATUS_INTERVAL_S - now)
+        if self._data_is_due:
+            waits.append(max(self._data_at + DATA_INTERVAL_S, self._status_at + STATUS_INTERVAL_S) - now)
+        return max(0.0, min(waits))
+
+    async def _send_due(self) -> None:
+        wish = self._wish
+        if wish is None or self._pause() > 0:
+            return
+        now = time.monotonic()
+        if self._has_news and not wish.paused:
+            self._data_is_due = True
+        with_data = self._data_is_due and now >= self._data_at + DATA_INTERVAL_S
+        self._has_news = False
+        self._status_at = now
+        if with_data:
+            self._data_is_due = False
+            self._data_at = now
+        loop = asyncio.get_running_loop()
+        message = await loop.run_in_executor(
+            self._readers, lambda: self._view.message(wish, with_data=with_data)
+        )
+        self._awaits_ack = True
+        await self._websocket.send_bytes(message)

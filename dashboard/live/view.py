@@ -1,0 +1,259 @@
+"""What one client sees of a store: the subscription, and the header fields and arrays that answer it.
+
+Reads the store; called by the live hub on its reader threads, never on the event loop. Everything here
+costs the pixels asked for, not the steps stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from probe.wire import Event
+
+from ..page.event_feed import event_state
+from ..page.views.heatmap import INF, LOG10_BELOW_ONE, NAN, most_columns, widened
+from ..page.views.heatmap import pooling_note as heatmap_note
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, statistic_of
+from ..page.views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
+from ..store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
+from .codec import DeltaEncoder, shift
+
+SLOW_STEPS: Final = 2000
+"""How far back the newest reading of memory is looked for."""
+CODE_NAN: Final = 1
+CODE_INF: Final = 2
+CODE_ZERO: Final = 4
+CODE_FIRST: Final = 5
+LOG10_LOW: Final = -46.0
+LOG10_HIGH: Final = 39.0
+"""Heatmap cells travel as u2: 0 not measured, bit 0 NaN and bit 1 Inf up to 3, 4 zero, then log10 in equal
+steps from `LOG10_LOW` to `LOG10_HIGH` (0.0013 decades: three significant digits)."""
+_CODES: Final = 65535 - CODE_FIRST
+
+RunText = Annotated[str, msgspec.Meta(max_length=64)]
+Pixels = Annotated[int, msgspec.Meta(ge=16, le=2000)]
+StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe", tag_field="m"):
+    """What a client wants to see; a new one replaces the last."""
+
+    id: StepNumber
+    run: RunText | None = None
+    """None: the newest live run, else the newest."""
+    rank: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    first: StepNumber | None = None
+    end: StepNumber | None = None
+    window: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    """Live: only the newest so many steps, when `first` and `end` are open."""
+    points: Pixels = 600
+    columns: Pixels = 600
+    unfolded: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=4096)]], msgspec.Meta(max_length=256)
+    ] = []
+    statistic: Annotated[str, msgspec.Meta(max_length=64)] = DEFAULT_STATISTIC
+    """What the heatmap shows; the default for one that there is not."""
+    logged: bool = False
+    """The charts of what the user logs too."""
+    paused: bool = False
+
+
+def choose_run(runs: list[RunSummary], wanted: str | None) -> RunSummary | None:
+    """Return the wanted run; without a wish the newest running one, else the newest."""
+    if wanted is not None:
+        return next((run for run in runs if run.run == wanted), None)
+    running = [run for run in runs if any(rank.state == "running" for rank in run.ranks)]
+    return next(iter(running or runs), None)
+
+
+def choose_rank(run: RunSummary, wanted: int) -> RankSummary | None:
+    """Return the wanted rank, else the first."""
+    return next((rank for rank in run.ranks if rank.rank == wanted), run.ranks[0] if run.ranks else None)
+
+
+def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
+    """Return the run selector's lines; nothing in them changes from step to step."""
+    return [
+        {
+            "run": run.run,
+            "name": run.name or run.run,
+            "started": run.started,
+            "ranks": [{"rank": rank.rank, "state": rank.state} for rank in run.ranks],
+        }
+        for run in runs
+    ]
+
+
+def step_range(subscription: Subscription, rank: RankSummary) -> StepRange:
+    """Return the steps in view. A live window moves in jumps of a 32nd, so that pooled columns stay put."""
+    if subscription.first is not None or subscription.end is not None or subscription.window is None:
+        return StepRange(first=subscription.first, end=subscription.end)
+    if rank.last_step is None:
+        return StepRange()
+    jump = max(1, subscription.window // 32)
+    first = max(0, rank.last_step + 1 - subscription.window)
+    return StepRange(first=-(-first // jump) * jump)
+
+
+def slow_scalars(store: Store, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
+    """Return the newest of what is read about once a second; there is no need to ask more often."""
+    first = None if rank.last_step is None else max(0, rank.last_step - SLOW_STEPS)
+    return store.scalars(run.run, rank.rank, list(SLOW_NAMES), StepRange(first=first), 50)
+
+
+def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFrame) -> dict[str, Any]:
+    """Return what the header of every message says: state, newest step, tiles.
+
+    Args:
+        store: Where the newest scalars are read.
+        run: The run in view.
+        rank: Its rank in view.
+        slow: From `slow_scalars`.
+    """
+    last = rank.last_step
+    first = None if last is None else max(0, last + 1 - RECENT_STEPS)
+    recent = store.scalars(run.run, rank.rank, list(RECENT_NAMES), StepRange(first=first), RECENT_STEPS)
+    step_times = recent.loc[recent["name"] == "step_time_s", "mean"].to_numpy(dtype=np.float64)
+    finite = step_times[np.isfinite(step_times)]
+    return {
+        "run": run.run,
+        "name": run.name or run.run,
+        "rank": rank.rank,
+        "state": rank.state,
+        "newestStep": last,
+        "newestTime": rank.last_time,
+        "stepSeconds": float(finite.mean()) if finite.size else None,
+        "lost": rank.lost_before_write,
+        "tiles": [asdict(tile) for tile in tile_texts(recent, slow, last_step=last)],
+    }
+
+
+def headline(events: list[Event]) -> dict[str, Any] | None:
+    """Return the event that the window's title names: the newest critical one; None without any."""
+    critical = [event for event in events if event.severity == "critical"]
+    if not critical:
+        return None
+    newest = max(critical, key=lambda event: (event.step, event.time))
+    short = {"nonfinite": "NaN/Inf", "exception": "Exception"}
+    label = short.get(newest.kind.split("_")[0], newest.kind.replace("_", " "))
+    if "NaN" in newest.message and newest.kind.startswith("nonfinite"):
+        label = "NaN"
+    where = newest.origin.module if newest.origin is not None and newest.origin.module else newest.subject
+    place = f" in {where}" if where else ""
+    return {"id": newest.id, "text": f"{label} at step {newest.step:,}{place}", "message": newest.message}
+
+
+def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[str, Any]:
+    """Return the level that the rank is at, and since which step; None since its start.
+
+    Only the newest incarnation counts: a restart begins at the level of its own start.
+    """
+    changes = [
+        event
+        for event in events
+        if event.kind == "level_changed" and (event.rank, event.incarnation) == (rank.rank, rank.incarnation)
+    ]
+    if not changes:
+        return {"name": run.start.level, "since": None}
+    newest = max(changes, key=lambda event: (event.time, event.step))
+    return {"name": newest.subject, "since": newest.step}
+
+
+def events_mark(events: list[Event]) -> int:
+    """Return a number that changes whenever any event of the run does (within this process)."""
+    return hash(tuple(event_state(event) for event in events)) & (2**52 - 1)
+
+
+def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:
+    """Return the grey bands; an open end is null."""
+    return [
+        {"first": gap.first_step, "last": gap.last_step, "count": gap.count, "reason": gap.reason}
+        for gap in store.gaps(run, rank)
+    ]
+
+
+def add_heatmap(
+    encoder: DeltaEncoder,
+    store: Store,
+    run: str,
+    rank: int,
+    *,
+    steps: StepRange,
+    wish: Subscription,
+    held_rows: tuple[str, ...] | None,
+) -> tuple[dict[str, Any] | None, tuple[str, ...] | None]:
+    """Add the heatmap's codes, column by column.
+
+    Returns:
+        Header fields (None before the first layout; row names only when they are not `held_rows`), and the
+        row names that the client then holds.
+    """
+    layout = store.layout(run, rank)
+    if layout is None:
+        return None, held_rows
+    statistic = statistic_of(wish.statistic)
+    rows = layout.layers if statistic.of == "layer" else layout.modules
+    columns = most_columns(wish.columns, rows=len(rows))
+    found = store.heatmap(run, rank, statistic.id, steps, max_columns=columns, unfolded=tuple(wish.unfolded))
+    if found is None:
+        return None, held_rows
+    heatmap, every = widened(found)
+    codes = cell_codes(heatmap)
+    starts = heatmap.steps.astype("<f8")
+    drop = shift(encoder.held("heatmap/steps"), starts)
+    encoder.add("heatmap/steps", starts, drop=drop)
+    encoder.add("heatmap/codes", codes.T.reshape(-1), drop=drop * len(held_rows or ()))
+    low, high = code_limits(codes, is_count=statistic.is_count)
+    fields: dict[str, Any] = {
+        "rowCount": len(heatmap.rows),
+        "stepsPerColumn": heatmap.steps_per_column,
+        "low": low,
+        "high": high,
+        "hasValues": bool((heatmap.flags > 0).any()),
+        "note": heatmap_note(heatmap.steps_per_column, every=every),
+        "every": every,
+        "statistic": statistic.id,
+        "statistics": _offered(store.statistic_names(run, rank), statistic.id),
+    }
+    if held_rows != heatmap.rows:
+        fields |= {"rows": heatmap.rows, "kinds": heatmap.row_kinds}
+    return fields, heatmap.rows
+
+
+def _offered(names: list[str], shown: str) -> list[str]:
+    """Return what the selector offers: what the run has, what is shown, and always the default."""
+    return [each.id for each in STATISTICS if each.id in (*names, shown, DEFAULT_STATISTIC)]
+
+
+def cell_codes(heatmap: Heatmap) -> npt.NDArray[np.uint16]:
+    """Return (rows, columns) codes as `CODE_FIRST` describes them."""
+    values = heatmap.values.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = (np.log10(values) - LOG10_LOW) / (LOG10_HIGH - LOG10_LOW)
+    codes = np.where(np.isfinite(scaled), CODE_FIRST + np.clip(np.rint(scaled * _CODES), 0, _CODES), 0)
+    codes[values == 0] = CODE_ZERO
+    bad = CODE_NAN * ((heatmap.flags & NAN) != 0) + CODE_INF * ((heatmap.flags & INF) != 0)
+    return np.where(bad > 0, bad, codes).astype("<u2")
+
+
+def code_limits(
+    codes: npt.NDArray[np.uint16], *, is_count: bool = False
+) -> tuple[int, int] | tuple[None, None]:
+    """Return the codes of the colour scale's ends: 1st and 99th percentile of what is positive and finite.
+
+    None and None where nothing is. With the extremes themselves a single exploding step would turn everything
+    else into one colour. The scale of counts begins below 1: even the smallest must not look like none.
+    """
+    positive = codes[codes >= CODE_FIRST]
+    if not positive.size:
+        return None, None
+    low, high = np.percentile(positive, (1, 99))
+    if is_count:
+        low = CODE_FIRST + round((LOG10_BELOW_ONE - LOG10_LOW) / (LOG10_HIGH - LOG10_LOW) * _CODES)
+    return int(low), max(int(low) + 1, int(np.ceil(high)))

@@ -1,0 +1,371 @@
+"""The page's skeleton: header, tiles, charts, timeline, table and the event panel beside them.
+
+Built once per server, on the thread that starts it. Everything that changes is filled in by the scripts in
+`assets/` (live data) and by the callbacks (events).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from .. import ids
+from .asides import event_aside, row_aside
+from .views.chart_marks import mark_trace
+from .views.chart_specs import CHARTS, LOGGED, ChartSpec
+from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
+from .views.empty_state import empty_state
+from .views.event_table import event_table
+from .views.heatmap import CIVIDIS, heatmap_axes
+from .views.heatmap_statistics import GROUPS, STATISTICS
+from .views.key_sheet import key_sheet
+from .views.theme import THEMES, Theme, colours, value_axis
+from .views.tiles import TILES
+from .views.watchpoint_panel import watchpoint_section
+
+
+def page_layout(*, page: str, ingest: str) -> Component:
+    """Return the whole page.
+
+    Args:
+        page: Address of the page, without the token.
+        ingest: Address that probes ship to.
+    """
+    return dmc.MantineProvider(
+        [
+            *_stores(),
+            html.A("Skip to the charts", href="#charts", className="ns-skip"),
+            _header(),
+            html.Div(id="notice", className="ns-notice", hidden=True, role="status"),
+            html.Div(
+                [
+                    html.Main(
+                        [
+                            html.Div(
+                                empty_state(page=page, ingest=ingest),
+                                id=ids.EMPTY_STATE,
+                                className="ns-empty",
+                            ),
+                            _charts(),
+                        ],
+                        className="ns-main",
+                    ),
+                    event_aside(),
+                    row_aside(),
+                ],
+                className="ns-body",
+            ),
+            html.Div(id="announcer", className="ns-hidden", role="status", **{"aria-live": "polite"}),
+            html.Div(id="tooltip", className="ns-tooltip", hidden=True),
+            key_sheet(),
+        ],
+        id=ids.PROVIDER,
+        theme={"fontFamily": "inherit", "primaryColor": "blue"},
+    )
+
+
+LABEL: Final = "{label}"
+"""Stands for a series's or a chart's name in templates; the scripts put the real one there, escaped."""
+
+
+def figure_templates() -> dict[str, Any]:
+    """Return, for both themes, the layouts and trace styles that the scripts draw with."""
+    return {
+        "themes": {theme: _theme_templates(theme) for theme in THEMES},
+        "parts": list(PARTS),
+        "charts": [_chart_template(spec) for spec in CHARTS],
+        "logged": _chart_template(_ANY_LOGGED),
+        "logRatio": LOG_RATIO,
+        "cividis": list(CIVIDIS),
+        "statistics": [
+            {
+                "id": each.id,
+                "label": each.label,
+                "title": each.title,
+                "scale": each.scale,
+                "of": each.of,
+                "unit": each.unit,
+                "isCount": each.is_count,
+            }
+            for each in STATISTICS
+        ],
+        "tiles": [{"id": id_, "series": series} for id_, _, series in TILES],
+    }
+
+
+_ANY_LOGGED: Final = ChartSpec(id=LOGGED, title=LABEL, unit="", names=(), labels={}, prefix=LOGGED)
+
+
+def _chart_template(spec: ChartSpec) -> dict[str, Any]:
+    return {
+        "id": spec.id,
+        "names": list(spec.names),
+        "labels": dict(spec.labels),
+        "prefix": spec.prefix,
+        "log": spec.log,
+        "always": spec.always,
+    }
+
+
+def _theme_templates(theme: Theme) -> dict[str, Any]:
+    palette = colours(theme)
+    specs = (*CHARTS, _ANY_LOGGED)
+    return {
+        "layouts": {spec.id: chart_layout(title=spec.title, unit=spec.unit, theme=theme) for spec in specs},
+        "logAxis": value_axis(theme, log=True),
+        "traces": {
+            f"{unit}/{part}": [
+                part_trace(part, label=LABEL, colour=colour, theme=theme, unit=unit)
+                for colour in palette.series
+            ]
+            for unit in sorted({spec.unit for spec in specs})
+            for part in PARTS
+        },
+        "units": {spec.id: spec.unit for spec in specs},
+        "marks": {
+            f"{spec.id}/{name}": mark_trace(mark, theme=theme)
+            for spec in specs
+            for name, mark in spec.marks.items()
+        },
+        "heatmap": heatmap_axes(theme=theme, title=""),
+        "colours": {
+            "nan": palette.nan,
+            "inf": palette.inf,
+            "unmeasured": palette.unmeasured,
+            "gap": palette.gap,
+            "text": palette.text,
+            "muted": palette.muted,
+            "series": list(palette.series),
+        },
+    }
+
+
+def _stores() -> list[Component]:
+    return [
+        dcc.Store(id=ids.TEMPLATES, data=figure_templates()),
+        dcc.Store(id=ids.BOOTED),
+        dcc.Store(id=ids.EVENTS_SCOPE),
+        dcc.Store(id=ids.SELECTION),
+        dcc.Store(id=ids.TIMELINE_FIGURE),
+        dcc.Store(id=ids.EVENT_ROWS_SCOPE),
+        dcc.Store(id=ids.EVENT_ROWS),
+        dcc.Store(id=ids.ROW_SCOPE),
+        dcc.Store(id=ids.ROW_NAMES),
+        dcc.Store(id=ids.ROW_FIGURE),
+    ]
+
+
+def _header() -> Component:
+    return html.Header(
+        [
+            html.Div(
+                [html.Span(className="ns-logo", **{"aria-hidden": "true"}), "nanscope"], className="ns-brand"
+            ),
+            *_selectors(),
+            html.Span(className="ns-spacer"),
+            _window_control(),
+            html.Button(
+                ["Reset ", html.Kbd("0")],
+                id=ids.RESET_BUTTON,
+                className="ns-button",
+                title="Show the whole range again (0)",
+            ),
+            html.Button(
+                [html.Span(className="ns-icon"), html.Span("Live", id="live-text")],
+                id=ids.LIVE_BUTTON,
+                className="ns-button ns-live",
+                title="Follow the newest step, or hold still (Space)",
+                **{"aria-pressed": "true"},
+            ),
+            html.Div(
+                [
+                    html.Span(className="ns-icon", **{"aria-hidden": "true"}),
+                    html.Span("connecting", id="connection-text"),
+                    html.Span("", id="connection-age", className="ns-age"),
+                ],
+                id=ids.CONNECTION,
+                className="ns-connection",
+                **{"data-state": "connecting"},
+            ),
+            _menu(
+                ids.EXPORT_MENU, "Export", (("export-html", "HTML (opens offline)"), ("export-json", "JSON"))
+            ),
+            _menu(
+                ids.THEME_MENU,
+                "Theme",
+                (("theme-dark", "Dark"), ("theme-light", "Light"), ("theme-system", "System")),
+            ),
+        ],
+        className="ns-header",
+    )
+
+
+def _selectors() -> list[Component]:
+    return [
+        dmc.Select(
+            id=ids.RUN_SELECT,
+            data=[],
+            placeholder="no run yet",
+            searchable=True,
+            allowDeselect=False,
+            size="xs",
+            className="ns-run",
+            withScrollArea=False,
+            comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
+            **{"aria-label": "Run"},
+        ),
+        dmc.Select(
+            id=ids.RANK_SELECT,
+            data=[],
+            placeholder="rank",
+            allowDeselect=False,
+            size="xs",
+            className="ns-rank",
+            withScrollArea=False,
+            comboboxProps={"width": 130, "position": "bottom-start"},
+            **{"aria-label": "Rank"},
+        ),
+    ]
+
+
+def _window_control() -> Component:
+    choices = (("all", "All"), ("1000", "1k"), ("200", "200"))
+    control = dmc.SegmentedControl(
+        id=ids.WINDOW_SELECT,
+        data=[{"value": value, "label": label} for value, label in choices],
+        value="all",
+        size="xs",
+        **{"aria-label": "Newest steps shown while live"},
+    )
+    return html.Div(control, title="While live: all steps, or only the newest 1,000 or 200")
+
+
+def _menu(id_: str, label: str, items: tuple[tuple[str, str], ...]) -> Component:
+    target = html.Span([label, html.Span(className="ns-caret")], id=id_)
+    entries = [dmc.MenuItem(text, id=item, n_clicks=0) for item, text in items]
+    # The wrapper is what says whether the menu is open, so it has to be the button.
+    button = {"component": "button", "className": "ns-button"}
+    return dmc.Menu(
+        [dmc.MenuTarget(target, boxWrapperProps=button), dmc.MenuDropdown(entries)],
+        keepMounted=True,
+        shadow="md",
+    )
+
+
+def _charts() -> Component:
+    plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS}
+    first = ("loss", "grad_norm")
+    return html.Div(
+        [
+            html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
+            html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
+            html.Div(
+                [
+                    *(plots[id_] for id_ in first),
+                    _heatmap_card(),
+                    html.Div(
+                        html.Div(id="plot-timeline", className="ns-plot"),
+                        className="ns-card",
+                        **{"data-chart": "timeline"},
+                    ),
+                    html.Div(event_table(), className="ns-card ns-table"),
+                    *(plot for id_, plot in plots.items() if id_ not in first),
+                    _logged_section(),
+                    watchpoint_section(),
+                ],
+                id="step-charts",
+                className="ns-charts",
+            ),
+        ],
+        id=ids.CHARTS,
+        className="ns-charts",
+        hidden=True,
+        tabIndex=-1,
+    )
+
+
+def _logged_section() -> Component:
+    """Folded; the scripts fill it with one card for each series that the user logs."""
+    return html.Details(
+        [
+            html.Summary(["Logged values ", html.Span(id="logged-count", className="ns-small")]),
+            html.Div(id="logged-charts", className="ns-charts"),
+        ],
+        id="logged",
+        className="ns-logged",
+        hidden=True,
+    )
+
+
+def _card(id_: str, title: str) -> Component:
+    return html.Div(
+        html.Div(id=f"plot-{id_}", className="ns-plot"),
+        className="ns-card",
+        role="img",
+        **{"data-chart": id_, "aria-label": f"{title} over steps"},
+    )
+
+
+def _heatmap_card() -> Component:
+    """Canvas below, axes over it, names of layers as buttons on the left, colour scale on the right."""
+    return html.Div(
+        [
+            html.Canvas(id="heatmap-canvas", **{"aria-hidden": "true"}),
+            html.Div(id="plot-heatmap", className="ns-plot"),
+            html.Div(id="heatmap-labels", className="ns-labels"),
+            html.Div(id="heatmap-scale", className="ns-scale"),
+            html.Div(
+                [
+                    html.Select(
+                        _statistic_options(),
+                        id="heatmap-select",
+                        className="ns-heading",
+                        title="What the heatmap shows",
+                        **{"aria-label": "What the heatmap shows"},
+                    ),
+                    html.Button(
+                        "Histograms",
+                        id="row-open",
+                        className="ns-link",
+                        title="How large the elements of a parameter, layer or module are; a click on a row "
+                        "of the heatmap shows it, too",
+                        hidden=True,
+                    ),
+                    html.Div(id="heatmap-facts", className="ns-facts"),
+                ],
+                className="ns-crumbs",
+            ),
+        ],
+        className="ns-card ns-heatmap",
+        role="group",
+        **{"data-chart": "heatmap", "aria-label": "Heatmap of layers or modules over steps"},
+    )
+
+
+def _statistic_options() -> list[Component]:
+    return [
+        html.Optgroup(
+            [html.Option(each.title, value=each.id) for each in STATISTICS if each.group == group],
+            label=group,
+        )
+        for group in GROUPS
+    ]
+
+
+def _tile(id_: str, label: str) -> Component:
+    return html.Div(
+        [
+            html.Div(label, className="ns-tile-label"),
+            html.Div(
+                [html.Span("\u2013", className="ns-tile-value"), html.Span("", className="ns-tile-unit")],
+                className="ns-tile-line",
+            ),
+            html.Div("", className="ns-tile-detail"),
+            html.Canvas(className="ns-spark", **{"aria-hidden": "true"}),
+        ],
+        id=f"tile-{id_}",
+        className="ns-tile",
+    )

@@ -1,0 +1,34 @@
+"""The sheet of keys, which `?` opens.
+
+Built once per server; shown and closed by `assets/ns_80_keys.js`, which has what each key does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dash import html
+from dash.development.base_component import Component
+
+from ... import ids
+
+KEYS: Final = (
+    ("Space", "hold still, or follow the newest step again"),
+    ("0", "the whole range again, live"),
+    ("n", "next event"),
+    ("p", "previous event"),
+    ("Escape", "close the panel"),
+    ("?", "this list"),
+)
+
+
+def key_sheet() -> Component:
+    """Return the dialog, closed."""
+    rows = [html.Tr([html.Th(html.Kbd(key), scope="row"), html.Td(what)]) for key, what in KEYS]
+    close = html.Button("Close", id=ids.KEY_SHEET_CLOSE, className="ns-button", type="button")
+    return html.Dialog(
+        [html.H2("Keys"), html.Table(html.Tbody(rows)), close],
+        id=ids.KEY_SHEET,
+        className="ns-keys",
+        **{"aria-label": "Keys"},
+    )

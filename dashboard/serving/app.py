@@ -1,0 +1,83 @@
+"""Puts the page together: Dash on FastAPI, its callbacks, and the routes for live data, exports and health.
+
+Called once by the server while it starts. Imports Dash, Plotly and pandas, so it is imported late.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dash import Dash
+from fastapi import FastAPI, WebSocket
+from fastapi.middleware.gzip import GZipMiddleware
+
+from ..ingest.control_desk import ControlDesk
+from ..live.hub import Hub
+from ..packaged import packaged_file
+from ..page.callbacks.events import register_events
+from ..page.callbacks.page import register_page
+from ..page.callbacks.rows import register_rows
+from ..page.callbacks.watchpoints import register_watchpoints
+from ..page.layout import page_layout
+from ..store.protocol import Store
+from .control_routes import add_control_routes
+from .routes import add_routes
+
+LIVE_PATH: Final = "/live"
+_PLOTLY: Final = "/_dash-component-suites/plotly/package_data/plotly.min.js"
+_INDEX: Final = """<!DOCTYPE html>
+<html lang="en">
+  <head>
+    {%metas%}
+    <meta name="color-scheme" content="dark light">
+    <title>{%title%}</title>
+    <link rel="icon" type="image/svg+xml" href="/assets/ns_icon.svg">
+    {%css%}
+  </head>
+  <body>
+    {%app_entry%}
+    <footer>{%config%}{%scripts%}{%renderer%}</footer>
+  </body>
+</html>"""
+
+
+def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str) -> tuple[Dash, FastAPI]:
+    """Return the page and the FastAPI app that serves it.
+
+    Args:
+        store: Where runs are kept.
+        hub: Feeds open pages.
+        desk: Takes requests to running trainings.
+        page: Address of the page, without the token.
+        ingest: Address that probes ship to.
+    """
+    # Swagger's own pages load scripts from elsewhere; the description stays at /openapi.json.
+    server = FastAPI(title="nanscope", docs_url=None, redoc_url=None)
+    app = Dash(
+        "dashboard",
+        server=server,
+        backend="fastapi",
+        assets_folder=str(packaged_file("assets")),
+        external_scripts=[{"src": _PLOTLY, "defer": True}],
+        title="nanscope",
+        update_title=None,
+        index_string=_INDEX,
+        serve_locally=True,
+    )
+    app.layout = page_layout(page=page, ingest=ingest)
+    register_page(app)
+    register_events(app, store)
+    register_rows(app, store)
+    register_watchpoints(app, desk)
+    add_routes(server, store)
+    add_control_routes(server, store, desk)
+    _add_live_feed(server, hub)
+    middleware: Any = GZipMiddleware
+    server.add_middleware(middleware, minimum_size=1024, compresslevel=4)
+    return app, server
+
+
+def _add_live_feed(server: FastAPI, hub: Hub) -> None:
+    @server.websocket(LIVE_PATH)
+    async def live(websocket: WebSocket) -> None:
+        await hub.serve(websocket)

@@ -1,0 +1,328 @@
+"""The `serve` process: store, collector, spool reader and page, started and stopped together.
+
+Called by the command line and by tests. uvicorn runs on its own thread; the thread that calls `serve` only
+waits for a signal. Nothing heavy is imported before `Server.start`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from probe.errors import ProbeError
+from probe.settings.places import (
+    DEFAULT_INGEST,
+    DEFAULT_PAGE_PORT,
+    ServeState,
+    default_spool,
+    read_serve_state,
+    serve_state_path,
+    state_folder,
+    write_serve_state,
+)
+
+from ..errors import DashboardError
+from . import listening
+from .credentials import load_credentials
+
+if TYPE_CHECKING:
+    from ..ingest.collector import Collector
+    from ..live.hub import Hub
+    from ..store.duck import DuckStore
+
+_log = logging.getLogger(__name__)
+
+SPOOL_INTERVAL_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class _StopReading(Exception):  # noqa: N818 - no error
+    """The server stops while a spool is being read."""
+
+
+class Server:
+    """Everything that `dashboard serve` runs; `start` and `stop` are idempotent, `stop` undoes `start`."""
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PAGE_PORT,
+        ingest: str = DEFAULT_INGEST,
+        data: Path | None = None,
+        spool: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """See `serve` for the arguments.
+
+        Raises:
+            DashboardError: `host` is not a loopback address, or `NANSCOPE_TOKEN` cannot be used.
+        """
+        listening.require_loopback(host)
+        self._host, self._port, self._ingest = host, port, ingest
+        self._data = data or state_folder(environment) / "data"
+        self._spool = spool or default_spool(environment)
+        self._environment = environment
+        self._credentials = load_credentials(environment)
+        self._stopping = threading.Event()
+        self._undo = contextlib.ExitStack()
+        self._changed_at = time.monotonic()
+        self._spool_problems: tuple[str, ...] = ()
+        self._store: DuckStore | None = None
+        self._hub: Hub | None = None
+        self._collector: Collector | None = None
+
+    @property
+    def store(self) -> DuckStore:
+        """The open store; only while started."""
+        if self._store is None:
+            raise RuntimeError("the server is not started")
+        return self._store
+
+    @property
+    def page(self) -> str:
+        """Address of the page, without the token."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/"
+
+    @property
+    def address(self) -> str:
+        """Address that opens the page: with the token."""
+        return f"{self.page}?token={self._credentials.token}"
+
+    @property
+    def ingest(self) -> str:
+        """ZeroMQ address that probes ship to; with its real port once started."""
+        return self._ingest
+
+    def start(self) -> None:
+        """Open the store, listen for probes and serve the page; returns once the page answers.
+
+        Raises:
+            DashboardError: a port is in use, or the data folder cannot be opened.
+        """
+        if self._store is not None:
+            return
+        try:
+            listener = self._undo.enter_context(listening.listen(self._host, self._port))
+            self._port = listener.getsockname()[1]
+            self._open_store()
+            self._start_collector()
+            self._start_page(listener)
+            self._leave_note()
+            self._start_spool_reader()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything in reverse order of starting; what was received is committed."""
+        self._stopping.set()
+        self._undo.close()
+        self._store = None
+
+    def wait_idle(self, *, quiet_s: float = 2.0, timeout_s: float = 60.0) -> bool:
+        """Wait until nothing new has arrived for `quiet_s` seconds; False at the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if time.monotonic() - self._changed_at >= quiet_s:
+                return True
+            self._stopping.wait(0.05)
+        return False
+
+    def _open_store(self) -> None:
+        from ..live.hub import Hub
+        from ..store.duck import DuckStore
+
+        self._store = DuckStore(self._data)
+        self._undo.callback(self._store.close)
+        self._hub = Hub(self._store, notices=self.notices)
+        self._undo.callback(self._hub.close)
+
+    def _start_collector(self) -> None:
+        from ..ingest.collector import Collector
+
+        secret = bytes.fromhex(self._credentials.secret)
+        self._collector = Collector(self.store, endpoint=self._ingest, secret=secret, on_change=self.notify)
+        self._undo.callback(self._collector.stop)
+        self._ingest = self._collector.start()
+
+    def notify(self) -> None:
+        """Tell open pages that the store has something new; any thread."""
+        self._changed_at = time.monotonic()
+        if self._hub is not None:
+            self._hub.notify()
+
+    def _start_page(self, listener: socket.socket) -> None:
+        from .app import create_app
+        from .page_thread import PageThread
+        from .security import SecurityMiddleware, access_rules
+
+        assert self._hub is not None
+        assert self._collector is not None
+        dash, fastapi = create_app(
+            self.store, self._hub, self._collector.desk, page=self.page, ingest=self._ingest
+        )
+        rules = access_rules(
+            token=self._credentials.token,
+            host=self._host,
+            port=self._port,
+            script_hashes=dash.csp_hashes(),
+        )
+        runner = PageThread(SecurityMiddleware(fastapi, rules=rules), listener)
+        self._undo.callback(runner.stop)
+        runner.start()
+
+    def _start_spool_reader(self) -> None:
+        thread = threading.Thread(target=self._read_spool, name="nanscope-spool", daemon=True)
+        thread.start()
+        self._undo.callback(thread.join, STOP_TIMEOUT_S)
+        self._undo.callback(self._stopping.set)
+
+    def _read_spool(self) -> None:
+        """Take up finished and orphaned journals, and keep the note, now and every `SPOOL_INTERVAL_S`."""
+        from ..ingest.spool import SpoolIngest
+
+        ingest = SpoolIngest(self.store, self._spool)
+        while not self._stopping.is_set():
+            if self._spool.is_dir():
+                try:
+                    report = ingest.run(progress=self._check_running)
+                except _StopReading:
+                    return
+                except DashboardError as error:
+                    self._spool_problems = (f"Runs of the spool {self._spool} wait: {error}",)
+                except (ProbeError, OSError) as error:
+                    self._spool_problems = (f"The spool {self._spool} cannot be read: {error}",)
+                else:
+                    self._spool_problems = report.problems
+                    if report.records:
+                        self.notify()
+            self._keep_note()
+            self._stopping.wait(SPOOL_INTERVAL_S)
+
+    def _check_running(self, run: str) -> None:
+        """Called between the runs of a spool: a large one must not hold up the end."""
+        if self._stopping.is_set():
+            raise _StopReading(run)
+
+    def notices(self) -> list[str]:
+        """What the page must tell beside the data: damage, refusals, a store that takes nothing."""
+        found = [self._store.notice] if self._store is not None and self._store.notice else []
+        if self._collector is not None:
+            status = self._collector.status
+            if status.store_problem:
+                found.append(f"The store takes no data: {status.store_problem}")
+            if status.malformed_messages:
+                found.append(f"{status.malformed_messages:,} messages from trainings could not be read.")
+        if problems := self._spool_problems:
+            more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+            found.append(problems[0] + more)
+        return [text if text.endswith(".") else f"{text}." for text in found]
+
+    def _leave_note(self) -> None:
+        """Write `serve.json` for local probes; removed at the end unless another server replaced it."""
+        note = self._note()
+        write_serve_state(note, self._environment)
+        self._undo.callback(self._remove_note, note)
+
+    def _note(self) -> ServeState:
+        return ServeState(
+            page=self.page, ingest=self._ingest, pid=os.getpid(), secret=self._credentials.secret
+        )
+
+    def _keep_note(self) -> None:
+        """Write it again when it is gone, or what a second server left that has ended or was killed."""
+        found = read_serve_state(self._environment)
+        is_mine_to_write = found is None or not psutil.pid_exists(found.pid)
+        if is_mine_to_write and not self._stopping.is_set():
+            with contextlib.suppress(OSError):
+                write_serve_state(self._note(), self._environment)
+
+    def _remove_note(self, note: ServeState) -> None:
+        if read_serve_state(self._environment) == note:
+            serve_state_path(self._environment).unlink(missing_ok=True)
+
+
+def serve(
+    *,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PAGE_PORT,
+    ingest: str = DEFAULT_INGEST,
+    data: Path | None,
+    spool: Path | None,
+    open_browser: bool,
+    announce: Callable[[str], None],
+    ready: Callable[[Server], None] | None = None,
+    before_stop: Callable[[Server], None] | None = None,
+    stop: threading.Event | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP, or until `stop` is set.
+
+    Args:
+        host: Loopback address of the page.
+        port: Its port; 0 takes a free one.
+        ingest: ZeroMQ address for probes; its port may be ``*`` or 0.
+        data: Folder of the store; None is in the user's state folder.
+        spool: Journals to read; None is the default spool.
+        open_browser: Open the page on a local graphical session.
+        announce: Gets the one line that says where the page is.
+        ready: Called once everything runs.
+        before_stop: Called at the end, while everything still runs.
+        stop: Ends the wait from another thread.
+        environment: Where the default places and `NANSCOPE_TOKEN` come from.
+
+    Raises:
+        DashboardError: a port is in use, the host is not loopback, or the data folder cannot be opened.
+    """
+    finished = stop if stop is not None else threading.Event()
+    server = Server(host=host, port=port, ingest=ingest, data=data, spool=spool, environment=environment)
+    with _signals_set(finished):
+        try:
+            server.start()
+            announce(f"nanscope {server.address}")
+            if open_browser and listening.has_graphical_session(os.environ):
+                listening.open_browser(server.address)
+            try:
+                if ready is not None:
+                    ready(server)
+                while not finished.wait(0.5):
+                    pass
+            finally:
+                if before_stop is not None:
+                    before_stop(server)
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def _signals_set(event: threading.Event) -> Iterator[None]:
+    """SIGINT, SIGTERM and a closed terminal set the event; only the main thread may listen for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        event.set()
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what nohup asks for stays
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,399 @@
+"""The analysis calls as methods of a session: without a model given they are about the watched one.
+
+Mixed into `Probe`. Where there is no model to look at (closed, or the model is gone) they say so in an empty
+result; with NANSCOPE_OFF the calls that do the user's work do it all the same, and measure next to nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ...delivery.recorder.recorder import Recorder
+from ...guard import Guard
+from ...settings.config import Mode
+from .anomaly_mode import anomaly_detection
+from .backward_pass import BackwardReport, debug_backward_pass
+from .forward_pass import ForwardReport, debug_forward_pass
+from .gradient_checks import (
+    DEFAULT_EXPLOSION_NORM,
+    DEFAULT_VANISHING_NORM,
+    GradientReport,
+    GradientViolations,
+    check_gradient_explosion,
+    check_gradient_vanishing,
+    check_gradients,
+)
+from .gradient_flow import DEFAULT_RATIO, GradientFlow, analyze_gradient_flow
+from .inspection import ModelInspection, inspect_model
+from .monitoring import MonitoredStep, TrainingSummary, monitor_training_step
+from .optimizers import OptimizerReport, analyze_optimizer
+from .parameters import ParameterReport, ParameterSnapshot, check_model_parameters, snapshot_parameters
+from .recorded import summarise_recorded
+from .regions import RegionReport, RegionTable, debug_context, debug_operation
+from .run_report import read_report
+from .summary import DebugSummary, clear_debug_history, get_debug_summary
+from .tensor import TensorReport, analyze_tensor
+from .threads import awaitable_reading, awaitable_running
+from .training_step import TrainingStepReport, debug_training_step
+from .watched_tensors import deferred_statistics
+
+_LOGGED_PREFIX: Final = "log/"
+_NOTHING: Final = "no model is watched here"
+_SILENT: Final = logging.Logger("nanscope.silent", level=logging.CRITICAL + 1)
+"""A session logs its own findings; those of `monitor_training_step` would be the same once more."""
+
+
+class AnalysisCalls:
+    """Methods of `Probe`. Each is described at the function of the same name."""
+
+    _regions: RegionTable | None = None
+
+    if TYPE_CHECKING:
+        _guard: Guard
+        _recorder: Recorder | None
+        active: bool
+        mode: Mode
+
+        def _watched_model(self) -> nn.Module | None:
+            """The naming root; None when it is gone or the session is closed."""
+            ...
+
+        def _complain(self, name: str, problem: str) -> None:
+            """Log a misuse inside the training loop, once a name."""
+            ...
+
+        def _log_deferred(self, values: Mapping[str, Callable[[], float]]) -> None:
+            """Record numbers, by their full series names, that are read when the frame is written."""
+            ...
+
+        def log(self, **values: Any) -> None:
+            """Record numbers with the most recent backward."""
+            ...
+
+        def flush(self) -> None:
+            """Wait until everything recorded so far is in the journal."""
+            ...
+
+        def record_event(self, message: str, **data: float) -> None:
+            """Put an event of one's own on the timeline."""
+            ...
+
+    @property
+    def aio(self) -> AsyncAnalysisCalls:
+        """The same calls for a coroutine, see `probe.aio`."""
+        return AsyncAnalysisCalls(self)
+
+    # -- tensors
+
+    def analyze_tensor(self, tensor: Tensor, name: str | None = None) -> TensorReport:
+        """See `probe.analyze_tensor`."""
+        return analyze_tensor(tensor, name)
+
+    def watch_tensor(self, name: str, tensor: Tensor) -> None:
+        """Record the statistics of a tensor with the most recent backward, as series `<name>/norm`, ...
+
+        Norm, largest absolute element, mean, std and the counts of NaN and Inf, as it is now. Waits for no
+        device. Call it at every step that should have a value; misuse is logged once, and never raises.
+        """
+        if self.active:
+            self._guard.run("watch_tensor", self._record_tensor, name, tensor)
+
+    # -- gradients
+
+    def check_gradients(
+        self, model: nn.Module | None = None, threshold: float | None = None, *, loss_scale: float = 1.0
+    ) -> GradientReport:
+        """See `probe.check_gradients`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return GradientReport(
+                model="", total_norm=None, threshold=threshold, parameters=(), note=_NOTHING
+            )
+        return check_gradients(model, threshold, loss_scale=loss_scale)
+
+    def check_gradient_explosion(
+        self,
+        model: nn.Module | None = None,
+        threshold: float = DEFAULT_EXPLOSION_NORM,
+        *,
+        loss_scale: float = 1.0,
+    ) -> GradientViolations:
+        """See `probe.check_gradient_explosion`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return GradientViolations(
+                kind="explosion", threshold=threshold, offenders=(), checked=0, missing=(), note=_NOTHING
+            )
+        return check_gradient_explosion(model, threshold, loss_scale=loss_scale)
+
+    def check_gradient_vanishing(
+        self,
+        model: nn.Module | None = None,
+        threshold: float = DEFAULT_VANISHING_NORM,
+        *,
+        loss_scale: float = 1.0,
+    ) -> GradientViolations:
+        """See `probe.check_gradient_vanishing`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return GradientViolations(
+                kind="vanishing", threshold=threshold, offenders=(), checked=0, missing=(), note=_NOTHING
+            )
+        return check_gradient_vanishing(model, threshold, loss_scale=loss_scale)
+
+    def analyze_gradient_flow(
+        self,
+        model: nn.Module | None = None,
+        *,
+        ratio_limit: float = DEFAULT_RATIO,
+        loss_scale: float = 1.0,
+    ) -> GradientFlow:
+        """See `probe.analyze_gradient_flow`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return GradientFlow(
+                model="",
+                total_norm=None,
+                ratio_limit=ratio_limit,
+                layers=(),
+                dies_at=None,
+                blows_up_at=None,
+                note=_NOTHING,
+            )
+        return analyze_gradient_flow(model, ratio_limit=ratio_limit, loss_scale=loss_scale)
+
+    # -- model
+
+    def snapshot_parameters(
+        self, model: nn.Module | None = None, *, keep_values: bool = True
+    ) -> ParameterSnapshot:
+        """See `probe.snapshot_parameters`."""
+        model = model if model is not None else self._watched_model()
+        return snapshot_parameters(nn.Module() if model is None else model, keep_values=keep_values)
+
+    def check_model_parameters(
+        self,
+        model: nn.Module | None = None,
+        *,
+        since: ParameterSnapshot | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> ParameterReport:
+        """See `probe.check_model_parameters`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return ParameterReport(
+                model="", parameters=(), since=None, stale_in_optimizer=None, note=_NOTHING
+            )
+        return check_model_parameters(model, since=since, optimizer=optimizer)
+
+    def inspect_model(self, model: nn.Module | None = None, input: Any = None) -> ModelInspection:
+        """See `probe.inspect_model`."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return ModelInspection(
+                model="",
+                parameters=0,
+                trainable=0,
+                shared=0,
+                modules=(),
+                components=(),
+                memory=None,
+                notes=(_NOTHING,),
+            )
+        return inspect_model(model, input)
+
+    def analyze_optimizer(self, optimizer: Optimizer, model: nn.Module | None = None) -> OptimizerReport:
+        """See `probe.analyze_optimizer`."""
+        return analyze_optimizer(optimizer, model if model is not None else self._watched_model())
+
+    # -- passes and steps
+
+    def debug_forward_pass(self, model: nn.Module, inputs: Any, layer_hooks: bool = True) -> ForwardReport:
+        """See `probe.debug_forward_pass`."""
+        return debug_forward_pass(model, inputs, layer_hooks and self.active)
+
+    def debug_backward_pass(
+        self, loss: Tensor, retain_graph: bool = False, *, model: nn.Module | None = None
+    ) -> BackwardReport:
+        """See `probe.debug_backward_pass`."""
+        model = model if model is not None else self._watched_model()
+        return debug_backward_pass(loss, retain_graph, model=model)
+
+    def debug_training_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        targets: Any,
+        loss_fn: Callable[[Any, Any], Tensor],
+        optimizer: Optimizer,
+        **options: Any,
+    ) -> TrainingStepReport:
+        """See `probe.debug_training_step`, options included."""
+        if not self.active:
+            options = {"layer_hooks": False, "measure_updates": False, **options}
+        return debug_training_step(model, inputs, targets, loss_fn, optimizer, **options)
+
+    def monitor_training_step(
+        self,
+        model: nn.Module | None,
+        loss: Tensor | float | None,
+        step: int,
+        *,
+        explosion_threshold: float | None = None,
+        vanishing_threshold: float | None = None,
+        logger: logging.Logger | None = None,
+    ) -> MonitoredStep:
+        """See `probe.monitor_training_step`; logs only to a logger given here: the session does by itself."""
+        model = model if model is not None else self._watched_model()
+        if model is None:
+            return MonitoredStep(step=step, loss=None, total_norm=None, findings=(), note=_NOTHING)
+        return monitor_training_step(
+            model,
+            loss,
+            step,
+            explosion_threshold=explosion_threshold,
+            vanishing_threshold=vanishing_threshold,
+            logger=logger or _SILENT,
+        )
+
+    # -- regions and summaries
+
+    def anomaly_detection(self, enabled: bool | None = None, *, check_nan: bool = True) -> anomaly_detection:
+        """See `probe.anomaly_detection`."""
+        return anomaly_detection(enabled, check_nan=check_nan)
+
+    def debug_context(
+        self,
+        name: str = "operation",
+        *,
+        anomaly: bool = False,
+        slow_above_s: float | None = None,
+        logger: logging.Logger | None = None,
+    ) -> debug_context:
+        """See `probe.debug_context`; times are series of the run, errors and slow runs events of it."""
+        return debug_context(
+            name,
+            anomaly=anomaly,
+            slow_above_s=slow_above_s,
+            logger=logger,
+            table=self._own_regions(),
+            on_end=lambda region, is_slow: self._record_region(region, is_slow=is_slow),
+        )
+
+    def debug_operation(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        anomaly: bool = False,
+        slow_above_s: float | None = None,
+        logger: logging.Logger | None = None,
+    ) -> Any:
+        """See `probe.debug_operation`; times are series of the run, errors and slow runs events of it."""
+        return debug_operation(
+            name, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger, region=self.debug_context
+        )
+
+    def get_training_summary(self, model: nn.Module | None = None) -> TrainingSummary:
+        """See `probe.get_training_summary`."""
+        return self._summary(model).training
+
+    def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
+        """See `probe.get_debug_summary`; with the session's regions and what its journal has (`recorded`)."""
+        summary = self._summary(model)
+        if self._recorder is None:
+            return summary
+        if self.active:
+            self.flush()
+        return replace(summary, recorded=summarise_recorded(self._recorder.folder, mode=self.mode))
+
+    def _summary(self, model: nn.Module | None) -> DebugSummary:
+        return get_debug_summary(
+            model if model is not None else self._watched_model(), regions=self._own_regions()
+        )
+
+    def clear_debug_history(self, model: nn.Module | None = None) -> None:
+        """See `probe.clear_debug_history`."""
+        clear_debug_history(
+            model if model is not None else self._watched_model(), regions=self._own_regions()
+        )
+
+    def save_debug_report(
+        self,
+        path: str | Path,
+        *,
+        model: nn.Module | None = None,
+        since: ParameterSnapshot | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> tuple[Path, Path]:
+        """Write `<path>.json` and `<path>.txt`: series, events, gradients, parameters, regions, model so far.
+
+        Args:
+            path: without an ending; missing folders are made. Ranks above 0 add `-rank<number>`.
+            model: the watched one, where the session is closed already.
+            since: tells which parameters have changed since then.
+            optimizer: tells which parameters it updates.
+
+        Returns:
+            Both paths.
+
+        Raises:
+            ValueError: this handle records nothing.
+            OSError: the files cannot be written.
+        """
+        if self._recorder is None:
+            raise ValueError("there is no run to report on: this handle records nothing")
+        if self.active:
+            self.flush()
+        model = model if model is not None else self._watched_model()
+        extra: dict[str, Any] = {"analysis calls": self._summary(model)}
+        if model is not None:
+            extra["parameters"] = check_model_parameters(model, since=since, optimizer=optimizer)
+            extra["model"] = inspect_model(model)
+        report, stem = read_report(self._recorder.folder, extra=extra), Path(path)
+        return report.save(stem.with_name(f"{stem.name}-rank{report.rank}") if report.rank else stem)
+
+    def _own_regions(self) -> RegionTable:
+        if self._regions is None:
+            self._regions = RegionTable()
+        return self._regions
+
+    def _record_tensor(self, name: str, tensor: Tensor) -> None:
+        try:
+            values = deferred_statistics(name, tensor)
+        except ValueError as error:
+            self._complain(name, str(error))
+            return
+        self._log_deferred({f"{_LOGGED_PREFIX}{series}": read for series, read in values.items()})
+
+    def _record_region(self, region: RegionReport, *, is_slow: bool) -> None:
+        if not self.active:
+            return
+        self.log(**{f"region/{region.path}_s": region.duration_s})
+        if is_slow or not region.ok:
+            self.record_event(str(region), duration_s=region.duration_s)
+
+
+class AsyncAnalysisCalls:
+    """The calls of one session as coroutines; `probe.aio` says what is safe."""
+
+    def __init__(self, session: AnalysisCalls) -> None:
+        self.analyze_tensor = awaitable_reading(session.analyze_tensor)
+        self.check_gradients = awaitable_reading(session.check_gradients)
+        self.check_gradient_explosion = awaitable_reading(session.check_gradient_explosion)
+        self.check_gradient_vanishing = awaitable_reading(session.check_gradient_vanishing)
+        self.analyze_gradient_flow = awaitable_reading(session.analyze_gradient_flow)
+        self.analyze_optimizer = awaitable_reading(session.analyze_optimizer)
+        self.snapshot_parameters = awaitable_reading(session.snapshot_parameters)
+        self.check_model_parameters = awaitable_reading(session.check_model_parameters)
+        self.monitor_training_step = awaitable_reading(session.monitor_training_step)
+        self.inspect_model = awaitable_running(session.inspect_model)
+        self.debug_forward_pass = awaitable_running(session.debug_forward_pass)
+        self.debug_backward_pass = awaitable_running(session.debug_backward_pass)
+        self.debug_training_step = awaitable_running(session.debug_training_step)

@@ -1,0 +1,313 @@
+"""`debug_context` and `@debug_operation`: named regions of a script with their time and memory.
+
+Any thread, and coroutines: each has its own nesting. What was measured is kept by name, in a bounded table.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import psutil
+import torch
+
+from ...compat import torch_private
+from . import tables
+from .anomaly_mode import anomaly_detection
+from .call_results import Result
+
+_logger = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_REGIONS: Final = 1000
+"""Names that are kept; further ones are counted together."""
+_REST: Final = "(other regions)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionReport(Result):
+    """One run through a region."""
+
+    _derived = ("ok",)
+
+    name: str
+    path: str
+    """Names of the regions round it, outermost first, and its own: ``epoch/validation``."""
+    duration_s: float
+    """Wall-clock; in a coroutine the awaits too. CUDA work that was only launched is not in it."""
+    cpu_s: float
+    """Processor time of the whole process."""
+    rss_delta_bytes: int
+    """Growth of the process's resident memory."""
+    rss_bytes: int
+    """Resident memory at the end."""
+    cuda_delta_bytes: int | None
+    """Growth of what torch has allocated on the current device; None without CUDA."""
+    cuda_peak_bytes: int | None
+    """Most that torch has had allocated there since the script last reset it; None without CUDA."""
+    error: str | None
+    """Class of the exception that left the region."""
+
+    @property
+    def ok(self) -> bool:
+        """No exception left the region."""
+        return self.error is None
+
+    def __str__(self) -> str:
+        """One line."""
+        cuda = "" if self.cuda_delta_bytes is None else f", CUDA {tables.signed_size(self.cuda_delta_bytes)}"
+        end = "" if self.error is None else f", left by {self.error}"
+        return (
+            f"{self.path}: {tables.duration(self.duration_s)} (CPU {tables.duration(self.cpu_s)}), "
+            f"memory {tables.signed_size(self.rss_delta_bytes)}{cuda}{end}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionStatistics(Result):
+    """All runs through the regions of one path."""
+
+    _derived = ("mean_s",)
+
+    path: str
+    count: int
+    errors: int
+    total_s: float
+    max_s: float
+    last_s: float
+    max_rss_delta_bytes: int
+
+    @property
+    def mean_s(self) -> float:
+        """Average wall-clock seconds."""
+        return self.total_s / self.count
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"{self.path}: {self.count} times, {tables.duration(self.mean_s)} on average, "
+            f"{tables.duration(self.max_s)} at most, {self.errors} errors"
+        )
+
+
+class RegionTable:
+    """Statistics of regions by path; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[str, RegionStatistics] = {}
+
+    def add(self, report: RegionReport) -> None:
+        """Count one run."""
+        with self._lock:
+            is_known = report.path in self._rows or len(self._rows) < MAX_REGIONS
+            path = report.path if is_known else _REST
+            row = self._rows.get(path)
+            if row is None:
+                row = RegionStatistics(
+                    path=path, count=0, errors=0, total_s=0.0, max_s=0.0, last_s=0.0, max_rss_delta_bytes=0
+                )
+            self._rows[path] = replace(
+                row,
+                count=row.count + 1,
+                errors=row.errors + (report.error is not None),
+                total_s=row.total_s + report.duration_s,
+                max_s=max(row.max_s, report.duration_s),
+                last_s=report.duration_s,
+                max_rss_delta_bytes=max(row.max_rss_delta_bytes, report.rss_delta_bytes),
+            )
+
+    def rows(self) -> tuple[RegionStatistics, ...]:
+        """In the order in which the regions first ended."""
+        with self._lock:
+            return tuple(self._rows.values())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._rows.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A region that has begun and not ended."""
+
+    region: debug_context
+    path: str
+    began_ns: int
+    cpu_ns: int
+    rss_bytes: int
+    cuda_bytes: int | None
+    anomaly: anomaly_detection | None
+
+
+_open: ContextVar[tuple[_Entry, ...]] = ContextVar("nanscope_open_regions", default=())
+"""Of this thread or coroutine, outermost first."""
+
+
+class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
+    """Name a region: its time and memory are measured and kept. Nests, is re-entrant, lets exceptions pass.
+
+    Costs about 50 us. `report` holds the newest run through this object.
+
+    Args:
+        name: what the region is called.
+        anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
+        slow_above_s: a run that takes longer is logged as a warning; None never is.
+        logger: gets that warning, and the exceptions that leave the region.
+        table: where the measurements go; the process's own by default.
+        on_end: called with each report, and whether it took longer than `slow_above_s`.
+
+    Raises:
+        ValueError: an empty name, or a limit that is not above 0.
+    """
+
+    def __init__(
+        self,
+        name: str = "operation",
+        *,
+        anomaly: bool = False,
+        slow_above_s: float | None = None,
+        logger: logging.Logger | None = None,
+        table: RegionTable | None = None,
+        on_end: Callable[[RegionReport, bool], None] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a region needs a name, got {name!r}")
+        if slow_above_s is not None and not slow_above_s > 0:
+            raise ValueError(f"slow_above_s={slow_above_s!r} must be above 0 seconds")
+        self.name = name
+        self.report: RegionReport | None = None
+        self._anomaly, self._slow_above_s = anomaly, slow_above_s
+        self._logger = logger or _logger
+        self._table = process_regions if table is None else table
+        self._on_end = on_end
+
+    def __enter__(self) -> debug_context:
+        outer = _open.get()
+        anomaly = anomaly_detection() if self._anomaly else None
+        if anomaly is not None:
+            anomaly.__enter__()
+        entry = _Entry(
+            region=self,
+            path="/".join([*(entry.region.name for entry in outer), self.name]),
+            began_ns=time.perf_counter_ns(),
+            cpu_ns=time.process_time_ns(),
+            rss_bytes=_rss_bytes(),
+            cuda_bytes=_cuda_bytes(),
+            anomaly=anomaly,
+        )
+        _open.set((*outer, entry))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entries = _open.get()
+        place = next((i for i in reversed(range(len(entries))) if entries[i].region is self), None)
+        if place is None:
+            return
+        entry = entries[place]
+        _open.set(entries[:place])
+        if entry.anomaly is not None:
+            entry.anomaly.__exit__(kind, error, trace)
+        self.report = report = _report(entry, kind)
+        self._table.add(report)
+        is_slow = self._slow_above_s is not None and report.duration_s > self._slow_above_s
+        if report.error is not None:
+            self._logger.warning("%s", report)
+        elif is_slow:
+            self._logger.warning("%s; the limit is %s", report, tables.duration(self._slow_above_s))
+        if self._on_end is not None:
+            self._on_end(report, is_slow)
+
+
+def debug_operation(
+    name: str | Callable[..., Any] | None = None,
+    *,
+    anomaly: bool = False,
+    slow_above_s: float | None = None,
+    logger: logging.Logger | None = None,
+    region: Callable[..., debug_context] = debug_context,
+) -> Any:
+    """Decorate a function so that each call is a region (see `debug_context`): `@debug_operation("step")`.
+
+    The function keeps its name, signature and result; a coroutine function stays one. Also without
+    parentheses: `@debug_operation`.
+
+    Args:
+        name: of the region; the function's qualified name by default.
+        anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
+        slow_above_s: a call that takes longer is logged as a warning.
+        logger: gets that warning, and the exceptions that leave the function.
+        region: makes the region; a session's own records it with the run.
+
+    Raises:
+        ValueError: what is decorated is no function or coroutine function.
+    """
+    if callable(name):
+        return debug_operation(None, region=region)(name)
+
+    def decorate(function: F) -> F:
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if not callable(function) or is_generator:
+            raise ValueError(
+                f"debug_operation takes a function or a coroutine function, got {function!r}: wrap the loop "
+                "over a generator in debug_context instead"
+            )
+        label = name or getattr(function, "__qualname__", type(function).__name__)
+        measured = region(label, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger)
+        wrapper: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with measured:
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with measured:
+                    return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
+    rss_bytes, cuda_bytes = _rss_bytes(), _cuda_bytes()
+    is_on_cuda = cuda_bytes is not None
+    return RegionReport(
+        name=entry.region.name,
+        path=entry.path,
+        duration_s=(time.perf_counter_ns() - entry.began_ns) / 1e9,
+        cpu_s=(time.process_time_ns() - entry.cpu_ns) / 1e9,
+        rss_delta_bytes=rss_bytes - entry.rss_bytes,
+        rss_bytes=rss_bytes,
+        cuda_delta_bytes=None if cuda_bytes is None else cuda_bytes - (entry.cuda_bytes or 0),
+        cuda_peak_bytes=torch.cuda.max_memory_allocated() if is_on_cuda else None,
+        error=None if kind is None else kind.__name__,
+    )
+
+
+def _rss_bytes() -> int:
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def _cuda_bytes() -> int | None:
+    return torch.cuda.memory_allocated() if torch_private.cuda_is_initialised() else None
+
+
+process_regions = RegionTable()
+"""Regions that belong to no session."""

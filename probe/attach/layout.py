@@ -1,0 +1,96 @@
+"""Names a model's trainable parameters and layers, in model order. Pure; called once at attach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from ..wire import LayerInfo, Layout, ParameterInfo
+
+_WRAPPER_SEGMENTS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLayout:
+    """The trainable parameters of one model, in the order in which every array of a frame has them."""
+
+    parameters: tuple[nn.Parameter, ...]
+    names: tuple[str, ...]
+    layer_names: tuple[str, ...]
+    layer_of: npt.NDArray[np.intp]
+    """(parameters,) index into `layer_names`; contiguous and ascending."""
+    record: Layout
+
+
+def describe_model(
+    model: nn.Module, *, number: int = 0, name: str = "", also: frozenset[int] = frozenset()
+) -> ModelLayout:
+    """Describe the trainable parameters of `model` (unwrapped first, see `unwrap`).
+
+    A parameter shared by several modules appears once, where `named_parameters` finds it first. Frozen
+    parameters (`requires_grad=False`) are left out, except those whose identity is in `also`.
+
+    Raises:
+        ValueError: the model has no trainable parameter.
+    """
+    root = unwrap(model)
+    types = {clean_name(path): type(module).__name__ for path, module in root.named_modules()}
+    parameters: list[nn.Parameter] = []
+    infos: list[ParameterInfo] = []
+    layers: dict[str, int] = {}
+    for raw_name, parameter in root.named_parameters():
+        if not parameter.requires_grad and id(parameter) not in also:
+            continue
+        full_name = clean_name(raw_name)
+        layer = full_name.rpartition(".")[0]
+        index = layers.setdefault(layer, len(layers))
+        parameters.append(parameter)
+        infos.append(
+            ParameterInfo(
+                name=full_name,
+                shape=list(parameter.shape),
+                dtype=str(parameter.dtype).removeprefix("torch."),
+                layer=index,
+            )
+        )
+    if not parameters:
+        raise ValueError(
+            f"{type(root).__name__} has no trainable parameters; pass the model that the optimizer updates, "
+            "after its parameters exist and require gradients"
+        )
+    record = Layout(
+        layout=number,
+        model=name or type(root).__name__,
+        parameters=infos,
+        layers=[LayerInfo(name=layer, type=types.get(layer, "")) for layer in layers],
+    )
+    return ModelLayout(
+        parameters=tuple(parameters),
+        names=tuple(info.name for info in infos),
+        layer_names=tuple(layers),
+        layer_of=np.array([info.layer for info in infos], dtype=np.intp),
+        record=record,
+    )
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the user's own module inside DistributedDataParallel, DataParallel and torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(
+            model,
+            nn.parallel.DistributedDataParallel | nn.DataParallel,
+        ):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def clean_name(name: str) -> str:
+    """Drop what wrappers inside the model add to a qualified name."""
+    return ".".join(segment for segment in name.split(".") if segment not in _WRAPPER_SEGMENTS)

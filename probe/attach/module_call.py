@@ -1,0 +1,71 @@
+"""`nn.Module.__call__`, which two of ours replace, each for a while and on any thread.
+
+`call_wrappers.py` replaces it while roots are looked for, `observation/module_calls.py` round a sampled
+forward. Whichever ends first may have the other's wrapper, or a stranger's, on top of its own: then its own
+stays below, does nothing, and goes with the one that was put on top of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+from torch import nn
+
+from ..compat.torch_dynamo import tell_dynamo_of_call
+
+_IS_OVER: Final = "is_over"
+
+
+class ModuleCall:
+    """The place where `nn.Module.__call__` is. One object, shared: it has the lock."""
+
+    def __init__(self) -> None:
+        # The garbage collector may end a session amid anything.
+        self._lock = threading.RLock()
+
+    def replace(
+        self, build: Callable[[Any], FunctionType], *, again: FunctionType | None = None
+    ) -> FunctionType:
+        """Put a wrapper there and return it.
+
+        Args:
+            build: makes a wrapper of what is there now, with it as the global `original`.
+            again: a wrapper that was put back; used instead of a new one where it stands for what is there.
+        """
+        with self._lock:
+            original = nn.Module.__dict__["__call__"]
+            wrapper = again
+            if wrapper is None or wrapper.__globals__["original"] is not original:
+                wrapper = build(original)
+            wrapper.__globals__[_IS_OVER] = False
+            nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+            tell_dynamo_of_call(original, wrapper)
+            return wrapper
+
+    def put_back(self, wrapper: FunctionType) -> bool:
+        """Have what `wrapper` stands for there again; False where another's was put on top of it.
+
+        Its users have to have it do nothing in that case.
+        """
+        with self._lock:
+            wrapper.__globals__[_IS_OVER] = True
+            original = _beneath(wrapper)
+            is_on_top = nn.Module.__dict__["__call__"] is wrapper
+            if is_on_top:
+                nn.Module.__call__ = original  # type: ignore[method-assign]
+            tell_dynamo_of_call(wrapper, original)
+            return is_on_top
+
+
+def _beneath(function: Any) -> Any:
+    """What is there once all wrappers of ours that are over are taken away, from the top down."""
+    while getattr(function, "__globals__", {}).get(_IS_OVER):
+        function = function.__globals__["original"]
+    return function
+
+
+module_call: Final = ModuleCall()
+"""Of this process."""

@@ -1,0 +1,174 @@
+"""Tells an observer of every `module(...)` while a sampled forward runs: replaces `nn.Module.__call__`.
+
+The class attribute is replaced and put back round each sampled forward: 45 us for both, 0.6 ms where a step
+has emptied the processor's caches (torch's 350 module classes are told), against 0.2 us for each call of a
+module in every step if it stayed. It is built under torch's own file name, so that dynamo
+treats it like torch's: no graph break and no recompilation, whenever it appears or goes (`_call_impl` in its
+place recompiles). What it calls of ours is kept out of dynamo's reach.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import nn
+
+from ...compat import torch_dynamo, torch_private
+from ..call_wrappers import hide_own_frames
+from ..module_call import module_call
+
+_WRAPPER_SOURCE: Final = """
+def _wrapped_call_impl(self, *args, **kwargs):
+    if is_compiling():
+        return original(self, *args, **kwargs)
+    token = calls.enter(self, args, kwargs)
+    if token is None:
+        return original(self, *args, **kwargs)
+    try:
+        output = original(self, *args, **kwargs)
+    except BaseException:
+        calls.abandon(token)
+        raise
+    calls.leave(token, output)
+    return output
+"""
+
+
+class CallObserver(Protocol):
+    """What is told of calls. Nothing may raise. Tokens are the observer's own."""
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> object | None:
+        """A call begins; None to hear no more of it."""
+        ...
+
+    def leave(self, token: Any, output: Any) -> None:
+        """It has returned."""
+        ...
+
+    def abandon(self, token: Any) -> None:
+        """It has raised."""
+        ...
+
+
+class _Callbacks:
+    """What the wrapper calls; looked up at each call, so that a wrapper someone kept goes silent."""
+
+    enter: Callable[[nn.Module, Any, Any], object | None]
+    leave: Callable[[Any, Any], None]
+    abandon: Callable[[Any], None]
+
+    def __init__(self) -> None:
+        self.silence()
+
+    def silence(self) -> None:
+        self.enter = _decline
+        self.leave = _ignore_result
+        self.abandon = _ignore
+
+
+class ModuleCalls:
+    """The replaced `nn.Module.__call__` of this process and the observer that it reports to.
+
+    One observer at a time: where watched models nest, the one whose forward began last. Only calls on the
+    thread that began count (the replicas of `nn.DataParallel` run on others).
+    """
+
+    def __init__(self) -> None:
+        self._callbacks = _Callbacks()
+        self._observers: list[CallObserver] = []
+        self._wrapper: FunctionType | None = None
+        self._thread = 0
+        # Sessions of other threads come and go too; the garbage collector may end one amid all this.
+        self._lock = threading.RLock()
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether `nn.Module.__call__` is replaced at this moment."""
+        return bool(self._observers)
+
+    @property
+    def observer(self) -> CallObserver | None:
+        """Who is told of this thread's calls now."""
+        is_ours = self._observers and self._thread == threading.get_ident()
+        return self._observers[-1] if is_ours else None
+
+    def begin(self, observer: CallObserver) -> bool:
+        """Report to `observer` from now on; False where another thread's forward is being observed."""
+        with self._lock:
+            if self._observers and self._thread != threading.get_ident():
+                return False
+            if not self._observers:
+                self._install()
+            self._observers.append(observer)
+            self._report_to(observer)
+        return True
+
+    def end(self, observer: CallObserver) -> None:
+        """Report no longer to `observer`, and put back what was there after the last one. Idempotent."""
+        with self._lock:
+            if observer not in self._observers:
+                return
+            self._observers.remove(observer)
+            if self._observers:
+                self._report_to(self._observers[-1])
+            else:
+                self._uninstall()
+
+    def _report_to(self, observer: CallObserver) -> None:
+        mine = threading.get_ident()
+        ident, task = threading.get_ident, torch_private.graph_task_id
+        is_tracing, tell = torch_private.is_jit_tracing, observer.enter
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> object | None:
+            # In a backward it is a checkpoint's recomputation, whose first run was observed.
+            if ident() != mine or task() != -1 or is_tracing():
+                return None
+            return tell(module, args, kwargs)
+
+        self._thread = mine
+        self._callbacks.enter = torch_dynamo.unseen_by_dynamo(enter)
+        self._callbacks.leave = torch_dynamo.unseen_by_dynamo(observer.leave)
+        self._callbacks.abandon = torch_dynamo.unseen_by_dynamo(observer.abandon)
+
+    def _install(self) -> None:
+        self._wrapper = module_call.replace(self._build, again=self._wrapper)
+
+    def _build(self, original: Any) -> FunctionType:
+        # Someone else may have wrapped an older one of ours: that one must stay silent.
+        self._callbacks = _Callbacks()
+        scope: dict[str, Any] = {
+            "original": original,
+            "calls": self._callbacks,
+            "is_compiling": torch.compiler.is_compiling,
+            # By this, `is_own_frame` knows the wrapper's frame for one of ours.
+            "hide_own_frames": hide_own_frames,
+        }
+        exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
+        wrapper = scope["_wrapped_call_impl"]
+        assert isinstance(wrapper, FunctionType)
+        return wrapper
+
+    def _uninstall(self) -> None:
+        self._callbacks.silence()
+        if self._wrapper is not None and not module_call.put_back(self._wrapper):
+            self._wrapper = None
+
+
+def _decline(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Stands for `enter` while nobody observes."""
+
+
+def _ignore_result(token: Any, output: Any) -> None:
+    """Stands for `leave` while nobody observes: the observer of a call under way has gone."""
+
+
+def _ignore(token: Any) -> None:
+    """Stands for `abandon` while nobody observes."""
+
+
+module_calls = ModuleCalls()
+"""Of this process: every session shares it."""

@@ -1,0 +1,259 @@
+"""Makes columns, one value per module or per call, of what one step's calls have told. Numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...wire import ModuleInfo
+from ...wire.magnitude_bins import BINS
+from ...wire.module_frames import MODULE_STATES
+from .call_clock import Nanoseconds
+from .dead_units import DeadUnits
+from .measured_rows import COUNTS, STATISTICS, Floats, combine_by
+from .modules import ModuleIndex
+from .observed_step import ModuleCall, ObservedStep
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleStatistics:
+    """Everything that one sampled step says of the model's modules."""
+
+    modules: tuple[ModuleInfo, ...]
+    """What the rows stand for; the same object as long as nothing changes."""
+    generation: int
+    """Goes up with every change of `modules`."""
+    rows: npt.NDArray[np.intp] | None
+    """(rows,) index into `modules` of each call, in the order of the calls; None: one row per module."""
+    columns: dict[str, Floats]
+    """(rows,) values by name, see `module_frames.MODULE_COLUMNS`."""
+    missing: dict[str, Mask]
+    """(rows,) by name, where a column has no value (which is then 0)."""
+    states: npt.NDArray[np.uint8]
+    """(modules,) index into `module_frames.MODULE_STATES`."""
+    activation_histogram: npt.NDArray[np.int64] | None = None
+    """(rows, BINS) counts of the outputs' elements by magnitude."""
+
+    def value(self, column: str, module: str) -> float | None:
+        """Return one module's value (of its first row); None where it has none."""
+        names = [info.name for info in self.modules]
+        wanted = names.index(module)
+        row = wanted if self.rows is None else int(np.flatnonzero(self.rows == wanted)[0])
+        if column not in self.columns or self.missing[column][row]:
+            return None
+        return float(self.columns[column][row])
+
+
+class _Columns:
+    """Columns under construction; `row_of` sends each call to its row, -1 for calls that failed."""
+
+    def __init__(self, calls: list[ModuleCall], row_of: npt.NDArray[np.intp], rows: int) -> None:
+        self._calls, self._rows = calls, rows
+        self.row_of = row_of
+        self._done = np.flatnonzero(row_of >= 0)
+        self.done: list[int] = self._done.tolist()
+        self.columns: dict[str, Floats] = {}
+        self.missing: dict[str, Mask] = {}
+
+    def total(self, name: str, values: Floats) -> None:
+        """Add up (calls,) values by row; rows without a call have none."""
+        chosen = self.row_of[self._done]
+        totals: Floats = np.zeros(self._rows)
+        np.add.at(totals, chosen, values[self._done])
+        self.columns[name] = totals
+        self.missing[name] = np.bincount(chosen, minlength=self._rows) == 0
+
+    def put(self, name: str, values: Floats, missing: Mask) -> None:
+        """Take a finished column."""
+        self.columns[name], self.missing[name] = values, missing
+
+
+def build_statistics(step: ObservedStep, index: ModuleIndex, dead: DeadUnits) -> ModuleStatistics:
+    """Bring a closed step to the host and arrange it; `dead` takes note of its activity."""
+    done = step.completed()
+    row_of = np.full(len(step.calls), -1, dtype=np.intp)
+    modules = np.array([step.calls[call].row for call in done], dtype=np.intp)
+    row_of[done] = np.arange(len(done)) if step.lists_calls else modules
+    rows = len(done) if step.lists_calls else len(index.infos)
+    table = _Columns(step.calls, row_of, rows)
+    table.total("calls", np.ones(len(step.calls)))
+    if step.measures_outputs:
+        _add_outputs(table, step)
+        _add_units(table, step, dead)
+    if step.measures_gradients:
+        _add_gradients(table, step)
+    if step.measures_times:
+        _add_times(table, step)
+    if step.measures_memory:
+        _add_memory(table, step, index)
+    return ModuleStatistics(
+        modules=index.infos,
+        generation=index.generation,
+        rows=modules if step.lists_calls else None,
+        columns=table.columns,
+        missing=table.missing,
+        states=_states(step, index, done),
+        activation_histogram=_histogram(table, step, rows) if step.counts_magnitudes else None,
+    )
+
+
+def _add_outputs(table: _Columns, step: ObservedStep) -> None:
+    measured = step.outputs.fetch()
+    pairs = [(call, step.calls[call].output) for call in table.done if step.calls[call].output is not None]
+    _add_rows(table, "activation", measured, step.outputs.elements, pairs)
+
+
+def _add_gradients(table: _Columns, step: ObservedStep) -> None:
+    measured = step.gradients.fetch()
+    pairs = [(call, number) for call in table.done for number in _gradients_of(step, step.calls[call])]
+    rms, elements = _add_rows(table, "activation_gradient", measured, step.gradients.elements, pairs)
+    name = "activation_gradient_norm"
+    table.put(name, rms * np.sqrt(elements), table.missing["activation_gradient_max_abs"])
+
+
+def _gradients_of(step: ObservedStep, call: ModuleCall) -> list[int]:
+    return [] if call.gradient is None else step.gradients_of[call.gradient]
+
+
+def _add_rows(
+    table: _Columns,
+    prefix: str,
+    measured: Floats,
+    elements: list[int],
+    pairs: Iterable[tuple[int, int | None]],
+) -> tuple[Floats, Floats]:
+    """Combine measured rows, given as (call, number), by table row; returns each row's rms and elements."""
+    chosen = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.intp).reshape(-1, 2)
+    groups, numbers = table.row_of[chosen[:, 0]], chosen[:, 1]
+    sizes = np.array(elements, dtype=np.float64)[numbers]
+    count = len(table.columns["calls"])
+    combined = combine_by(groups, measured[numbers], sizes, count)
+    totals = np.zeros(count)
+    np.add.at(totals, groups, sizes)
+    missing = totals == 0
+    is_gradient = prefix == "activation_gradient"
+    for position, name in enumerate((*STATISTICS, *COUNTS)):
+        if not (is_gradient and name in ("rms", "zero_fraction", "saturated_fraction")):
+            table.put(f"{prefix}_{name}", combined[:, position].copy(), missing)
+    return combined[:, 0], totals
+
+
+def _add_units(table: _Columns, step: ObservedStep, dead: DeadUnits) -> None:
+    """Dead units are a module's, over all its calls; each of its rows says the same."""
+    activity: dict[int, npt.NDArray[np.bool_]] = {}
+    active, calls = step.outputs.active_units(), [step.calls[index] for index in table.done]
+    for call in calls:
+        own = None if call.output is None else active.get(call.output)
+        before = activity.get(call.row)
+        if own is not None:
+            same = before is not None and len(before) == len(own) and before is not own
+            activity[call.row] = own | before if same and before is not None else own
+    counts = {module: dead.note(module, seen) for module, seen in activity.items()}
+    lengths = {module: len(seen) for module, seen in activity.items()}
+    _put_by_module(table, "units", [lengths.get(call.row) for call in calls])
+    _put_by_module(table, "dead_units", [counts.get(call.row) for call in calls])
+
+
+def _put_by_module(table: _Columns, name: str, values: list[int | None]) -> None:
+    """Take one value for each call that is done; all calls of a module have the same."""
+    given = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    column, missing = (
+        np.zeros(len(table.columns["calls"])),
+        np.ones(len(table.columns["calls"]), dtype=np.bool_),
+    )
+    known = ~np.isnan(given)
+    rows = table.row_of[table.done][known] if values else np.zeros(0, dtype=np.intp)
+    column[rows], missing[rows] = given[known], False
+    table.put(name, column, missing)
+
+
+def _add_times(table: _Columns, step: ObservedStep) -> None:
+    marks = step.clock.read() / 1e9
+    if len(marks) % 2:
+        # A failure of the probe's own code left a pair open: nothing can be said of this step.
+        return
+    forward = forward_times(step.calls, marks)
+    backward = backward_times(step, marks)
+    parents = [call.parent for call in step.calls]
+    table.total("forward_time_s", forward)
+    table.total("forward_self_time_s", forward - _sum_of_children(forward, parents))
+    if backward is not None:
+        inclusive = backward.copy()
+        for index in range(len(parents) - 1, -1, -1):
+            if parents[index] >= 0:
+                inclusive[parents[index]] += inclusive[index]
+        table.total("backward_time_s", inclusive)
+        table.total("backward_self_time_s", backward)
+
+
+def forward_times(calls: list[ModuleCall], marks: Nanoseconds) -> Floats:
+    """Return the (calls,) times between begin and end without the probe's own in between; 0 if unfinished."""
+    own = np.concatenate([[0.0], np.cumsum(marks[1::2] - marks[::2])])
+    result = np.zeros(len(calls))
+    for index, call in enumerate(calls):
+        if call.ended >= 0:
+            # `began` ends a pair of marks and `ended` begins one.
+            inside = own[call.ended // 2] - own[call.began // 2 + 1]
+            result[index] = marks[call.ended] - marks[call.began] - inside
+    return result
+
+
+def backward_times(step: ObservedStep, marks: Nanoseconds) -> Floats | None:
+    """Return the (calls,) times in which backward computed what each call itself had; None if none ran."""
+    result = np.zeros(len(step.calls))
+    owner, since, has_any = -1, 0.0, False
+    for begun, ended, following in step.switches:
+        if owner >= 0:
+            result[owner] += marks[begun] - since
+            has_any = True
+        owner = owner if following is None else following
+        since = float(marks[ended])
+    return result if has_any else None
+
+
+def _sum_of_children(values: Floats, parents: list[int]) -> Floats:
+    result = np.zeros(len(values))
+    for value, parent in zip(values, parents, strict=True):
+        if parent >= 0:
+            result[parent] += value
+    return result
+
+
+def _add_memory(table: _Columns, step: ObservedStep, index: ModuleIndex) -> None:
+    calls = step.calls
+    table.total("output_bytes", np.array([call.output_bytes for call in calls], dtype=np.float64))
+    table.total("saved_bytes", np.array([call.saved_bytes for call in calls], dtype=np.float64))
+    if step.device.type == "cuda":
+        grown = np.array([call.allocated_bytes for call in calls], dtype=np.float64)
+        table.total("allocated_bytes", grown - _sum_of_children(grown, [call.parent for call in calls]))
+    own = np.array(index.parameter_bytes, dtype=np.float64)
+    if step.lists_calls:
+        own = own[[calls[number].row for number in table.done]]
+    table.put("parameter_bytes", own, np.zeros(len(own), dtype=np.bool_))
+
+
+def _histogram(table: _Columns, step: ObservedStep, rows: int) -> npt.NDArray[np.int64]:
+    result = np.zeros((rows, BINS), dtype=np.int64)
+    counts = step.outputs.histograms()
+    for index in table.done:
+        output = step.calls[index].output
+        if output is not None and output in counts:
+            result[table.row_of[index]] += counts[output]
+    return result
+
+
+def _states(step: ObservedStep, index: ModuleIndex, done: list[int]) -> npt.NDArray[np.uint8]:
+    observed, not_called, compiled, no_tensor = range(len(MODULE_STATES))
+    states = np.full(len(index.infos), not_called, dtype=np.uint8)
+    for row in step.compiled_rows:
+        states[list(index.rows_below(row))] = compiled
+    calls = [step.calls[number] for number in done]
+    states[[call.row for call in calls if call.output is None]] = no_tensor
+    has_tensor = [call.row for call in calls if call.output is not None or not step.measures_outputs]
+    states[has_tensor] = observed
+    return states

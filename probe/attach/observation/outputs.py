@@ -1,0 +1,70 @@
+"""Finds the tensors in what modules take and return. Pure; runs at every call of a sampled forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from ...compat import torch_private
+
+_MAX_DEPTH: Final = 3
+_MAX_FIELDS: Final = 16
+"""Looked at in each container: a cache of a thousand keys is no output."""
+_SMALL: Final = 16_384
+
+
+def first_tensor(value: Any, depth: int = 0) -> Tensor | None:
+    """Return the first floating-point tensor of a module's output, else None.
+
+    Looks into lists, tuples (`PackedSequence`: its data), mappings (`ModelOutput`) and, one level deep, into
+    the attributes of other objects. In a mapping ``logits`` and ``last_hidden_state`` come first: what
+    Hugging Face puts before them is the scalar loss.
+    """
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() or value.is_complex() else None
+    return next(tensors_in(value, depth), None)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
+    """Yield the floating-point and complex tensors of nested containers, in their order."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.is_complex():
+            yield value
+        return
+    if depth >= _MAX_DEPTH or value is None or isinstance(value, str | bytes | int | float | Module):
+        return
+    for part in _parts(value):
+        yield from tensors_in(part, depth + 1)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value[:_MAX_FIELDS])
+    if isinstance(value, Mapping):
+        names = [name for name in ("logits", "last_hidden_state") if name in value]
+        names += [name for name in value if name not in names]
+        return [value[name] for name in names[:_MAX_FIELDS]]
+    fields = getattr(value, "__dict__", None)
+    return list(fields.values())[:_MAX_FIELDS] if isinstance(fields, dict) else []
+
+
+def is_small(value: Any) -> bool:
+    """Whether a module's output, or a gradient, is a tensor that takes microseconds to measure."""
+    return isinstance(value, Tensor) and value.numel() <= _SMALL
+
+
+def measurable(tensor: Tensor) -> Tensor | None:
+    """Return the dense tensor whose elements stand for `tensor`: itself, a DTensor's local shard, or None.
+
+    None for sparse, nested, fake, meta and otherwise special tensors and inside `torch.func` transforms.
+    """
+    if type(tensor) is not Tensor and type(tensor) is not Parameter:
+        local = getattr(tensor, "_local_tensor", None)
+        if type(local) is not Tensor:
+            return None
+        tensor = local
+    is_dense = torch_private.is_plain_strided(tensor)
+    return tensor if is_dense and tensor.numel() and not torch_private.is_functorch_wrapped(tensor) else None

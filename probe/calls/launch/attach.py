@@ -1,0 +1,84 @@
+"""Waits, in a process below `dashboard run`, for the first optimizer or the first loss that is sent back.
+
+Begun by `site/sitecustomize.py` once torch is imported. Until then two functions of torch are replaced, and
+the rest of the probe is not even imported: a data loader's worker never gets further.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from .alias import share_loaded_probe
+from .speech import redirect_log, say
+
+if TYPE_CHECKING:
+    from .attacher import Attacher
+
+
+def begin() -> None:
+    """Wait for the first optimizer of this process."""
+    share_loaded_probe(__name__.partition(".calls.launch")[0])
+    _Waiting().install()
+
+
+class _Waiting:
+    """Makes the `Attacher` when it is needed."""
+
+    def __init__(self) -> None:
+        self._attacher: Attacher | None = None
+        self._has_failed = False
+
+    def install(self) -> None:
+        """Notice optimizers that are made, and losses that are sent back without one."""
+        self._replace_new()
+        self._replace_backward()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _get_attacher(self) -> Attacher | None:
+        if self._attacher is None and not self._has_failed:
+            # The script must run whatever is wrong with the probe; there is no logging of ours yet.
+            try:
+                from .attacher import Attacher
+                from .sessions import Launch
+
+                launch = Launch.from_environment()
+                redirect_log(is_quiet=launch.is_quiet)
+                self._attacher = Attacher(launch)
+            except Exception as error:  # noqa: BLE001
+                self._has_failed = True
+                say(f"this script is not recorded: {error}")
+        return self._attacher
+
+    def _forget(self) -> None:
+        if self._attacher is not None:
+            self._attacher.forget()
+
+    def _replace_new(self) -> None:
+        original = Optimizer.__new__
+
+        def make(cls: type[Optimizer], *args: Any, **kwargs: Any) -> Optimizer:
+            made: Optimizer = object.__new__(cls) if original is object.__new__ else original(cls)
+            if (attacher := self._get_attacher()) is not None:
+                attacher.note_optimizer(made)
+            return made
+
+        # Unlike a wrapper of `__init__`, this is on no stack when the arguments turn out to be wrong.
+        setattr(Optimizer, "__new__", staticmethod(make))  # noqa: B010 - mypy refuses the plain form
+
+    def _replace_backward(self) -> None:
+        original = torch.autograd.backward
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or (attacher := self._get_attacher()) is None:
+                return original(tensors, *args, **kwargs)
+            if attacher.before_backward(tensors):
+                return torch.autograd.backward(tensors, *args, **kwargs)
+            return original(tensors, *args, **kwargs)
+
+        backward.__doc__, backward.__module__ = original.__doc__, original.__module__
+        backward.__qualname__ = original.__qualname__
+        torch.autograd.backward = backward

@@ -1,0 +1,196 @@
+"""Attaches a session to each model that an optimizer updates, at the model's first training forward.
+
+That is the earliest moment at which a model is complete (moved, wrapped, compiled, its rank known) and its
+step still whole; where an optimizer evaluates a closure it is the closure's first call (`closures.py`).
+Made by `attach.py` for the script's first optimizer; runs on the threads that train.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ...attach.layout import unwrap
+from ...attach.root_calls import root_calls
+from ...compat import torch_private
+from .closures import FirstClosures
+from .owners import find_holders, parameters_of, variable_name
+from .sessions import Launch, SessionStarter
+from .tracebacks import hide_own_frames_of_uncaught
+
+_PATIENCE: Final = 500
+"""Outermost calls that may train nothing that an optimizer updates, before we stop looking at all of them."""
+_MORE_CALLS: Final = 20
+"""Of these, so many are given to further modules of an optimizer that one session follows already."""
+_MOST_TOGETHER: Final = 4
+"""Modules of one optimizer that get a session each; of more, in a plain list say, the first called does."""
+_logger = logging.getLogger(__name__)
+
+
+class Attacher:
+    """Waits for models that an optimizer updates; the listener of every outermost call until then."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._starter = SessionStarter(launch)
+        self._waiting: list[weakref.ref[Optimizer]] = []
+        self._holders: list[weakref.ref[nn.Module]] | None = None
+        """Of the waiting optimizers' parameters; None when they have yet to be looked for."""
+        self._attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._scout: int | None = None
+        self._calls = 0
+        self._closures = FirstClosures(self)
+        self._trains_by_hand = self._has_failed = False
+        hide_own_frames_of_uncaught()
+
+    # -- what happens in the script; nothing here raises
+
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer is being made."""
+        self._waiting.append(weakref.ref(optimizer))
+        self._holders, self._calls = None, 0
+        self._attached.clear()
+        self._trains_by_hand = False
+        self._guarded(self._look)
+
+    def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
+        """An outermost training call, of any module: attach to its model if it is to be trained."""
+        if self._guarded(self._consider, root):
+            # The session is told of the very call that began it.
+            return root_calls.dispatch(call, root, args, kwargs)
+        return call(root, *args, **kwargs)
+
+    def before_closure(self, optimizer: Optimizer) -> bool:
+        """An optimizer's step is about to evaluate its closure; whether a session began."""
+        return bool(self._guarded(self._consider_optimizer, optimizer))
+
+    def before_backward(self, tensors: Any) -> bool:
+        """A loss is about to be sent back; whether a session began, which wants to hear of it."""
+        if torch_private.in_backward() or not (self._waiting or not self._starter.has_started):
+            return False
+        return bool(self._guarded(self._consider_loss, tensors))
+
+    def forget(self) -> None:
+        """In a forked child: what was made before belongs to the parent."""
+        self._guarded(self._stop_looking)
+
+    # -- finding and attaching
+
+    def _consider(self, called: nn.Module) -> bool:
+        """Attach to what `called` belongs to, or contains."""
+        self._calls += 1
+        optimizers = self._live_optimizers()
+        if torch.utils.data.get_worker_info() is not None or self._calls > _PATIENCE:
+            self._stop_looking()
+            return False
+        if not optimizers:
+            return self._trains_by_hand and _is_trainable(called) and self._attach(called)
+        holders = self._find_holders(optimizers) or [called]
+        return self._attach_all([holder for holder in holders if _are_related(holder, called)])
+
+    def _consider_loss(self, tensors: Any) -> bool:
+        """Attach to models that no module call led to: a compiled step, `torch.func`."""
+        optimizers = self._live_optimizers()
+        if not optimizers:
+            # Updates made by hand, if still no optimizer is made until the next forward.
+            self._trains_by_hand = True
+            self._look()
+            return False
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        losses = [loss for loss in given if isinstance(loss, Tensor)]
+        holders = [item for item in self._find_holders(optimizers) if item not in self._attached]
+        leaves = set(map(id, torch_private.leaves_of(losses))) if holders else set()
+        reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
+        return self._attach_all(reached)
+
+    def _consider_optimizer(self, optimizer: Optimizer) -> bool:
+        """Attach to what an optimizer updates, if it waits for that."""
+        optimizers = self._live_optimizers()
+        if not any(other is optimizer for other in optimizers):
+            return False
+        wanted = set(map(id, parameters_of(optimizer)))
+        holders = self._find_holders(optimizers)
+        held = [item for item in holders if not wanted.isdisjoint(map(id, item.parameters()))]
+        return self._attach_all(held)
+
+    def _live_optimizers(self) -> list[Optimizer]:
+        optimizers = [optimizer for reference in self._waiting if (optimizer := reference()) is not None]
+        return [optimizer for optimizer in optimizers if parameters_of(optimizer)]
+
+    def _find_holders(self, optimizers: list[Optimizer]) -> list[nn.Module]:
+        if self._holders is None:
+            self._holders = [weakref.ref(holder) for holder in find_holders(optimizers)]
+        return [holder for reference in self._holders if (holder := reference()) is not None]
+
+    def _attach_all(self, holders: list[nn.Module]) -> bool:
+        new = [holder for holder in holders if holder not in self._attached and _is_trainable(holder)]
+        begun = [self._attach(holder) for holder in new]
+        return any(begun)
+
+    def _attach(self, holder: nn.Module) -> bool:
+        """Begin a session; whatever comes of it, its optimizers wait no longer."""
+        name = variable_name((unwrap(holder), holder), sys._getframe(1))
+        has_others = len(self._holders or ()) > 1
+        self._attached.add(holder)
+        held = set(map(id, holder.parameters()))
+        still = [
+            item
+            for item in self._live_optimizers()
+            if held.isdisjoint(map(id, parameters_of(item))) or self._has_more_to_attach(item)
+        ]
+        self._waiting = [weakref.ref(optimizer) for optimizer in still]
+        self._trains_by_hand = False
+        if not still:
+            self._stop_looking()
+        elif not any(held.isdisjoint(map(id, parameters_of(item))) for item in still):
+            # What belongs to the modules of one step is called soon, or is not used.
+            self._calls = max(self._calls, _PATIENCE - _MORE_CALLS)
+        return self._starter.start(holder, variable=name, has_others=has_others)
+
+    def _has_more_to_attach(self, optimizer: Optimizer) -> bool:
+        """Whether it updates another module, a decoder beside an encoder say, that is not watched yet."""
+        wanted = set(map(id, parameters_of(optimizer)))
+        holders = [item for reference in self._holders or () if (item := reference()) is not None]
+        updated = [item for item in holders if not wanted.isdisjoint(map(id, item.parameters()))]
+        others = [item for item in updated if item not in self._attached and _is_trainable(item)]
+        return bool(others) and len(updated) <= _MOST_TOGETHER
+
+    def _look(self) -> None:
+        if self._scout is None and not self._has_failed:
+            self._scout = root_calls.add_scout(self)
+            self._closures.begin()
+
+    def _stop_looking(self) -> None:
+        self._waiting = []
+        if self._scout is not None:
+            scout, self._scout = self._scout, None
+            root_calls.remove(scout)
+            self._closures.end()
+
+    def _guarded(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The script must run whatever is wrong with us: after a failure nothing more is tried."""
+        if self._has_failed:
+            return None
+        try:
+            return function(*arguments)
+        except Exception:
+            self._has_failed = True
+            _logger.exception("this script is not recorded: attaching to it failed")
+            return None
+
+
+def _are_related(holder: nn.Module, called: nn.Module) -> bool:
+    """Whether one is inside of the other."""
+    own, other = unwrap(holder), unwrap(called)
+    inside = any(module is called or module is other for module in holder.modules())
+    return inside or any(module is own for module in called.modules())
+
+
+def _is_trainable(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())

@@ -1,0 +1,144 @@
+"""Begins the session of one model of a launched script: its run's id and name, and the line on stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...attach.layout import unwrap
+from ...delivery.recorder.run_facts import rank_and_world_size
+from ...delivery.recorder.run_id import derive_run_id
+from ...settings.places import read_serve_state
+from .speech import say
+
+if TYPE_CHECKING:
+    from ... import session
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What `dashboard run` left in the environment."""
+
+    run: str
+    """Id of the run, where neither the user nor a launcher of ranks gives one."""
+    pid: int
+    """The process that became the script."""
+    is_quiet: bool
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch:
+        """Read NANSCOPE_LAUNCH: ``run|pid|quiet|prefix``; `dashboard run` writes it.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        run, pid, quiet, _ = environment.get("NANSCOPE_LAUNCH", "").split("|", 3)
+        return cls(run, int(pid), quiet == "1")
+
+
+class RunNames:
+    """Gives every model of every process of a launch the id of its run.
+
+    Args:
+        launch: id made at the launch.
+        pid: the process that became the script.
+    """
+
+    def __init__(self, launch: str, pid: int) -> None:
+        self.used: set[str] = set()
+        self._launch, self._pid = launch, pid
+
+    def next_id(self, model: str, environment: Mapping[str, str] = os.environ) -> str:
+        """Return the id for a model that the script calls `model`; a process's first one gets the plain id.
+
+        Ranks agree, because they make the same models in the same order.
+        """
+        base = self._base(environment)
+        chosen, number = base, 1
+        label = re.sub(r"[^A-Za-z0-9._-]", "_", model)[:20]
+        while chosen in self.used:
+            tail = f"-{label}" if number == 1 else f"-{label}-{number}"
+            chosen, number = base[: 64 - len(tail)] + tail, number + 1
+        self.used.add(chosen)
+        return chosen
+
+    def _base(self, environment: Mapping[str, str]) -> str:
+        if chosen := environment.get("NANSCOPE_RUN"):
+            return chosen
+        if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
+            return derive_run_id(environment)
+        is_rank = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if os.getpid() == self._pid or (is_rank and torch.distributed.get_world_size() > 1):
+            return self._launch
+        # Another training that the script started as a process of its own.
+        return f"{self._launch}-{os.getpid()}"
+
+
+class SessionStarter:
+    """Begins the sessions of this process, one for each model that it trains."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._names = RunNames(launch.run, launch.pid)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether there has been any."""
+        return bool(self._names.used)
+
+    def start(self, model: nn.Module, *, variable: str | None, has_others: bool) -> bool:
+        """Watch a model from now on; False where that cannot be, or is done already by the script itself.
+
+        Args:
+            model: what holds the parameters, in its wrapper, if any.
+            variable: what the script calls it, where that is known.
+            has_others: the script trains several models: the names of their runs tell them apart.
+        """
+        from ... import session, watching
+
+        if any(_is_watched_by(running, model) for running in session._sessions.values()):
+            return False
+        kind = type(unwrap(model)).__name__
+        called = variable or kind
+        name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
+        try:
+            probe = watching.watch(model, name=name, model_name=called, run=self._names.next_id(called))
+        except ValueError as error:
+            say(f"this script is not recorded: {error}")
+            return False
+        if not probe.active:
+            return False
+        if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
+            say(_greeting(probe.run, kind if variable is None else f"{variable} ({kind})"))
+        return True
+
+
+def _is_watched_by(running: session.Probe, model: nn.Module) -> bool:
+    """Whether a session watches the model, a part of it, or what contains it."""
+    watched = None if running._model_reference is None else running._model_reference()
+    if watched is None:
+        return False
+    own = unwrap(model)
+    return any(part is own for part in watched.modules()) or any(part is watched for part in own.modules())
+
+
+def _script_name() -> str | None:
+    """Name of a module that runs as the script; None leaves it to the file's name."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and sys.argv:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+def _greeting(run: str, model: str) -> str:
+    serving = read_serve_state()
+    where = "open with: dashboard serve" if serving is None else f"watch it at {serving.page}"
+    return f"recording run {run} of {model}; {where}"

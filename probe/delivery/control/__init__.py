@@ -1,0 +1,1 @@
+"""What may be asked of a training from outside, its grammar, and its way: files in the rank's folder."""

@@ -1,0 +1,189 @@
+"""What a person asks of a running trainer, and what it answers: data only, msgpack or JSON, version 1.
+
+A request travels as the opaque body of `wire.Control` and as a file; it is decoded, and so validated, by the
+trainer, which knows nothing else to do than what stands here. Imports no torch: the dashboard makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from ...errors import WireError
+from ...wire import Count, Severity, Text
+from .grammar import MAX_LENGTH
+
+VERSION: Final = 1
+MAX_REQUEST_BYTES: Final = 16 * 1024
+Source: TypeAlias = Literal["browser", "api", "command"]
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+Condition = Annotated[str, msgspec.Meta(max_length=MAX_LENGTH)]
+
+
+class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Frozen base; a field that is not known is a mistake, for somebody meant something by it."""
+
+
+class AskState(_Struct, tag="state", tag_field="do", frozen=True):
+    """Change nothing; every answer has the state."""
+
+
+class ChangeLevel(_Struct, tag="set_level", tag_field="do", frozen=True):
+    """Measure more or less; see `control.SetLevel`."""
+
+    level: Literal["off", "basic", "advanced", "extreme"]
+
+
+class ChangePreset(_Struct, tag="set_preset", tag_field="do", frozen=True):
+    """Take a preset; null goes back to the level's own switches."""
+
+    preset: Name | None
+
+
+class ChangeFeatures(_Struct, tag="set_features", tag_field="do", frozen=True):
+    """Set single switches to periods in steps; 0 never, null as level and preset have it."""
+
+    features: Annotated[dict[Name, int | None], msgspec.Meta(max_length=64)]
+
+
+class ChangeLimit(_Struct, tag="set_limit", tag_field="do", frozen=True):
+    """Set the overhead limit as a fraction; null is the level's or the preset's."""
+
+    overhead_limit: float | None
+
+
+class AddWatchpoint(_Struct, tag="add_watchpoint", tag_field="do", frozen=True):
+    """Watch a condition; see `rules.options.WatchpointOptions`."""
+
+    condition: Condition
+    action: Literal["event", "snapshot", "bundle", "pause"] = "event"
+    name: Name = ""
+    severity: Severity | None = None
+    once: bool = False
+    cooldown_steps: Count = 0
+
+
+class RemoveWatchpoint(_Struct, tag="remove_watchpoint", tag_field="do", frozen=True):
+    """Take out a watchpoint by its name."""
+
+    name: Name
+
+
+class Resume(_Struct, tag="resume", tag_field="do", frozen=True):
+    """Let a paused training go on."""
+
+
+class WriteBundle(_Struct, tag="bundle", tag_field="do", frozen=True):
+    """Write a bundle of the next step."""
+
+
+Request: TypeAlias = (
+    AskState
+    | ChangeLevel
+    | ChangePreset
+    | ChangeFeatures
+    | ChangeLimit
+    | AddWatchpoint
+    | RemoveWatchpoint
+    | Resume
+    | WriteBundle
+)
+
+
+class Ask(_Struct, frozen=True):
+    """A request and who made it."""
+
+    request: Request
+    source: Source
+    version: int = VERSION
+
+
+class WatchpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """One watchpoint as it is judged."""
+
+    name: Text
+    condition: Text
+    action: Text
+    once: bool
+
+
+class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trainer is asked for at present."""
+
+    step: Count | None
+    """The newest finished step."""
+    level: Text
+    preset: Text | None
+    overhead_limit: float
+    is_paused: bool
+    watchpoints: Annotated[list[WatchpointState], msgspec.Meta(max_length=1000)]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a request."""
+
+    problem: Text | None
+    """Why it was not followed, for the person who asked; None where it was."""
+    state: TrainerState
+    version: int = VERSION
+
+
+_ask_decoder = msgspec.msgpack.Decoder(Ask)
+_answer_decoder = msgspec.msgpack.Decoder(Answer)
+_request_decoder = msgspec.json.Decoder(Request)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_ask(ask: Ask) -> bytes:
+    """Encode a request."""
+    return _encoder.encode(ask)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Encode an answer."""
+    return _encoder.encode(answer)
+
+
+def decode_ask(data: bytes) -> Ask:
+    """Decode and validate a request.
+
+    Raises:
+        WireError: it is too large, breaks a type or limit, or is of another version.
+    """
+    if len(data) > MAX_REQUEST_BYTES:
+        raise WireError(f"request of {len(data)} bytes; at most {MAX_REQUEST_BYTES} are allowed")
+    try:
+        ask = _ask_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"request does not decode: {error}") from error
+    if ask.version != VERSION:
+        raise WireError(f"request of version {ask.version}; this trainer knows {VERSION}")
+    return ask
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Decode and validate an answer.
+
+    Raises:
+        WireError: it breaks a type or limit.
+    """
+    try:
+        return _answer_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"answer does not decode: {error}") from error
+
+
+def read_request(data: bytes) -> Request:
+    """Read a request that somebody wrote as JSON, such as ``{"do": "resume"}``.
+
+    Raises:
+        WireError: says what is wrong with it.
+    """
+    if len(data) > MAX_REQUEST_BYTES:
+        raise WireError(f"request of {len(data)} bytes; at most {MAX_REQUEST_BYTES} are allowed")
+    try:
+        request: Request = _request_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"this is no request: {error}") from error
+    return request

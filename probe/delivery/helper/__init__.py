@@ -1,0 +1,1 @@
+"""The second process of a host: tails the journals and ships them, and watches the trainers from outside."""

@@ -1,0 +1,263 @@
+"""Watches a run's trainers from outside: which are alive, how much memory they take, which were killed.
+
+Called by the helper about once a second; writes `HostSample` records, `hang` events of what only an outsider
+sees, and events of what only several ranks together show, into the helper's own `host` stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from ...errors import JournalError, WireError
+from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode
+from ..journal.journal import JournalWriter
+from ..journal.journal_reader import Chunk, StreamFollower, list_writers, read_stream
+from .helper import host_folder
+from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
+
+if TYPE_CHECKING:
+    from ..journal.rank_journals import RankJournals
+
+_CLOCK_TOLERANCE_S = 2.0
+"""A process that began this much after its `RunStart` is another one that got the same process id."""
+
+_BEGINNING_S = 5.0
+"""A folder without a `RunStart` is this long taken for a trainer that is about to write it."""
+
+
+class Trainer:
+    """One rank's incarnation, as its journal and the process table show it."""
+
+    def __init__(self, folder: Path, known_hang: Event | None = None) -> None:
+        self.folder = folder
+        self._known_hang = known_hang
+        """What an earlier helper has written last of it."""
+        self.start: RunStart | None = None
+        self.over_at: float | None = None
+        """UNIX seconds at which it ended or was found dead; None while it lives."""
+        self.watch: TrainerWatch | None = None
+        """From the `RunStart` on."""
+        self.news: list[Event] = []
+        """Events of the last look."""
+        self._events = StreamFollower(folder, "events")
+        self._process: psutil.Process | None = None
+        self._open_hangs: dict[str, Event] = {}
+        self._exit_code: int | None = None
+        self._last: HostSample | None = None
+        self._oom_kills = oom_kills()
+
+    def observe(self) -> HostSample | None:
+        """Look once; None while its journal does not yet say who it is."""
+        status = self._status()
+        # The journal is read after the process table: an orderly end is written before the process goes.
+        end = self._read_events()
+        if self.start is None:
+            return None
+        if self._process is None:
+            status = self._status()
+        alive = status is not None
+        self.news = self._watch_over(status, has_ended=end is not None)
+        now = time.time()
+        if end is not None or not alive:
+            self.over_at = min(end.time, now) if end is not None else now
+        memory = psutil.virtual_memory()
+        self._last = HostSample(
+            time=now,
+            rank=self.start.rank,
+            incarnation=self.start.incarnation,
+            state="ended" if end is not None else "running" if alive else "killed",
+            rss_bytes=self._rss_bytes() if alive else None,
+            system_used_bytes=memory.total - memory.available,
+            system_total_bytes=memory.total,
+        )
+        return self._last
+
+    def _watch_over(self, status: str | None, *, has_ended: bool) -> list[Event]:
+        if self.watch is None:
+            return []
+        if has_ended:
+            return self.watch.finish()
+        if status is not None and self._process is not None:
+            return self.watch.look(self._process, status)
+        return self.watch.die(self._exit_code, self._last_memory(), self._open_hangs.values())
+
+    def _last_memory(self) -> str:
+        sample = self._last
+        sentence = (
+            ""
+            if sample is None
+            else memory_sentence(sample.rss_bytes, sample.system_used_bytes, sample.system_total_bytes)
+        )
+        if oom_kills() > self._oom_kills:
+            sentence = f"The kernel's out-of-memory killer has struck on this machine meanwhile. {sentence}"
+        return sentence.strip()
+
+    def _read_events(self) -> RunEnd | None:
+        end = None
+        while (found := self._events.poll()) is not None:
+            for data in found.records if isinstance(found, Chunk) else ():
+                with contextlib.suppress(WireError):
+                    record = decode_record(data)
+                    self._note(record)
+                    if isinstance(record, RunEnd):
+                        end = record
+        return end
+
+    def _note(self, record: Record) -> None:
+        """Take in what the journal says of who it is, and of hangs that it sees itself."""
+        if isinstance(record, RunStart):
+            self.start = record
+            self.watch = TrainerWatch(self.folder, record)
+            if self._known_hang is not None and not self._known_hang.ended:
+                self.watch.adopt(self._known_hang)
+        elif isinstance(record, Layout) and self.watch is not None and not self.watch.model:
+            self.watch.model = record.model
+        elif isinstance(record, Event) and record.kind == "hang":
+            self._open_hangs.pop(record.id, None)
+            if not record.ended:
+                self._open_hangs[record.id] = record
+
+    def _status(self) -> str | None:
+        """What the process table says of it; None when it is gone."""
+        try:
+            if self._process is None:
+                if self.start is None or self.start.pid == 0:
+                    return None
+                process = psutil.Process(self.start.pid)
+                if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
+                    return None
+                self._process = process
+            if not self._process.is_running():
+                return None
+            status = self._process.status()
+            if status == psutil.STATUS_ZOMBIE:
+                self._exit_code = read_exit_code(self._process.pid)
+                return None
+            return str(status)
+        except psutil.Error:
+            return None
+
+    def _rss_bytes(self) -> int | None:
+        try:
+            return int(self._process.memory_info().rss) if self._process else None
+        except psutil.Error:
+            return None
+
+
+def _is_beginning(trainer: Trainer) -> bool:
+    """Whether a folder has just been made and its trainer has yet to write who it is."""
+    if trainer.start is not None:
+        return False
+    try:
+        return time.time() - trainer.folder.stat().st_mtime < _BEGINNING_S
+    except OSError:
+        return False
+
+
+class Census:
+    """All trainers of one run on this host."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+        self._own_folder = host_folder(run_folder)
+        self._journal = JournalWriter(self._own_folder, run=run_folder.name, writer=self._own_folder.name)
+        self._trainers: dict[str, Trainer] = {}
+        self._unwritten: list[Event] = []
+        self._known_hangs: dict[str, Event] = {}
+        """By the trainer's folder: the newest event of an earlier helper."""
+        self._known_of_ranks: list[Event] = []
+        self._ranks: RankJournals | None = None
+        """From the first trainer on that is one of several ranks."""
+        self._known_over = self._read_over()
+        self._began = time.time()
+
+    @property
+    def writers(self) -> list[Path]:
+        """Folders to ship: those of this host's trainers, and the helper's own."""
+        return [trainer.folder for trainer in self._trainers.values() if self._is_local(trainer)] + [
+            self._own_folder
+        ]
+
+    @property
+    def living(self) -> list[Path]:
+        """Folders of this host's trainers that have not ended."""
+        trainers = self._trainers.values()
+        return [one.folder for one in trainers if one.over_at is None and self._is_local(one)]
+
+    @property
+    def over_since(self) -> float | None:
+        """UNIX seconds at which the last trainer ended; None while one lives."""
+        local = [trainer for trainer in self._trainers.values() if self._is_local(trainer)]
+        if any(trainer.over_at is None for trainer in local) or any(
+            map(_is_beginning, self._trainers.values())
+        ):
+            return None
+        return max((trainer.over_at or 0.0 for trainer in local), default=self._began)
+
+    def take(self) -> None:
+        """Look at every trainer that is not over and write what was seen."""
+        for folder in list_writers(self._run_folder):
+            if folder.name not in self._trainers and not folder.name.startswith("host-"):
+                self._trainers[folder.name] = Trainer(folder, self._known_hangs.get(folder.name))
+        samples = []
+        for trainer in self._trainers.values():
+            if trainer.over_at is None and (sample := trainer.observe()) and self._is_local(trainer):
+                known = self._known_over.get((sample.rank, sample.incarnation))
+                if known is None:
+                    samples.append(encode(sample))
+                    self._unwritten += trainer.news
+                elif trainer.over_at is not None:
+                    trainer.over_at = known
+        self._unwritten += self._compare_ranks()
+        if samples or self._unwritten:
+            # On a full disk: the next second's sample says the same, and events are tried again with it.
+            with contextlib.suppress(JournalError):
+                self._journal.append_many("host", [*map(encode, self._unwritten), *samples])
+                self._unwritten.clear()
+
+    def _compare_ranks(self) -> list[Event]:
+        """What the local ranks' journals show together, but for those that an earlier helper has seen end."""
+        local = [
+            trainer
+            for trainer in self._trainers.values()
+            if trainer.start is not None
+            and self._is_local(trainer)
+            and (trainer.start.rank, trainer.start.incarnation) not in self._known_over
+        ]
+        if self._ranks is None:
+            if not any(trainer.start and trainer.start.world_size > 1 for trainer in local):
+                return []
+            # numpy is a quarter of the helper's memory: it is not for runs of one rank.
+            from ..journal.rank_journals import RankJournals
+
+            self._ranks = RankJournals(self._run_folder, self._known_of_ranks)
+        over = [trainer.folder for trainer in local if trainer.over_at is not None]
+        return self._ranks.look([trainer.folder for trainer in local], over)
+
+    def close(self) -> None:
+        """Close the helper's own journal."""
+        self._journal.close()
+
+    def _is_local(self, trainer: Trainer) -> bool:
+        """A spool on shared storage has trainers of other hosts: their own helper ships those."""
+        return trainer.start is not None and trainer.start.host in ("", socket.gethostname())
+
+    def _read_over(self) -> dict[tuple[int, int], float]:
+        """What an earlier helper has already reported as over, and when."""
+        over: dict[tuple[int, int], float] = {}
+        for _, data in read_stream(self._own_folder, "host"):
+            with contextlib.suppress(WireError):
+                record = decode_record(data)
+                if isinstance(record, HostSample) and record.state != "running":
+                    over[(record.rank, record.incarnation)] = record.time
+                elif isinstance(record, Event) and record.kind != "hang":
+                    self._known_of_ranks.append(record)
+                elif isinstance(record, Event):
+                    self._known_hangs[f"{record.rank}-{record.incarnation}"] = record
+        return over

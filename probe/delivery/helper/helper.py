@@ -1,0 +1,123 @@
+"""Starts the helper process of a run on this host, and tells whether one is alive.
+
+Called by the recorder's thread; the lock's test also by the dashboard. The helper never is a child of the
+training process: `os.wait()` in a script must not meet it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ...settings.places import make_private_folder
+
+_FLOCK: Final = struct.Struct("hhqqi0q")
+"""C `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+_MAX_WAIT_S: Final = 10.0
+_ENTRY: Final = Path(__file__).with_name("helper_entry.py")
+
+
+def host_folder(run_folder: Path) -> Path:
+    """Return the folder in which this host's helper writes: `SPOOL/<run>/host-<name>`."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())[:100] or "unknown"
+    return run_folder / f"host-{name}"
+
+
+def lock_path(folder: Path) -> Path:
+    """Return the lock file in a host's folder; the one helper of a run on that host holds it."""
+    return folder / "helper.lock"
+
+
+def lock_owner(path: Path) -> int | None:
+    """Return the process id that holds the lock of a host's folder; None when it is free.
+
+    A record lock, because it can be tested without taking it: a lock that is taken for a moment could be
+    inherited by a data loader's worker that is forked at that moment.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+@contextlib.contextmanager
+def hold_lock(run_folder: Path) -> Iterator[None]:
+    """Wait until this process is the one helper of the run on this host; the kernel frees it at any death."""
+    folder = make_private_folder(host_folder(run_folder))
+    with lock_path(folder).open("ab") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
+
+
+def start_helper(run_folder: Path, connect: str | None) -> str | None:
+    """Start a helper for this host and run; return what went wrong, in one sentence, or None.
+
+    It gets its own session, no inherited descriptors and no terminal: a grandchild that holds a script's
+    pipe would make whoever waits for the pipe hang. A shell puts it in the background and ends at once, so
+    that the helper's parent is init.
+    """
+    if not sys.executable:
+        return "the helper cannot be started: this Python does not know its own executable"
+    command = [sys.executable, "-P", str(_ENTRY), str(run_folder)]
+    if connect is not None:
+        command += ["--connect", connect]
+    try:
+        make_private_folder(host_folder(run_folder))
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", '"$@" &', "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            shell.wait(timeout=2.0)
+    except (OSError, ValueError) as error:
+        return f"the helper cannot be started: {error}"
+    return None
+
+
+class HelperKeeper:
+    """Sees to it that this host has a helper for the run; one that keeps dying is started more rarely."""
+
+    def __init__(self, run_folder: Path, connect: str | None) -> None:
+        self._run_folder = run_folder
+        self._connect = connect
+        self._lock = lock_path(host_folder(run_folder))
+        self._starts = 0
+        self._next_start = 0.0
+
+    def ensure(self, *, is_last: bool = False) -> str | None:
+        """Start a helper if none is alive and it is time to; return what went wrong, or None.
+
+        Args:
+            is_last: nobody will ask again: start one now, however often that has been tried.
+        """
+        if lock_owner(self._lock) is not None:
+            self._starts = 0
+            return None
+        now = time.monotonic()
+        if now < self._next_start and not is_last:
+            return None
+        self._starts += 1
+        self._next_start = now + min(_MAX_WAIT_S, 2.0**self._starts)
+        return start_helper(self._run_folder, self._connect)

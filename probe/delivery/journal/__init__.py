@@ -1,0 +1,1 @@
+"""The spool's files: segments that are only appended to, and their readers."""

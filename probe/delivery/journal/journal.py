@@ -1,0 +1,271 @@
+"""Appends records to a run's segment files: the only thing that the probe does with its data.
+
+`JournalWriter` is used by the recorder (in the training process) and by the helper (for its own stream).
+No fsync and no mmap: a full disk is a clean error here, never a signal. Reading is in `journal_reader.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ...errors import JournalError
+from ...settings.places import is_folder_name, make_private_folder, write_private_file
+from ...wire import Gap, RunStart, StreamName, encode
+from .journal_reader import end_of_stream, list_segments, run_folder_bytes
+from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
+
+DEFAULT_CAP_BYTES: Final = 2 * 1024**3
+SEGMENT_BYTES: Final = 16 * 1024**2
+_SEGMENTS_BELOW_CAP: Final = 4
+_IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class _Stream:
+    """One stream's open segment. Every field is guarded by `lock`."""
+
+    __slots__ = ("descriptor", "lock", "name", "next_seq", "size", "unsure")
+
+    def __init__(self, name: StreamName) -> None:
+        self.name: StreamName = name
+        self.lock = threading.Lock()
+        self.descriptor: int | None = None
+        self.next_seq = 0
+        self.size = 0
+        self.unsure = False
+        """The file may hold more than `size` and `next_seq` say: look before the next write."""
+
+
+class JournalWriter:
+    """One writer's folder, `SPOOL/<run>/<writer>`; thread-safe, one process at a time.
+
+    Opening a folder that has segments already continues their numbering; a torn tail is cut off.
+
+    Args:
+        folder: the writer's folder; created with mode 0700, as are the run's folder and the spool.
+        run: run id, the name of the parent folder.
+        writer: name of the folder: ``<rank>-<incarnation>`` or ``host-<name>``.
+        cap_bytes: size of the whole run's folder above which the oldest own metrics are evicted.
+        segment_bytes: size at which a segment is closed and the next one begun; a quarter of the cap at most.
+
+    Raises:
+        JournalError: the folder cannot be created or written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run: str,
+        writer: str,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        if not (is_folder_name(run) and is_folder_name(writer)):
+            raise JournalError(f"{run!r} / {writer!r} cannot name a run's folder and a writer's in it")
+        self.folder = folder
+        self._run, self._writer = run, writer
+        self._closed = False
+        self.evicted = 0
+        """Metrics of this writer that were deleted to keep to the cap."""
+        self._cap_bytes = cap_bytes
+        # What is still written to cannot be evicted.
+        self._segment_bytes = min(segment_bytes, cap_bytes // _SEGMENTS_BELOW_CAP)
+        self._streams: dict[StreamName, _Stream] = {
+            name: _Stream(name) for name in ("events", "metrics", "host")
+        }
+        try:
+            for part in (folder.parent.parent, folder.parent, folder):
+                make_private_folder(part)
+            for stream in self._streams.values():
+                self._resume(stream)
+        except OSError as error:
+            raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
+
+    def append(self, stream: StreamName, record: bytes) -> int:
+        """Append one encoded record with one `os.write`; return its sequence number.
+
+        Raises:
+            JournalError: nothing was written (a full disk, a record that is too large, a closed journal).
+        """
+        return self._append(self._streams[stream], [record_prefix(record) + record], records=1)
+
+    def append_many(self, stream: StreamName, records: list[bytes]) -> int:
+        """Append encoded records with one `os.writev`; all or none. Return the first one's number.
+
+        Raises:
+            JournalError: none was written.
+        """
+        buffers = [part for record in records for part in (record_prefix(record), record)]
+        return self._append(self._streams[stream], buffers, records=len(records))
+
+    def next_seq(self, stream: StreamName) -> int:
+        """Number of records written to the stream so far, evicted ones included."""
+        return self._streams[stream].next_seq
+
+    def close(self) -> None:
+        """Close the files. Idempotent; a later append raises."""
+        self._closed = True
+        for stream in self._streams.values():
+            with stream.lock:
+                if stream.descriptor is not None:
+                    os.close(stream.descriptor)
+                stream.descriptor = None
+
+    def _append(self, stream: _Stream, buffers: list[bytes], *, records: int) -> int:
+        rotated = False
+        with stream.lock:
+            if self._closed:
+                raise JournalError(f"the journal in {self.folder} is closed")
+            try:
+                if stream.unsure:
+                    self._resume(stream)
+                if stream.descriptor is None or stream.size >= self._segment_bytes:
+                    rotated = self._begin_segment(stream)
+                first_seq = self._write(stream, buffers, records)
+            except OSError as error:
+                raise JournalError(f"cannot write to {self.folder}: {error.strerror or error}") from error
+        if rotated and stream.name == "metrics":
+            self._evict()
+        return first_seq
+
+    def _begin_segment(self, stream: _Stream) -> bool:
+        """Open the file for the next number, with its header; return whether there was one before."""
+        header = SegmentHeader(
+            version=VERSION, run=self._run, writer=self._writer, stream=stream.name, first_seq=stream.next_seq
+        )
+        path = self.folder / segment_name(stream.name, stream.next_seq)
+        data = pack_header(header)
+        descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+        stream.unsure = True
+        try:
+            _write_all(descriptor, [data])
+        except OSError:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            stream.unsure = False
+            raise
+        previous, stream.descriptor = stream.descriptor, descriptor
+        stream.size, stream.unsure = len(data), False
+        if previous is not None:
+            os.close(previous)
+        return previous is not None
+
+    def _write(self, stream: _Stream, buffers: list[bytes], records: int) -> int:
+        """Write all buffers or leave the file as it was; return the first record's number."""
+        assert stream.descriptor is not None
+        # Until the account below is updated an exception may come from anywhere, a Ctrl-C for instance.
+        stream.unsure = True
+        try:
+            written = _write_all(stream.descriptor, buffers)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(stream.descriptor, stream.size)
+                stream.unsure = False
+            raise
+        first_seq = stream.next_seq
+        stream.size, stream.next_seq = stream.size + written, first_seq + records
+        stream.unsure = False
+        return first_seq
+
+    def _resume(self, stream: _Stream) -> None:
+        """Continue after the last intact record that the folder holds; a torn tail is cut off."""
+        if stream.descriptor is not None:
+            os.close(stream.descriptor)
+            stream.descriptor = None
+        tail = end_of_stream(self.folder, stream.name)
+        stream.unsure = False
+        if tail is None:
+            return
+        stream.next_seq = tail.next_seq
+        if tail.size == 0 and not tail.damaged:
+            tail.path.unlink()
+        elif not tail.damaged:
+            stream.descriptor = os.open(tail.path, _FLAGS, 0o600)
+            os.ftruncate(stream.descriptor, tail.size)
+            stream.size = tail.size
+
+    def _evict(self) -> None:
+        """Delete the oldest metrics of this rank while the run's folder is above its cap."""
+        excess = run_folder_bytes(self.folder.parent) - self._cap_bytes
+        for folder in self._folders_oldest_first():
+            segments = list_segments(folder, "metrics")
+            for segment, following in itertools.pairwise(segments):
+                if excess <= 0:
+                    return
+                try:
+                    size = segment.path.stat().st_size
+                    segment.path.unlink()
+                except OSError:
+                    continue
+                excess -= size
+                if folder == self.folder:
+                    self._record_gap(segment.first_seq, following.first_seq)
+
+    def _folders_oldest_first(self) -> list[Path]:
+        """Folders of the rank's earlier incarnations, then this one: nobody else writes there any more."""
+        rank, dash, incarnation = self._writer.partition("-")
+        if not (rank.isdigit() and dash and incarnation.isdigit()):
+            return [self.folder]
+        earlier = [
+            folder
+            for folder in self.folder.parent.glob(f"{rank}-*")
+            if folder.name.partition("-")[2].isdigit()
+            and int(folder.name.partition("-")[2]) < int(incarnation)
+        ]
+        return [*sorted(earlier, key=lambda folder: int(folder.name.partition("-")[2])), self.folder]
+
+    def _record_gap(self, first_seq: int, end_seq: int) -> None:
+        self.evicted += end_seq - first_seq
+        reason = f"the journal reached its cap of {self._cap_bytes} bytes"
+        gap = Gap(stream="metrics", first_seq=first_seq, end_seq=end_seq, reason=reason, time=time.time())
+        with contextlib.suppress(JournalError):
+            self.append("events", encode(gap))
+
+
+def write_run_json(run_folder: Path, start: RunStart) -> None:
+    """Write `run.json` unless another rank has: the first writer wins, a reader sees all of it or none.
+
+    Raises:
+        JournalError: the folder cannot be written.
+    """
+    path = run_folder / "run.json"
+    if path.exists():
+        return
+    temporary = run_folder / f".run.json-{os.getpid()}"
+    try:
+        write_private_file(temporary, msgspec.json.encode(start))
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_all(descriptor: int, buffers: list[bytes]) -> int:
+    """Write every buffer, however often the kernel takes less than it was given; return the byte count."""
+    total = 0
+    if len(buffers) == 1:
+        total = os.write(descriptor, buffers[0])
+        if total == len(buffers[0]):
+            return total
+        buffers = [buffers[0][total:]]
+    for start in range(0, len(buffers), _IOV_MAX):
+        pending: list[memoryview] = [memoryview(part) for part in buffers[start : start + _IOV_MAX]]
+        while pending:
+            count = os.writev(descriptor, pending)
+            total += count
+            while pending and count >= len(pending[0]):
+                count -= len(pending.pop(0))
+            if pending and count:
+                pending[0] = pending[0][count:]
+    return total

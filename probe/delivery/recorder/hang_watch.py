@@ -1,0 +1,300 @@
+"""Watches over one session's training from inside: a hang becomes an event with the stack of who hangs.
+
+Asked by the recorder's thread every 50 ms, which needs Python's lock for it: where C code holds that, or the
+process is stopped, `trainer_watch.py` in the helper sees it. Nothing here logs on that thread, waits for a
+lock of the script's, or imports: the training may be stuck amid any of these.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from ...guard import Guard
+from ...settings.config import ProbeConfig
+from ...threads.hang_events import duration_text, hang_event, renewed
+from ...threads.life_sign import LifeSign, LifeSignWriter
+from ...threads.stacks import RawFrame, format_frames, line_of, raw_stack
+from ...threads.watchdog import LoopMark, Standstill, Watchdog, pulse
+from ...threads.whereabouts import (
+    Line,
+    at_line,
+    describe,
+    is_compiling,
+    is_installed,
+    place_of,
+    waiting_place,
+)
+from ...wire import Event, RunStart
+from .recorder import Recorder
+
+_logger = logging.getLogger(__name__)
+MAX_HANGS: Final = 20
+"""Events of a session; what comes later counts to the last one."""
+_SECOND_S: Final = 1.0
+_STACK_FRAMES: Final = 256
+_SHOWN_THREADS: Final = 5
+_DATALOADER: Final = "torch/utils/data/dataloader.py"
+
+
+@dataclass(slots=True)
+class _Hang:
+    """All standstills at one place of the script: one event."""
+
+    event: Event
+    what: str
+    """What the script was at."""
+    others: list[str]
+    count: int = 1
+    longest_s: float = 0.0
+    step: int = 0
+
+    def record(self, stand: Standstill, idle_s: float, *, ended: bool) -> Event:
+        """The event in its present state."""
+        self.longest_s = max(self.longest_s, idle_s)
+        usual = f" (a step takes {duration_text(stand.step_s)})"
+        verb = "stood" if ended else "stands"
+        after = ", and went on" if ended else ""
+        first = f"Step {self.step} {verb} still for {duration_text(idle_s)}{usual}, {self.what}{after}"
+        again = f"{self.count} times so far, for {duration_text(self.longest_s)} at most."
+        lines = [first, *([again] if self.count > 1 else []), *self.others]
+        return renewed(
+            self.event,
+            "\n".join(lines),
+            idle_s=self.longest_s,
+            ended=ended,
+            count=self.count,
+            last_step=max(self.step, self.event.step),
+        )
+
+
+class HangWatch:
+    """The `Watch` of a recorder: hangs of one session.
+
+    Args:
+        start: the incarnation.
+        model: name of the naming root.
+        config: options.
+        recorder: asks this watch; its folder takes the signs of life.
+        mark: where the session's training loop is.
+        last_step: number of the newest finished step, from any thread.
+    """
+
+    def __init__(
+        self,
+        start: RunStart,
+        model: str,
+        *,
+        config: ProbeConfig,
+        recorder: Recorder,
+        mark: LoopMark,
+        last_step: Callable[[], int | None],
+    ) -> None:
+        self._start, self._model, self._mark = start, model, mark
+        self._last_step = last_step
+        self._logger = config.logger or _logger
+        self._guard = Guard()
+        self._watchdog = Watchdog(hang_s=config.hang_seconds)
+        self._sign = (
+            LifeSignWriter(recorder.folder, takes_signal=config.stack_signal) if recorder.has_helper else None
+        )
+        self._signs = 0
+        self._was_training = False
+        self._next_second_s = 0.0
+        self._hangs: dict[tuple[str, int] | None, _Hang] = {}
+        self._running: tuple[_Hang, Standstill] | None = None
+        self._tell_next_s = 0.0
+        self._mark_raw: list[RawFrame] = []
+        self._mark_lines: list[Line] = []
+
+    def look(self) -> list[Event]:
+        """See whether training goes on; once a second tell the helper that we could look."""
+        return self._guard.run("hang", self._look) or []
+
+    def close(self) -> list[Event]:
+        """End what is running, give the signal back; the events that are still to be written."""
+        if self._sign is not None:
+            self._sign.close()
+        return self._end()
+
+    def _look(self) -> list[Event]:
+        now_s = time.monotonic()
+        is_alive = self._watchdog.note(
+            now_s,
+            beats=pulse.beats,
+            evaluations=pulse.evaluations,
+            step=self._last_step(),
+            cpu_s=time.process_time(),
+        )
+        ended = self._end() if is_alive else []
+        is_new_second = now_s >= self._next_second_s
+        is_training = self._is_training()
+        if is_new_second:
+            self._next_second_s = now_s + _SECOND_S
+            self._mark.wanted = True
+        if is_new_second or is_training != self._was_training:
+            self._was_training = is_training
+            self._write_sign()
+        stand = self._watchdog.standstill
+        if stand is None or pulse.owner is not self._mark:
+            return ended
+        if self._running is not None:
+            return self._go_on(stand)
+        if is_new_second or stand.idle_s < stand.limit_s + 0.1:
+            return self._look_closer(stand)
+        return []
+
+    def _write_sign(self) -> None:
+        if self._sign is None:
+            return
+        self._signs += 1
+        self._sign.write(
+            LifeSign(
+                count=self._signs,
+                step=self._last_step(),
+                is_training=self._was_training,
+                limit_s=self._watchdog.limit_s,
+                step_s=self._watchdog.step_s,
+                thread=self._mark.thread,
+                recorder=threading.get_native_id(),
+                signal=self._sign.signal,
+                mark=self._marked_lines(),
+            )
+        )
+
+    def _is_training(self) -> bool:
+        if not self._watchdog.is_armed or self._watchdog.is_evaluating or self._running is not None:
+            return False
+        return pulse.owner is self._mark
+
+    def _marked_lines(self) -> list[Line]:
+        raw = self._mark.stack
+        if raw is not None and raw != self._mark_raw:
+            self._mark_raw, self._mark_lines = raw, lines_of(raw)
+        return self._mark_lines
+
+    def _look_closer(self, stand: Standstill) -> list[Event]:
+        """Judge by where the thread stands, and begin an event if that is a hang."""
+        frames = sys._current_frames()
+        frame = frames.get(self._mark.thread)
+        if frame is None:
+            return []
+        raw = raw_stack(frame, limit=_STACK_FRAMES)
+        stacks = {
+            thread: lines_of(raw_stack(other, limit=_STACK_FRAMES))
+            for thread, other in frames.items()
+            if thread != threading.get_ident()
+        }
+        if any(map(is_compiling, stacks.values())):
+            return []
+        stack = stacks[self._mark.thread]
+        place = place_of(stack, self._marked_lines())
+        if place == "away":
+            return []
+        is_other_work = place == "other_work" or stand.is_evaluating or _awaits_first_batch(frame)
+        if is_other_work and not stand.is_long_for_other_work:
+            return []
+        others = [lines for thread, lines in stacks.items() if thread != self._mark.thread]
+        return self._begin(stand, stack, raw, others)
+
+    def _begin(
+        self, stand: Standstill, stack: list[Line], raw: list[RawFrame], others: list[list[Line]]
+    ) -> list[Event]:
+        last_step = self._last_step()
+        step = 0 if last_step is None else last_step + 1
+        line = waiting_place(stack)
+        key = (line.file, line.line) if line is not None else None
+        hang = self._hangs.get(key)
+        if hang is None:
+            # One step has one event, by its id; and there is an end to new ones.
+            all_so_far = list(self._hangs.values())
+            same_step = [old for old in all_so_far if old.event.step == step]
+            hang = next(iter(same_step or all_so_far[MAX_HANGS - 1 :]), None)
+        if hang is not None:
+            hang.count, hang.step = hang.count + 1, step
+        else:
+            hang = self._hangs[key] = _Hang(
+                self._new_event(stand, step, raw), describe(stack), _other_threads(others), step=step
+            )
+        self._running = hang, stand
+        self._tell_next_s = 2 * stand.idle_s
+        if not _is_power_of_two(hang.count):
+            return []
+        event = hang.record(stand, stand.idle_s, ended=False)
+        self._announce(event)
+        return [event]
+
+    def _new_event(self, stand: Standstill, step: int, raw: list[RawFrame]) -> Event:
+        return hang_event(
+            self._start,
+            self._model,
+            "stuck",
+            "",
+            step=step,
+            time=time.time() - stand.idle_s,
+            idle_s=stand.idle_s,
+            limit_s=stand.limit_s,
+            step_s=stand.step_s,
+            frames=format_frames(raw),
+        )
+
+    def _go_on(self, stand: Standstill) -> list[Event]:
+        """It still hangs: say how long whenever that has doubled."""
+        assert self._running is not None
+        hang, _ = self._running
+        self._running = hang, stand
+        if stand.idle_s < self._tell_next_s:
+            return []
+        self._tell_next_s = 2 * stand.idle_s
+        return [hang.record(stand, stand.idle_s, ended=False)]
+
+    def _end(self) -> list[Event]:
+        """It goes on, or is over: the last state of what was running, where that is worth a record."""
+        if self._running is None:
+            return []
+        (hang, stand), self._running = self._running, None
+        record = hang.record(stand, stand.idle_s, ended=True)
+        return [record] if _is_power_of_two(hang.count) else []
+
+    def _announce(self, event: Event) -> None:
+        """Tell Python logging, on a thread that may wait: the script may be stuck with a handler's lock."""
+        first_line = event.message.splitlines()[0]
+        threading.Thread(
+            target=self._logger.warning,
+            args=("%s: %s", event.kind, first_line),
+            name="nanscope-announcement",
+            daemon=True,
+        ).start()
+
+
+def _is_power_of_two(count: int) -> bool:
+    """Whether this many are told; a script that often takes its time writes ever fewer records."""
+    return count & (count - 1) == 0
+
+
+def lines_of(raw: Sequence[RawFrame]) -> list[Line]:
+    """Turn raw frames into lines."""
+    return [Line(code.co_filename, line_of(code, offset), code.co_name) for code, offset in raw]
+
+
+def _awaits_first_batch(frame: FrameType | None) -> bool:
+    """Whether the thread waits for the first batch of a round, for which workers have to start."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_DATALOADER):
+            iterator = frame.f_locals.get("self")
+            if getattr(iterator, "_num_yielded", None) == 0:
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _other_threads(stacks: Sequence[Sequence[Line]]) -> list[str]:
+    """Say where the script's other threads are."""
+    own = [stack for stack in stacks if any(not is_installed(line.file) for line in stack)]
+    return [f"Another thread is{at_line(stack)}." for stack in own[:_SHOWN_THREADS]]

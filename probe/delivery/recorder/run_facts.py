@@ -1,0 +1,113 @@
+"""What is written down about a run when it starts: who, where, which versions. Called once at attach."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ...compat import torch_private
+from ...wire import RunStart
+
+_VERSIONS_OF: Final = ("torch", "nanscope", "numpy", "lightning", "transformers", "accelerate")
+_TEXT_LIMIT: Final = 4000
+
+
+def describe_run(
+    *, run: str, name: str | None, level: str, environment: Mapping[str, str] = os.environ
+) -> RunStart:
+    """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds."""
+    now_ns = time.time_ns()
+    folder = _working_directory()
+    rank, world_size = rank_and_world_size(environment)
+    return RunStart(
+        run=run,
+        rank=rank,
+        incarnation=now_ns,
+        world_size=world_size,
+        name=(name or _script_name())[:_TEXT_LIMIT],
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        time=now_ns / 1e9,
+        argv=[argument[:_TEXT_LIMIT] for argument in sys.argv[:100]],
+        working_directory=str(folder or "")[:_TEXT_LIMIT],
+        versions=_versions(),
+        git_commit=None if folder is None else git_commit(folder),
+        level=level,
+        devices=_devices(),
+        torch_seed=torch.initial_seed(),
+    )
+
+
+def _working_directory() -> Path | None:
+    """Return the current folder; None where it has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return (rank, world size) of an initialised process group, else of the launcher's environment."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, size = environment.get("RANK", "0"), environment.get("WORLD_SIZE", "1")
+    return (int(rank) if rank.isdigit() else 0), max(int(size) if size.isdigit() else 1, 1)
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit checked out above `folder`, by reading files (no git process); None without one."""
+    for candidate in (folder, *folder.parents):
+        head = candidate / ".git" / "HEAD"
+        try:
+            content = head.read_text(encoding="utf-8").strip()
+            if not content.startswith("ref: "):
+                return content[:64] or None
+            return _resolve_reference(candidate / ".git", content.removeprefix("ref: "))
+        except (OSError, UnicodeDecodeError):
+            continue
+    return None
+
+
+def _resolve_reference(git_folder: Path, reference: str) -> str | None:
+    loose = git_folder / reference
+    if loose.is_file():
+        return loose.read_text(encoding="utf-8").strip()[:64]
+    packed = git_folder / "packed-refs"
+    if packed.is_file():
+        for line in packed.read_text(encoding="utf-8").splitlines():
+            commit, _, name = line.partition(" ")
+            if name == reference:
+                return commit[:64]
+    return None
+
+
+def _script_name() -> str:
+    script = sys.argv[0] if sys.argv else ""
+    return Path(script).name or "python"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for distribution in _VERSIONS_OF:
+        try:
+            found[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _devices() -> list[str]:
+    """Name the CUDA devices if the script has already initialised CUDA; never initialises it."""
+    if not torch_private.cuda_is_initialised():
+        return [f"cpu x {os.cpu_count()}"]
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,90 @@
+"""The newest steps' statistics: read back from the run's journal, and written as a small spool of their own.
+
+So the run needs no ring of them in memory, and the commands that read a spool read a bundle too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...delivery.journal.journal import JournalWriter, write_run_json
+from ...delivery.journal.journal_reader import end_of_stream, read_stream
+from ...errors import WireError
+from ...wire import Event, Frame, Layout, Record, RunStart, decode_record, encode
+from ...wire.event_json import jsonable
+
+STEPS: Final = 64
+_RATES: Final = ("lr", "amp_scale")
+
+
+def newest_frames(journal: Path, unwritten: Sequence[Frame] = ()) -> list[Frame]:
+    """Return the frames of the last `STEPS` steps, oldest first.
+
+    Args:
+        journal: the folder of one writer; everything up to now is in it.
+        unwritten: newer frames that are not.
+    """
+    tail = end_of_stream(journal, "metrics")
+    first = 0 if tail is None else max(0, tail.next_seq - 2 * STEPS)
+    records = (_decoded(data) for _, data in read_stream(journal, "metrics", from_seq=first))
+    frames = [record for record in records if isinstance(record, Frame)]
+    return [*frames, *unwritten][-STEPS:]
+
+
+def scalars_by_step(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    """What `statistics.json` says: the numbers that a step has one of."""
+    return [jsonable({"step": frame.step, "time": frame.time, **frame.scalars}) for frame in frames]
+
+
+def learning_rates(frames: Sequence[Frame]) -> dict[str, Any]:
+    """Learning rates and scale of the GradScaler as they were last."""
+    found: dict[str, float] = {}
+    for frame in frames:
+        found |= {name: value for name, value in frame.scalars.items() if _is_rate(name)}
+    values: dict[str, Any] = jsonable(found)
+    return values
+
+
+def write_spool(
+    spool: Path, start: RunStart, events: Sequence[Event], frames: Sequence[Frame], journal: Path
+) -> None:
+    """Write a spool with one run: its start, the layouts that the frames need, the events, the frames.
+
+    Raises:
+        JournalError: it cannot be written.
+    """
+    writer = f"{start.rank}-{start.incarnation}"
+    layouts = _layouts(journal)
+    needed = [layouts[number] for number in sorted({frame.layout for frame in frames} & set(layouts))]
+    out = JournalWriter(spool / start.run / writer, run=start.run, writer=writer)
+    try:
+        write_run_json(spool / start.run, start)
+        records: list[Record] = [start, *needed, *events]
+        for record in records:
+            out.append("events", encode(record))
+        if frames:
+            out.append_many("metrics", [encode(frame) for frame in frames])
+    finally:
+        out.close()
+
+
+def _layouts(journal: Path) -> Mapping[int, Layout]:
+    found: dict[int, Layout] = {}
+    for _, data in read_stream(journal, "events"):
+        # A run may have many events: only what says that it is a layout is decoded.
+        if b"layout" in data[:16] and isinstance(record := _decoded(data), Layout):
+            found[record.layout] = record
+    return found
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return decode_record(data)
+    except WireError:
+        return None
+
+
+def _is_rate(name: str) -> bool:
+    return name in _RATES or name.startswith("lr/")

@@ -1,0 +1,257 @@
+"""Collects tensors as stretches of memory, and writes them to a safetensors file one at a time.
+
+What shares a storage in the run shares one in the bundle, strides included: aliases, views and expanded
+tensors come back as what they were. Training thread, at a fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...compat import torch_private
+from ...errors import BundleError
+from .schema import ALIGNMENT, Blob, SparseTensor, StridedTensor, TensorRecord, extent, without_repeats
+
+MOST_SPREAD: Final = 1024
+"""Gaps between the elements of a tensor are kept up to this many times its size."""
+_MOST_GAP: Final = 4
+"""A stretch that is more than this many times as long as what is used of it is not written as one."""
+_SMALL_ELEMENTS: Final = 1 << 16
+_LENGTH: Final = struct.Struct("<Q")
+_NAMES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+}
+"""What safetensors calls a dtype; all others are written as bytes."""
+
+
+class WrittenTensors(NamedTuple):
+    """What there is to know of a written file."""
+
+    records: list[TensorRecord]
+    blobs: dict[str, Blob]
+    size: int
+    crc32: int
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What is used of one storage, in elements from its beginning."""
+
+    first: int
+    end: int
+    used: int = 0
+    views: list[int] = field(default_factory=list)
+
+
+class _View(NamedTuple):
+    """A tensor that is part of a stretch, or has no elements."""
+
+    tensor: Tensor
+    label: str
+
+
+class _Layout(NamedTuple):
+    """What is written of each stretch, by name, and the records of all tensors by position."""
+
+    blobs: dict[str, tuple[Blob, Tensor]]
+    records: dict[int, TensorRecord]
+
+    def add(self, label: str, source: Tensor, *, alignment: int = 0) -> str:
+        """Take in what is to be written; return its name."""
+        name, number = label, 1
+        while name in self.blobs or not name:
+            number += 1
+            name = f"{label}~{number}"
+        blob = Blob(dtype=dtype_name(source.dtype), elements=source.numel(), alignment=alignment)
+        self.blobs[name] = (blob, source)
+        return name
+
+
+class TensorPacker:
+    """The tensors of one bundle. Nothing is copied before `write`; they must not change until then."""
+
+    def __init__(self) -> None:
+        self._views: list[_View | SparseTensor] = []
+        self._stretches: dict[Any, _Stretch] = {}
+        self._known: dict[Any, int] = {}
+        self._layout: _Layout | None = None
+
+    def add(self, tensor: Tensor, label: str) -> int:
+        """Take a tensor in; return its position. The same view of the same memory gets the same one.
+
+        Raises:
+            BundleError: it is of a kind that cannot be written; the message says which.
+        """
+        self._layout = None
+        tensor = tensor.detach()
+        if type(tensor) is not Tensor:
+            raise BundleError(f"a {type(tensor).__name__}")
+        if tensor.layout is torch.sparse_coo:
+            return self._add_sparse(tensor, label)
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
+            kind = (
+                "quantised" if tensor.is_quantized else "nested" if tensor.is_nested else str(tensor.layout)
+            )
+            raise BundleError(f"a {kind} tensor on {tensor.device}")
+        tensor = tensor.resolve_conj().resolve_neg()
+        key = (str(tensor.device), torch_private.storage_key(tensor), tensor.dtype)
+        identity = (key, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        if identity in self._known and tensor.numel():
+            return self._known[identity]
+        index = self._known[identity] = len(self._views)
+        self._views.append(_View(tensor, label))
+        if tensor.numel():
+            self._stretch(key, tensor).views.append(index)
+        return index
+
+    def _add_sparse(self, tensor: Tensor, label: str) -> int:
+        indices = self.add(tensor._indices(), f"{label}.indices")
+        values = self.add(tensor._values(), f"{label}.values")
+        self._views.append(
+            SparseTensor(
+                indices=indices, values=values, shape=list(tensor.shape), is_coalesced=tensor.is_coalesced()
+            )
+        )
+        return len(self._views) - 1
+
+    def _stretch(self, key: Any, tensor: Tensor) -> _Stretch:
+        first = int(tensor.storage_offset())
+        end = first + extent(tensor.shape, tensor.stride())
+        stretch = self._stretches.setdefault(key, _Stretch(first, end))
+        stretch.first, stretch.end = min(stretch.first, first), max(stretch.end, end)
+        stretch.used += math.prod(without_repeats(tensor.shape, tensor.stride()))
+        return stretch
+
+    @property
+    def nbytes(self) -> int:
+        """How much `write` will write, but for the header."""
+        return sum(source.numel() * source.element_size() for _, source in self._lay_out().blobs.values())
+
+    def write(self, path: Path) -> WrittenTensors:
+        """Write the file. One stretch at a time is copied to the host, and none that is there already.
+
+        Raises:
+            OSError: the disk is full, say; a part of the file may be there.
+        """
+        layout = self._lay_out()
+        # The widest elements first, so that each lies at a multiple of its size.
+        order = sorted(layout.blobs, key=lambda name: -layout.blobs[name][1].element_size())
+        sources = (layout.blobs[name][1] for name in order)
+        checksum = size = 0
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for data in itertools.chain([_header(layout, order)], map(_bytes_of, sources)):
+                file.write(data)
+                checksum, size = zlib.crc32(data, checksum), size + len(data)
+        return WrittenTensors(
+            records=[layout.records[index] for index in range(len(self._views))],
+            blobs={name: blob for name, (blob, _) in layout.blobs.items()},
+            size=size,
+            crc32=checksum,
+        )
+
+    def _lay_out(self) -> _Layout:
+        if self._layout is not None:
+            return self._layout
+        layout = self._layout = _Layout({}, {})
+        for stretch in self._stretches.values():
+            if stretch.end - stretch.first > max(_MOST_GAP * stretch.used, _SMALL_ELEMENTS):
+                for index in stretch.views:
+                    self._lay_out_alone(index, layout)
+            else:
+                self._lay_out_together(stretch, layout)
+        for index, view in enumerate(self._views):
+            if isinstance(view, SparseTensor):
+                layout.records[index] = view
+            elif index not in layout.records:
+                layout.records[index] = _record(view.tensor, "", view.tensor.stride())
+        return layout
+
+    def _lay_out_together(self, stretch: _Stretch, layout: _Layout) -> None:
+        views = {index: view for index in stretch.views if isinstance(view := self._views[index], _View)}
+        base, label = next(iter(views.values()))
+        source = base.as_strided((stretch.end - stretch.first,), (1,), stretch.first)
+        if len(views) == 1 and base.is_contiguous():
+            source = base  # Other programs then read it with its shape.
+        name = layout.add(label, source, alignment=source.data_ptr() % ALIGNMENT)
+        for index, (tensor, _) in views.items():
+            offset = int(tensor.storage_offset()) - stretch.first
+            layout.records[index] = _record(tensor, name, tensor.stride(), offset=offset)
+
+    def _lay_out_alone(self, index: int, layout: _Layout) -> None:
+        """A small part of a large storage: its own elements."""
+        view = self._views[index]
+        assert isinstance(view, _View)
+        tensor, stride = view.tensor, view.tensor.stride()
+        once = tensor.as_strided(without_repeats(tensor.shape, stride), stride)
+        if extent(tensor.shape, stride) <= MOST_SPREAD * once.numel():
+            name = layout.add(view.label, once)
+            layout.records[index] = _record(tensor, name, stride, is_spread=True)
+        else:
+            in_order = torch.empty(tensor.shape, device="meta").stride()
+            layout.records[index] = _record(tensor, layout.add(view.label, tensor), in_order)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``"float32"`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _record(
+    tensor: Tensor, blob: str, stride: Sequence[int], *, offset: int = 0, is_spread: bool = False
+) -> StridedTensor:
+    return StridedTensor(
+        blob=blob,
+        dtype=dtype_name(tensor.dtype),
+        shape=list(tensor.shape),
+        stride=list(stride),
+        offset=offset,
+        device=str(tensor.device),
+        is_spread=is_spread,
+    )
+
+
+def _header(layout: _Layout, order: Sequence[str]) -> memoryview[int]:
+    """The beginning of a safetensors file: the length of a JSON object, and that object."""
+    entries: dict[str, Any] = {}
+    offset = 0
+    for name in order:
+        source = layout.blobs[name][1]
+        size = source.numel() * source.element_size()
+        known = source.dtype in _NAMES
+        entries[name] = {
+            "dtype": _NAMES.get(source.dtype, "U8"),
+            "shape": list(source.shape) if known else [size],
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return memoryview(_LENGTH.pack(len(text)) + text)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview[int]:
+    """The elements in their order, without a copy where they are on the host and in that order already."""
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+"""What an event's message says: where the bad value began, in one line, and what follows. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ..detectors.base import Finding
+from ..threads.whereabouts import is_installed
+from ..wire import StackFrame, is_in_derivative
+from .origin import EITHER_KIND
+from .replay import Replay
+
+JUDGED_LATE: Final = (
+    'the step was judged after its update, without waiting for the device (verdict="before_update" always '
+    "waits). The next 20 steps are judged before theirs: if it happens again, its origin can be found"
+)
+REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
+"""Kinds of events with a single origin, which a replay of the step can find."""
+
+
+def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:
+    """First line answers everything; the finding's own sentence and the replay's details follow."""
+    if replay is not None and replay.origin is not None:
+        lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
+        seen = "Seen in the step itself, whose loss was watched."
+        return "\n".join([*lines, seen if replay.is_seen else f"Replay of the step: {replay.fidelity}."])
+    if finding.kind not in REPLAYED_KINDS:
+        return finding.message
+    reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason
+    return f"{finding.message}\nOrigin not determined: {reason}."
+
+
+def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
+    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)"."""
+    assert replay.origin is not None
+    origin = replay.origin
+    seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
+    what = f"{seen} first at step {step}"
+    if replay.value_kind not in (seen, EITHER_KIND):
+        what = f"{seen} at step {step} began as {replay.value_kind}"
+    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
+    line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
+    return f"{what} {where}{line}, {origin.phase} ({origin.op})"
+
+
+def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """Return the innermost frame that is not inside Python or an installed package; None without frames."""
+    foreign = ("site-packages", "/torch/")
+    own = [f for f in frames if not is_installed(f.file) and not any(part in f.file for part in foreign)]
+    return own[-1] if own else (frames[-1] if frames else None)
+
+
+def at_line(frames: Sequence[StackFrame]) -> str:
+    """Write ", train.py:26"; nothing without frames."""
+    line = user_line(frames)
+    return "" if line is None else f", {Path(line.file).name}:{line.line}"

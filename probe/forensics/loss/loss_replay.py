@@ -1,0 +1,221 @@
+"""Runs a forward, the lines that made its loss, and the backward once more, to find the line that went wrong.
+
+Called where a replay of the model alone has found that the fault lies outside of it, or does not give the
+step's gradients: a penalty on a gradient goes back through more than the model's outputs. Claims nothing
+unless the loss comes out as it was, bit by bit, and the model's outputs too as far as they are at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ...compat import torch_private
+from ...errors import ReplayError
+from ..arguments import find_outputs
+from ..capture import RootCapture
+from ..dispatch import GuardedMode, OutputScan
+from ..held_outputs import compare_outputs
+from ..module_state import preserved, state_as_before
+from ..op_recorder import DetailRecorder, OpNote
+from ..origin import descendants, find_origin
+from ..rerun import ambient, autocast_off, gradients_of, set_generators
+from ..running_modules import ModuleTracker, refuse_what_needs_all_ranks
+from ..sources import StateKey, changed_state, look_at_state, name_sources
+from .loss_code import RESULT, LossCode
+
+_MAX_MODULES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFault:
+    """The op that went wrong on the way to the loss, in the model or outside of it, or in its derivative."""
+
+    note: OpNote
+    value_kind: str
+    after: tuple[str, ...]
+    """Modules that the values went on to, each once, in order."""
+
+
+class LossReplay:
+    """The forwards of one backward together with the loss that was made of them.
+
+    Args:
+        roots: modules to name, and to put back as they were.
+        captures: of the forwards, in the order of the calls; the newest knows where backward was called.
+        loss: what backward was called on, as it was.
+        code: the lines that made it.
+        parameters: to send gradients to, by name.
+        deadline_s: on `time.monotonic`.
+        intended: modules and ops whose infinities are meant.
+
+    Raises:
+        ReplayError: the lines would not give the same.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[nn.Module],
+        captures: Sequence[RootCapture],
+        *,
+        loss: Tensor,
+        code: LossCode,
+        parameters: Mapping[str, nn.Parameter],
+        deadline_s: float,
+        intended: Sequence[str] = (),
+    ) -> None:
+        self._intended = intended
+        self.ruined: str | None = None
+        """Name of the parameter of another model in the loss that was bad before; known after `find`."""
+        self._captures, self._loss, self._parameters = captures, loss, parameters
+        self._targets = tuple(parameters.values())
+        self._deadline_s = deadline_s
+        self._is_bad = not bool(torch.isfinite(loss).all())
+        self._bad: dict[int, str] | None = None
+        self._changed: list[frozenset[StateKey]] = []
+        self._code = code
+        self._others = _modules_in(self._code.namespace, roots)
+        self._roots = [*roots, *self._others]
+        refuse_what_needs_all_ranks(module for root in self._roots for module in root.modules())
+        self._tracker = ModuleTracker(roots)
+
+    def scan(self) -> list[Tensor | None]:
+        """First pass; returns the gradients of the parameters, in order.
+
+        Raises:
+            ReplayError: what the lines give is not what it was in the step.
+        """
+        with self._restored() as writable:
+            before = [look_at_state(capture.root) for capture in self._captures]
+            scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
+            gradients = self._send_back(self._run(scan), scan)
+            self._bad = scan.bad_ops()
+            self._changed = [
+                changed_state(capture.root, seen)
+                for capture, seen in zip(self._captures, before, strict=True)
+            ]
+        return gradients
+
+    def find(self) -> LossFault | None:
+        """Return the op that made the first bad value; None where it is not one op that can be named."""
+        if self._bad is None:
+            self.scan()
+        if not self._bad:
+            return None
+        with self._restored() as writable:
+            recorder = DetailRecorder(
+                deadline_s=self._deadline_s,
+                writable=writable,
+                bad=self._bad,
+                tracker=self._tracker,
+                intended=self._intended,
+                outermost=frozenset({self._run.__code__, gradients_of.__code__}),
+            )
+            self._name_sources(recorder)
+            loss = self._run(recorder)
+            ends = [loss] if self._is_bad else [g for g in self._send_back(loss, recorder) if g is not None]
+            causes = [cause for end in ends if (cause := recorder.cause_of(end)) is not None]
+        verdict = find_origin(recorder.records, causes)
+        if verdict is None or verdict.record is None:
+            entry = None if verdict is None else verdict.entry
+            if entry is not None and entry.source == "parameter" and entry.name not in self._parameters:
+                self.ruined = entry.name
+            return None
+        if verdict.weak and not (verdict.is_emptied and self._is_bad):
+            return None
+        return _fault(recorder, verdict.record)
+
+    def _name_sources(self, recorder: DetailRecorder) -> None:
+        for capture, changed in zip(self._captures, self._changed, strict=True):
+            name_sources(recorder, capture, parameters=self._parameters, changed=changed)
+            arguments = {} if capture.arguments is None else capture.arguments.again()[2]
+            for name, tensor in arguments.items():
+                recorder.add_source(tensor, "argument", name=name)
+        # Weights of another model in the loss, a discriminator's: the op that reads them is not to blame.
+        named = {f"self.{name}": value for name, value in _attributes(self._code.namespace).items()}
+        variables = {id(value): f"{name}." for name, value in (named | self._code.namespace).items()}
+        for other in self._others:
+            for name, parameter in other.named_parameters():
+                recorder.add_source(parameter, "parameter", name=variables.get(id(other), "") + name)
+
+    def _run(self, mode: GuardedMode) -> Tensor:
+        """Run the cut out lines under the mode, and compare what they give with the step's own."""
+        first = self._captures[0]
+        if first.state is None:
+            raise ReplayError(first.declined or "the capture was never finished")
+        state = first.state._replace(autocast=()) if self._code.enters_blocks else first.state
+        namespace = dict(self._code.namespace)
+        watching = self._tracker.watching([capture.root for capture in self._captures], self._as_in_the_step)
+        with ambient(state), self._tracker.running(), watching as returned, mode:
+            exec(self._code.code, namespace)  # noqa: S102 - the script's own lines, as they ran before
+        loss = namespace[RESULT]
+        if not isinstance(loss, Tensor) or not _is_same(loss.detach(), self._loss):
+            raise ReplayError("the lines of the loss give another loss than in the step")
+        if len(returned) != len(self._captures):
+            raise ReplayError("the lines of the loss call the model more or less often than in the step")
+        for capture, output in zip(self._captures, returned, strict=True):
+            check = compare_outputs(capture.outputs, find_outputs(output))
+            if check.difference:
+                raise ReplayError(check.difference)
+        return loss
+
+    def _as_in_the_step(self, call: int, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Give a call what it got in the step: its line may draw it, `model(torch.randn(8, 4))`."""
+        held = self._captures[call].arguments if call < len(self._captures) else None
+        state = self._captures[call].state if held is not None else None
+        if held is None or state is None:
+            return args, kwargs
+        with torch_private.own_operations():
+            if not held.differ_from(args, kwargs):
+                return args, kwargs
+            args, kwargs, _ = held.again()
+        set_generators(state)
+        return args, kwargs
+
+    def _send_back(self, loss: Tensor, mode: GuardedMode) -> list[Tensor | None]:
+        """Backward through loss and model; nothing accumulates."""
+        mode.begin_backward()
+        with autocast_off(), torch.enable_grad(), self._tracker.running(), mode:
+            return gradients_of([loss], [torch.ones_like(loss)], self._targets)
+
+    @contextmanager
+    def _restored(self) -> Iterator[list[Tensor]]:
+        copies = [copy for capture in reversed(self._captures) for copy in capture.state_copies]
+        with preserved(self._roots), state_as_before(self._roots, copies) as writable:
+            yield writable
+
+
+def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
+    note = recorder.notes[index]
+    if not note.place.frames:
+        return None
+    names = (recorder.notes[after.index].place.module for after in descendants(recorder.records, index))
+    return LossFault(
+        note=note,
+        value_kind=recorder.records[index].created,
+        after=tuple(dict.fromkeys(name for name in names if name and name != note.place.module)),
+    )
+
+
+def _modules_in(namespace: Mapping[str, Any], roots: Sequence[nn.Module]) -> list[nn.Module]:
+    """Modules that the lines may call besides the model: a loss that keeps buffers, say."""
+    known = {id(module) for root in roots for module in root.modules()}
+    values = [*namespace.values(), *_attributes(namespace).values()]
+    found = [value for value in values if isinstance(value, nn.Module) and id(value) not in known]
+    return found[:_MAX_MODULES]
+
+
+def _attributes(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of what the lines call `self`."""
+    return dict(getattr(namespace.get("self"), "__dict__", {}))
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

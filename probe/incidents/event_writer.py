@@ -1,0 +1,153 @@
+"""Writes and logs the events of one session: what every event has in common, and those that need no judging.
+
+Used on the training thread, and where a session reports what it has done itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..delivery.recorder.recorder import Recorder
+from ..detectors.advice import advice_for
+from ..detectors.base import Finding
+from ..settings.config import ProbeConfig
+from ..threads.stacks import capture_stack
+from ..wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks
+from ..wire.events import make_event
+from .failure_texts import TEXT_LIMIT
+
+_logger = logging.getLogger(__name__)
+_LOG_LEVELS: Final[Mapping[Severity, int]] = {
+    "critical": logging.ERROR,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+}
+_WHOLE_STACKS: Final = 20
+"""Events of one kind and subject whose stacks have the source around their lines."""
+_MAX_SUBJECTS: Final = 4096
+
+
+class EventWriter:
+    """Makes events of one rank and one model, with deterministic ids."""
+
+    def __init__(self, start: RunStart, model: str, *, config: ProbeConfig, recorder: Recorder) -> None:
+        self._start, self._model = start, model
+        self._config, self._recorder = config, recorder
+        self._logger = config.logger or _logger
+        self._told: dict[tuple[str, str], int] = {}
+        """How many events there were of each kind and subject."""
+
+    def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
+        """Write and log an event that is complete: of what is judged beside the steps' detectors."""
+        self.write(self.make(finding, step, time, stack=stack))
+
+    def make(
+        self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame], ended: bool = True
+    ) -> Event:
+        """Make the event of a finding, which whoever asked has written."""
+        return self._new_event(
+            finding.kind,
+            finding.subject,
+            step=step,
+            time=time,
+            severity=finding.severity,
+            message=finding.message[:TEXT_LIMIT],
+            evidence=evidence_of(finding),
+            propagated_to=list(finding.affected),
+            stacks=Stacks(training_loop=list(stack)),
+            advice=advice_for(finding.kind),
+            ended=ended,
+        )
+
+    def write(self, event: Event, *, is_new: bool = True) -> None:
+        """Write a state of an event, and log the first one."""
+        self._recorder.event(event)
+        if is_new:
+            self._announce(event)
+
+    def note(
+        self,
+        kind: str,
+        subject: str,
+        message: str,
+        *,
+        step: int,
+        time: float,
+        value: float | None = None,
+        threshold: float | None = None,
+    ) -> None:
+        """Write an event of the probe's own doing, severity info: a change of what is measured."""
+        event = self._new_event(
+            kind,
+            subject,
+            step=step,
+            time=time,
+            severity="info",
+            message=message[:TEXT_LIMIT],
+            evidence=Evidence(value=value, threshold=threshold),
+            stacks=Stacks(training_loop=capture_stack()),
+            advice=advice_for(kind),
+            ended=True,
+        )
+        self._recorder.event(event)
+        self._announce(event)
+
+    def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
+        """Write an event of the user's own."""
+        self._recorder.event(
+            self._new_event(
+                "custom",
+                message[:200],
+                step=step,
+                time=time,
+                severity="info",
+                message=message[:TEXT_LIMIT],
+                evidence=Evidence(baseline=dict(data) or None),
+                stacks=Stacks(training_loop=capture_stack()),
+                ended=True,
+            )
+        )
+
+    def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
+        """An event of this rank, with its deterministic id."""
+        if "stacks" in fields:
+            fields["stacks"] = self._bounded(kind, subject, fields["stacks"])
+        return make_event(self._start, self._model, kind, subject, step=step, time=time, **fields)
+
+    def _bounded(self, kind: str, subject: str, stacks: Stacks) -> Stacks:
+        """Leave out the source around the lines of what has come often: events are never evicted."""
+        key = (kind, subject)
+        count = self._told.get(key, 0) + 1
+        if count > _WHOLE_STACKS or (key not in self._told and len(self._told) >= _MAX_SUBJECTS):
+            return Stacks(**{name: _bare(getattr(stacks, name)) for name in stacks.__struct_fields__})
+        self._told[key] = count
+        return stacks
+
+    def _announce(self, event: Event) -> None:
+        """Tell Python logging, and in `mode="warn"` the warnings module."""
+        first_line = event.message.splitlines()[0]
+        self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
+        if self._config.mode == "warn" and event.severity != "info":
+            # Where the script has made warnings errors: it is `mode="raise"` that stops a training.
+            with contextlib.suppress(RuntimeWarning):
+                warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
+
+
+def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:
+    return [msgspec.structs.replace(frame, code="") for frame in frames]
+
+
+def evidence_of(finding: Finding) -> Evidence:
+    """A finding's numbers, as an event carries them."""
+    return Evidence(
+        value=finding.value,
+        threshold=finding.threshold,
+        baseline=finding.baseline,
+        neighbours=list(finding.neighbours),
+    )

@@ -1,0 +1,89 @@
+"""Shapes of what the functions were working on when an exception left them. Called once, for its event.
+
+Names, types and shapes alone: no element is read, nothing of the script's is called, and no text is shown but
+the names of variables, and keys of dictionaries that could be such names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from ..memory.reachable import function_variables, is_of_user
+
+_MAX_FRAMES: Final = 3
+_MAX_NAMES: Final = 12
+_MAX_PARTS: Final = 4
+_TEXT_LIMIT: Final = 400
+_LARGEST: Final = 10**15
+
+
+def describe_locals(trace: TracebackType | None) -> list[str]:
+    """Return a line for each of the script's innermost functions that holds tensors, innermost first.
+
+    For instance ``In loss_of (train.py:10): out float32 (8, 2), weights float32 (3,), scale 3``. Of code
+    that belongs to no function only tensors and arrays are named.
+    """
+    frames: list[tuple[FrameType, int]] = []
+    while trace is not None:
+        if is_of_user(trace.tb_frame):
+            frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    lines = [line for frame, number in reversed(frames) if (line := _line(frame, number))]
+    return lines[:_MAX_FRAMES]
+
+
+def _line(frame: FrameType, number: int) -> str:
+    code = frame.f_code
+    values = function_variables(frame)
+    is_function = code.co_name != "<module>"
+    told = [f"{name} {text}" for name, value in values.items() if (text := _shape(value))]
+    if not told:
+        return ""
+    if is_function:
+        told += [f"{name} {value}" for name, value in values.items() if _is_number(value)]
+    more = f", and {len(told) - _MAX_NAMES} more" if len(told) > _MAX_NAMES else ""
+    place = f"{code.co_qualname} " if is_function else ""
+    text = f"In {place}({Path(code.co_filename).name}:{number}): {', '.join(told[:_MAX_NAMES])}{more}"
+    return text if len(text) <= _TEXT_LIMIT else f"{text[:_TEXT_LIMIT]}..."
+
+
+def _shape(value: Any, *, depth: int = 0) -> str:
+    """``float32 (8, 2)`` of a tensor or an array, ``[...]`` of a few of them; "" of anything else."""
+    if isinstance(value, Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return _shape_of_tensor(value)
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return f"{value.dtype} array {tuple(value.shape)}"
+    if kind in (list, tuple) and len(value) > 0 and not depth:
+        parts = [_shape(part, depth=1) for part in value[:_MAX_PARTS]]
+        more = ", ..." if len(value) > _MAX_PARTS else ""
+        return f"[{', '.join(parts)}{more}]" if all(parts) else ""
+    if kind is dict and value and not depth:
+        items = [(key, _shape(part, depth=1)) for key, part in list(value.items())[:_MAX_PARTS]]
+        named = [f"{key}: {text}" for key, text in items if text and _is_name(key)]
+        return f"{{{', '.join(named)}}}" if named else ""
+    return ""
+
+
+def _shape_of_tensor(value: Tensor) -> str:
+    if is_lazy(value):
+        return "not initialised yet"
+    device = "" if value.device.type == "cpu" else f" on {value.device}"
+    shape = "nested" if value.is_nested else tuple(value.shape)
+    return f"{str(value.dtype).removeprefix('torch.')} {shape}{device}"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that is told as it is; Python refuses to spell one of thousands of digits."""
+    return type(value) in (bool, float) or (type(value) is int and abs(value) <= _LARGEST)
+
+
+def _is_name(key: Any) -> bool:
+    return (type(key) is int and abs(key) <= _LARGEST) or (type(key) is str and key.isidentifier())

@@ -1,0 +1,75 @@
+"""What the event of an exception that leaves the script says; of a lack of memory, what was alive."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from ..detectors.advice import advice_for
+from ..forensics.incident_texts import at_line
+from ..guard import Guard
+from ..memory.live_memory import describe_live_memory
+from ..threads.stacks import stack_from_traceback
+from ..wire import Evidence, Stacks
+from .failure_locals import describe_locals
+
+TEXT_LIMIT: Final = 4000
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory could not be had, on a device or on the host."""
+    # The CPU allocator raises a plain RuntimeError that names itself.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def describe_failure(
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    step: int,
+    guard: Guard,
+    model: nn.Module | None,
+    optimizers: Sequence[Optimizer],
+    samples: int | None,
+) -> dict[str, Any]:
+    """Return the fields of the event: kind, subject, severity, message, evidence, stacks, advice.
+
+    Args:
+        error: the exception.
+        trace: its traceback.
+        step: number of the step under way.
+        guard: runs the look at what is alive.
+        model: the naming root, and
+        optimizers: those that update it: to say what was alive when memory ran out.
+        samples: of the step under way, where they are known.
+    """
+    kind = "out_of_memory" if is_out_of_memory(error) else "exception"
+    frames = stack_from_traceback(trace)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    lines, evidence = [f"{text.splitlines()[0]} at step {step}{at_line(frames)}"], Evidence()
+    if kind == "out_of_memory":
+        live = guard.run(
+            "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
+        )
+        if live is not None:
+            lines += live.lines(batch=samples)
+            evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
+    else:
+        lines += guard.run("locals", describe_locals, trace) or []
+    return {
+        "kind": kind,
+        "subject": type(error).__name__,
+        "severity": "critical",
+        "message": "\n".join([*lines, text])[:TEXT_LIMIT],
+        "evidence": evidence,
+        "stacks": Stacks(training_loop=frames),
+        "advice": advice_for(kind),
+    }

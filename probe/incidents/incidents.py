@@ -1,0 +1,395 @@
+"""Turns what the detectors find at a step into events: stacks, origin by replay, advice, episodes.
+
+Called by the step tracker on the training thread, before the optimizer's update. The only place that
+decides what an event says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ..delivery.recorder.recorder import Recorder
+from ..detectors.advice import advice_for
+from ..detectors.bank import DetectorBank
+from ..detectors.base import Finding, Observation, ObservationBatch
+from ..detectors.episodes import EpisodeTracker
+from ..detectors.verdicts import handled_by_scaler, merge_nonfinite
+from ..detectors.why import RecentSteps, chain, in_order
+from ..forensics.bundle.black_box import BlackBox, PastBatch
+from ..forensics.bundle.writer import BundleWriter
+from ..forensics.capture import RootCapture
+from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
+from ..forensics.loss.armed_loss import ArmedLoss
+from ..forensics.replay import Replay, locate_origin
+from ..guard import Guard
+from ..settings.config import ProbeConfig
+from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
+from ..wire import Event, Evidence, Frame, Origin, RunStart, Stacks
+from .event_writer import EventWriter, evidence_of
+from .failure_texts import TEXT_LIMIT, describe_failure
+
+_SAMPLED_PATIENCE: Final = 3
+"""Samples without a finding after which an episode of a sampled kind is over."""
+SUSPICIOUS: Final = frozenset(
+    {
+        *("gradient_explosion", "gradient_vanishing", "zero_gradient", "loss_spike", "loss_divergence"),
+        *("dead_units", "saturated_activation", "update_ratio_high", "poor_initialization"),
+    }
+)
+"""Kinds of events that modules' numbers say more about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What is still at hand of the step that is being judged, for a replay."""
+
+    root: nn.Module
+    """The naming root."""
+    captures: Sequence[RootCapture]
+    parameters: Mapping[str, nn.Parameter]
+    loss: Tensor | None
+    """The newest scalar that backward was called on, detached."""
+    stage: str
+    was_scaled: bool
+    """A GradScaler scaled the loss: a finite loss with non-finite gradients is its business."""
+    micro_step: int | None
+    no_replay_reason: str | None = None
+    """Why this step cannot be replayed, if that is known already."""
+    context: Sequence[str] = ()
+    """What the modules returned, line by line, where that is wanted and was measured."""
+    frames: Callable[[], Sequence[Frame]] = tuple
+    """Gives the newest frames, which are not in the journal yet."""
+    past_batches: Sequence[PastBatch] = ()
+    """What the steps before were called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateEvidence:
+    """What is still at hand of a step that is judged after its update: nothing to replay."""
+
+    stack: Sequence[RawFrame]
+    micro_step: None = None
+    was_scaled: bool = False
+
+
+class IncidentReporter(EventWriter):
+    """Runs the detectors and writes the events of one session."""
+
+    def __init__(
+        self, start: RunStart, model: str, *, config: ProbeConfig, recorder: Recorder, guard: Guard
+    ) -> None:
+        super().__init__(start, model, config=config, recorder=recorder)
+        self._guard = guard
+        self._detectors = DetectorBank(config.thresholds)
+        self._recent = RecentSteps()
+        self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
+        """What the newest steps were called with; whoever finishes a step puts it there."""
+        self.armed = ArmedLoss(guard, intended=config.intended_infinities)
+        """Watches the losses of the steps after one whose origin could not be told."""
+        self._episodes = EpisodeTracker()
+        self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
+        self._replays = 0
+        self._awaits_origin = False
+        """Whether the newest event of a NaN or Inf was judged too late for a replay."""
+        self._nonfinite_step: int | None = None
+        """The newest step whose loss or gradients were not finite."""
+        self._bundles = BundleWriter(
+            recorder,
+            start,
+            most=config.bundles,
+            with_inputs=config.bundle_inputs,
+            limit_bytes=config.bundle_limit_bytes,
+        )
+        self.on_alarm: Callable[[int], None] = lambda step: None
+        """Told of every step with a warning or worse by the detectors that see all steps."""
+        self.looks = 0
+        """At all objects, for a leak: steps that took longer for it; whoever takes the look counts."""
+        self.suspicion: str | None = None
+        """Why a closer look at the modules is wanted, the newest reason; whoever takes the look clears it."""
+        self.kinds: frozenset[str] = frozenset()
+        """Of what was found at the step that was judged last, by itself and before its update."""
+        self.critical: str | None = None
+        """What is critical at the step judged last, new or not; None when nothing is."""
+
+    def excuse_zeros(self) -> None:
+        """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
+        self._detectors.excuse_zeros()
+
+    def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> None:
+        """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
+        self._recent.note(observation)
+        findings = merge_nonfinite(self._detectors.observe(observation))
+        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
+        if evidence.was_scaled:
+            findings = [handled_by_scaler(finding, observation) for finding in findings]
+        self.kinds = frozenset(finding.kind for finding in findings)
+        if self.kinds & REPLAYED_KINDS and self._can_tell_more(observation, evidence):
+            self._awaits_origin = False
+            for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
+                self._recorder.event(event)
+        self._write(findings, observation.step, time, evidence)
+
+    def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
+        """Whether the origin that the running event lacks may be found: then an event of its own is due."""
+        if self.armed.has_seen:
+            return True
+        if isinstance(evidence, LateEvidence) or not self._awaits_origin:
+            return False
+        norms = observation.parameter_norm
+        # Bad parameters are what the first occurrence has left.
+        return norms is None or bool(np.isfinite(norms).all())
+
+    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
+        """Detect, write and log what is wrong at successive steps whose values are all finite.
+
+        Args:
+            batch: the steps.
+            times: UNIX seconds of each.
+            stack: of the training loop when the first of them was measured.
+        """
+        self._recent.note(batch)
+        found = dict(self._detectors.observe_batch(batch))
+        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
+        for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
+            self._write(found.get(index, []), step, time, LateEvidence(stack))
+
+    def report_sampled(
+        self,
+        findings: Sequence[Finding],
+        step: int,
+        time: float,
+        *,
+        stack: Sequence[RawFrame],
+    ) -> None:
+        """Write and log what the detectors of sampled numbers have found at a finished step.
+
+        Args:
+            findings: at most one of a kind.
+            step: number of the step.
+            time: UNIX seconds.
+            stack: of the training loop, where something was found.
+        """
+        if step == self._nonfinite_step:
+            # The event of the loss or of the gradients is about the same fault, and knows where it began.
+            findings = [finding for finding in findings if finding.kind != "nonfinite_activation"]
+        begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
+        for event in begun:
+            self._announce(event)
+
+    def _write(
+        self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
+    ) -> None:
+        """Write the events that begin, go on or end at a step, and announce those that begin."""
+        begun = self._track(self._episodes, findings, step, time, evidence)
+        for event in begun:
+            self._announce(event)
+        if any(finding.severity != "info" for finding in findings):
+            self.on_alarm(step)
+        if any(finding.kind in ("nonfinite_loss", "nonfinite_gradient") for finding in findings):
+            self._nonfinite_step = step
+        messages = [event.message for event in begun if event.severity == "critical"]
+        messages += [finding.message for finding in findings if finding.severity == "critical"]
+        self.critical = messages[0] if messages else None
+
+    def _track(
+        self,
+        episodes: EpisodeTracker,
+        findings: Sequence[Finding],
+        step: int,
+        time: float,
+        evidence: StepEvidence | LateEvidence,
+    ) -> list[Event]:
+        """Write the events that begin, go on or end at a step; return those that begin."""
+        begun: list[Event] = []
+
+        def make_event(finding: Finding) -> Event:
+            event, replay = self._event(finding, time, step, evidence)
+            begun.append(event)
+            if replay is not None and not replay.is_seen:
+                begun.append(self._replay_event(event, replay))
+            return event
+
+        states = episodes.update(step, time, findings, model=self._model, make_event=make_event)
+        states += [event for event in begun if event.kind == "replayed"]
+        if isinstance(evidence, LateEvidence) and any(event.kind in REPLAYED_KINDS for event in begun):
+            self._awaits_origin = True
+        for event in states:
+            self._recorder.event(event)
+        for event in begun:
+            if event.kind in SUSPICIOUS and event.severity != "info":
+                self.suspicion = f"{event.kind} at step {event.step}"
+        return begun
+
+    def exception(
+        self,
+        error: BaseException,
+        trace: TracebackType | None,
+        *,
+        step: int,
+        time: float,
+        evidence: StepEvidence | None = None,
+        model: nn.Module | None = None,
+        optimizers: Sequence[Optimizer] = (),
+        samples: int | None = None,
+    ) -> Event:
+        """Write the event of an exception that leaves the training script.
+
+        Args:
+            error: the exception.
+            trace: its traceback.
+            step: number of the step under way.
+            time: UNIX seconds.
+            evidence: of the forward that raised it, where one did.
+            model: the naming root, and
+            optimizers: those that update it: to say what was alive when memory ran out.
+            samples: of the step under way, where they are known.
+        """
+        fields = describe_failure(
+            error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
+        )
+        event = self._new_event(step=step, time=time, ended=True, **fields)
+        event = self._with_bundle(event, evidence)
+        self._recorder.event(event)
+        return event
+
+    @property
+    def replays(self) -> int:
+        """How many steps took longer so far for a replay, a bundle or a look at all objects."""
+        return self._replays + self._bundles.written + self.looks + self.armed.steps
+
+    def close(self, *, step: int, time: float) -> None:
+        """End the episodes that are still open."""
+        for event in self._episodes.close(step, time) + self._sampled_episodes.close(step, time):
+            self._recorder.event(event)
+
+    def _event(
+        self, finding: Finding, time: float, step: int, evidence: StepEvidence | LateEvidence
+    ) -> tuple[Event, Replay | None]:
+        replay = self._replay(finding, evidence)
+        origin = None if replay is None else replay.origin
+        event = self._new_event(
+            finding.kind,
+            finding.subject,
+            step=step,
+            time=time,
+            micro_step=evidence.micro_step if replay is None else _micro_step(replay, evidence),
+            severity=finding.severity,
+            message="\n".join(
+                [
+                    describe(finding, step, replay, self._why_no_replay(finding, evidence)),
+                    *self._why(finding, step),
+                    *([] if isinstance(evidence, LateEvidence) else evidence.context),
+                ]
+            )[:TEXT_LIMIT],
+            evidence=evidence_of(finding),
+            origin=origin,
+            propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
+            stacks=Stacks(
+                forward=replay.forward if replay else [],
+                backward=replay.backward if replay else [],
+                training_loop=(
+                    format_loop_stack(evidence.stack)
+                    if isinstance(evidence, LateEvidence)
+                    else capture_stack()
+                ),
+            ),
+            advice=_advice(finding.kind, origin),
+        )
+        if replay is not None and replay.came_from_another_rank:
+            # Else the ranks that it was spread to could use up the bundles that the run may have.
+            return event, replay
+        return self._with_bundle(event, evidence), replay
+
+    def _with_bundle(self, event: Event, evidence: StepEvidence | LateEvidence | None) -> Event:
+        """Write the bundle of a critical event, unless its update is made, and have the event say where."""
+        if event.severity != "critical" or isinstance(evidence, LateEvidence):
+            return event
+        # A bundle may take seconds, in which the process can be killed.
+        self._recorder.event(event)
+        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
+
+    def bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
+        """Write the bundle that was asked for with an event, and have the event say where it is."""
+        self._recorder.event(event)
+        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
+
+    def _why(self, finding: Finding, step: int) -> list[str]:
+        """One line on what moved before the event, where more than the event's own series did."""
+        if finding.severity == "info":
+            return []
+        line = self._guard.run(
+            "why", lambda: chain(in_order([*self._recent.explain(step), *self.black_box.moves(step)]))
+        )
+        return [] if line is None else [line]
+
+    def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
+        if isinstance(evidence, LateEvidence):
+            return None
+        is_one = evidence.micro_step is None
+        if finding.kind in REPLAYED_KINDS and (seen := self.armed.told(evidence.stage, is_one=is_one)):
+            return seen
+        if self._why_no_replay(finding, evidence) is not None:
+            return None
+        self._replays += 1
+        replay = self._guard.run(
+            "replay",
+            locate_origin,
+            evidence.root,
+            evidence.captures,
+            parameters=evidence.parameters,
+            gradients={name: parameter.grad for name, parameter in evidence.parameters.items()},
+            loss=evidence.loss,
+            stage=evidence.stage,
+            limit_s=self._config.replay_limit_s,
+            intended=self._config.intended_infinities,
+        )
+        return self.armed.arm_after(replay, evidence.root, evidence.captures, evidence.parameters)
+
+    def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
+        if finding.kind not in REPLAYED_KINDS:
+            return "this kind of event has no single origin"
+        if not self._config.replay:
+            return "replay is switched off (replay=False)"
+        if self._replays >= self._config.max_replays:
+            return f"the run's {self._config.max_replays} replays are used up (max_replays)"
+        if isinstance(evidence, LateEvidence):
+            return JUDGED_LATE
+        return evidence.no_replay_reason
+
+    def _replay_event(self, cause: Event, replay: Replay) -> Event:
+        outcome = replay.fidelity if replay.origin is not None else f"{replay.fidelity}: {replay.reason}"
+        return self._new_event(
+            "replayed",
+            cause.kind,
+            step=cause.step,
+            time=cause.time,
+            micro_step=cause.micro_step,
+            severity="info",
+            message=(
+                f"Step {cause.step} was replayed in {replay.duration_s * 1e3:.0f} ms to find the origin "
+                f"of its {cause.kind} ({outcome}). The model's forward ran again; parameters, gradients, "
+                "buffers and random state are as before."
+            )[:TEXT_LIMIT],
+            evidence=Evidence(value=replay.duration_s),
+            origin=replay.origin,
+            advice=advice_for("replayed"),
+            ended=True,
+        )
+
+
+def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:
+    """The one that the origin was found in; else the newest."""
+    return evidence.micro_step if replay.micro_step is None else replay.micro_step
+
+
+def _advice(kind: str, origin: Origin | None) -> list[str]:
+    if origin is None:
+        return advice_for(kind)
+    return advice_for(kind, phase=origin.phase, op=origin.op)

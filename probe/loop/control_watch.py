@@ -1,0 +1,175 @@
+"""Follows what is asked of a training from outside: the page, the HTTP API, `dashboard resume`.
+
+A `Watch` of the recorder, on its thread. What changes what is measured goes into the mailbox and is followed
+at the next step; watchpoints and `resume` at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from ..delivery.control.control_files import put_answer, take_requests
+from ..delivery.control.control_messages import (
+    AddWatchpoint,
+    Answer,
+    AskState,
+    ChangeFeatures,
+    ChangeLevel,
+    ChangeLimit,
+    ChangePreset,
+    RemoveWatchpoint,
+    Resume,
+    Source,
+    TrainerState,
+    WatchpointState,
+    WriteBundle,
+    decode_ask,
+    encode_answer,
+)
+from ..delivery.control.rule_options import WatchpointOptions
+from ..detectors.base import Finding
+from ..errors import WireError
+from ..guard import Guard
+from ..incidents.event_writer import EventWriter
+from ..wire import Event
+from .control import Command, SetFeatures, SetLevel, SetLimit, SetPreset
+from .control import Source as CommandSource
+from .step_tracker import StepTracker
+
+_logger = logging.getLogger(__name__)
+_WHO: Final[dict[Source, str]] = {
+    "browser": "the page",
+    "api": "the HTTP API",
+    "command": "`dashboard resume`",
+}
+
+
+class ControlWatch:
+    """Requests to one session.
+
+    Args:
+        folder: the rank's own in the spool.
+        tracker: of the session.
+        events: makes the events that say what was asked.
+    """
+
+    def __init__(self, folder: Path, tracker: StepTracker, events: EventWriter) -> None:
+        self._folder, self._tracker, self._events = folder, tracker, events
+        self._guard = Guard()
+        self._asked = 0
+
+    def look(self) -> list[Event]:
+        """Follow what waits; return events of what was changed."""
+        return self._guard.run("control", self._look) or []
+
+    def close(self) -> list[Event]:
+        """Nothing is left open."""
+        return []
+
+    def _look(self) -> list[Event]:
+        events = []
+        for request_id, data in take_requests(self._folder):
+            event, error = self._guard.attempt(self._follow, data)
+            events += [] if event is None else [event]
+            if error is not None and not isinstance(error, ValueError | WireError):
+                # The model's modules may change under us. Who asks next is answered all the same.
+                _logger.warning("nanscope: a request from outside could not be followed", exc_info=error)
+            problem = None if error is None else (str(error) or type(error).__name__)[:4000]
+            answer = Answer(problem=problem, state=self._state())
+            try:
+                put_answer(self._folder, request_id, encode_answer(answer))
+            except OSError as error:
+                _logger.warning("nanscope: a request from outside could not be answered: %s", error)
+        return events
+
+    def _follow(self, data: bytes) -> Event | None:
+        """Follow one request; return the event that says so, where nothing else does.
+
+        Raises:
+            WireError: it is none.
+            ValueError: it cannot be followed; says why.
+        """
+        ask = decode_ask(data)
+        request, rules, who = ask.request, self._tracker.rules, _WHO[ask.source]
+        if isinstance(request, AddWatchpoint | WriteBundle):
+            options = self._options(request)
+            rules.add_watchpoint(options)
+            if isinstance(request, AddWatchpoint):
+                subject = f"asked for: {options.name}"
+                return self._note(subject, f"Watchpoint added by {who}: {options.condition}")
+        elif isinstance(request, RemoveWatchpoint):
+            if not rules.remove(request.name):
+                raise ValueError(f"there is no watchpoint {request.name!r}")
+            # At a step of its own subject: both may be asked for while the training is paused.
+            return self._note(f"removed: {request.name}", f"Watchpoint removed by {who}: {request.name}")
+        elif isinstance(request, Resume):
+            if not rules.resume(who):
+                raise ValueError("the training is not paused")
+        elif not isinstance(request, AskState):
+            self._post(_command(request, ask.source))
+        return None
+
+    def _options(self, request: AddWatchpoint | WriteBundle) -> WatchpointOptions:
+        if isinstance(request, WriteBundle):
+            self._asked += 1
+            name = f"bundle asked for ({self._asked})"
+            return WatchpointOptions(
+                condition="step >= 0", action="bundle", name=name, severity="info", once=True
+            )
+        return WatchpointOptions(
+            condition=request.condition,
+            action=request.action,
+            name=request.name,
+            severity=request.severity,
+            once=request.once,
+            cooldown_steps=request.cooldown_steps,
+        )
+
+    def _post(self, command: Command) -> None:
+        if not self._tracker.post(command):
+            raise ValueError("too many commands wait for the next step; the training stands still")
+
+    def _note(self, subject: str, message: str) -> Event:
+        finding = Finding(
+            kind="custom",
+            severity="info",
+            subject=subject,
+            message=message,
+            value=None,
+            threshold=None,
+        )
+        step = self._tracker.next_step
+        return self._events.make(finding, step, time.time(), stack=())
+
+    def _state(self) -> TrainerState:
+        settings = self._tracker.settings
+        return TrainerState(
+            step=self._tracker.last_step,
+            level=settings.level,
+            preset=settings.preset,
+            overhead_limit=settings.limit,
+            is_paused=self._tracker.rules.is_paused,
+            watchpoints=[
+                WatchpointState(name=one.name, condition=one.condition, action=one.action, once=one.once)
+                for one in self._tracker.rules.watchpoints
+            ],
+        )
+
+
+def _command(request: ChangeLevel | ChangePreset | ChangeFeatures | ChangeLimit, source: Source) -> Command:
+    """Make the mailbox's command of a request.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    by: CommandSource = "browser" if source == "browser" else "api"
+    if isinstance(request, ChangeLevel):
+        return SetLevel(request.level, by)
+    if isinstance(request, ChangePreset):
+        return SetPreset(request.preset, by)
+    if isinstance(request, ChangeFeatures):
+        return SetFeatures(request.features, by)
+    return SetLimit(request.overhead_limit, by)

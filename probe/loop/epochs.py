@@ -1,0 +1,99 @@
+"""Counts epochs, and has memory read where one ends: growth from epoch to epoch shows there, not amid one.
+
+An epoch is a pass over a DataLoader that ran out while the watched model was trained; the loaders of other
+threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by
+the step tracker and the session, on the training thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from ..attach.loader_passes import loader_passes
+from ..guard import Guard
+from ..step.open_step import LogValue
+from ..step.step_meters import StepMeters
+from .attention import Attention
+from .step_measures import StepMeasures
+
+_PART: Final = "epochs"
+
+
+class EpochWatch:
+    """Follows the passes over DataLoaders of one training loop.
+
+    Args:
+        measures: knows what is to be measured.
+        meters: reads memory.
+        attention: knows whether what this thread does belongs to the training loop.
+        last_step: gives the number of the newest finished step; None before the first.
+        log: takes values of the newest step.
+        guard: isolates what fails.
+    """
+
+    def __init__(
+        self,
+        measures: StepMeasures,
+        meters: StepMeters,
+        attention: Attention,
+        *,
+        last_step: Callable[[], int | None],
+        log: Callable[[dict[str, LogValue]], None],
+        guard: Guard,
+    ) -> None:
+        self._measures, self._meters, self._attention = measures, meters, attention
+        self._last_step, self._log, self._guard = last_step, log, guard
+        self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
+        """Iterators that are under way, and the last step when they began."""
+        self._ended_at: int | None = None
+        """Last step of the newest epoch: where two loaders run out together, that is one."""
+        self._count = 0
+        self._is_told = False
+        loader_passes.add(self)
+
+    def stop(self) -> None:
+        """Follow no more. Idempotent."""
+        loader_passes.remove(self)
+
+    def begin_pass(self, iterator: object) -> None:
+        """A pass begins."""
+        if not self._attention.is_elsewhere:
+            self._guard.run(_PART, self._begin, iterator)
+
+    def end_pass(self, iterator: object) -> None:
+        """A pass has run out: an epoch, where steps were made meanwhile."""
+        if not self._attention.is_elsewhere:
+            self._guard.run(_PART, self._end, iterator)
+
+    def end_epoch(self) -> None:
+        """Somebody tells of an epoch's end: from the first time on, DataLoaders count no more."""
+        self._guard.run(_PART, self._take_word)
+
+    def _take_word(self) -> None:
+        if not self._is_told:
+            # The trainers load a batch ahead: their loader may have run out a step ago.
+            self._is_told, self._count = True, 0
+            self.stop()
+        self._note_end()
+
+    def _begin(self, iterator: object) -> None:
+        self._begun[iterator] = self._last_step()
+
+    def _end(self, iterator: object) -> None:
+        if iterator not in self._begun:
+            return
+        began_at, step = self._begun.pop(iterator), self._last_step()
+        if step is None or step in (began_at, self._ended_at):
+            return
+        self._ended_at = step
+        self._note_end()
+
+    def _note_end(self) -> None:
+        self._count += 1
+        values = {"epoch": float(self._count)}
+        if self._measures.settings.features.memory:
+            values |= self._meters.read_memory_of_epoch()
+        self._log({name: partial(float, value) for name, value in values.items()})

@@ -1,0 +1,133 @@
+"""The validation loss of a script that logs none: what torch's loss functions return while it evaluates.
+
+Used by the step tracker on the training thread. An evaluation begins with a call of the watched model
+without gradients, or in eval mode, and ends with the next training call; its loss is the mean of the
+results in between, weighted by the size of the batches. Reads nothing from a device until the mean is asked
+for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ..attach.loss_functions import SeenLoss, loss_functions
+from ..compat import torch_private
+from ..compat.host_copy import is_capturing
+from ..guard import Guard
+from ..step.log_values import deferred_float
+
+SERIES: Final = "val_loss"
+_FOLDED_AT: Final = 256
+"""Results on a device that are kept before they are added up."""
+
+
+class EvaluationLoss:
+    """Follows one model's evaluations.
+
+    Attributes:
+        is_open: whether an evaluation is under way.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self.is_open = False
+        self._is_off = self._trains_in_eval_mode = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._function: str | None = None
+        self._thread = 0
+        self._takes_gradients = False
+        self._weight = 0.0
+        self._on_host = 0.0
+        self._on_device: dict[tuple[float, torch.device], list[Tensor]] = {}
+
+    def begin(self, *, with_gradients: bool) -> None:
+        """The model is called without gradients, or in eval mode with them; may be said at every call."""
+        if with_gradients and self._trains_in_eval_mode:
+            return
+        self._takes_gradients = with_gradients
+        if self.is_open or self._is_off:
+            return
+        self.is_open, self._thread = True, threading.get_ident()
+        self._guard.run(SERIES, loss_functions.add, self)
+
+    def note_loss(self, seen: SeenLoss) -> None:
+        """Take a result, if it is one of the evaluation's loss."""
+        if self.is_open and self._thread == threading.get_ident():
+            self._guard.run_brief(SERIES, self._take, seen)
+
+    def end(self) -> Callable[[], float] | None:
+        """A training call begins: return what gives the evaluation's loss, None where none was seen."""
+        if not self.is_open:
+            return None
+        self.is_open = False
+        loss_functions.remove(self)
+        mean = self._guard.run(SERIES, self._mean)
+        self._begin_anew()
+        return mean
+
+    def note_backward(self) -> None:
+        """A backward begins: what was called in eval mode with gradients is being trained."""
+        if self.is_open and self._takes_gradients:
+            self._trains_in_eval_mode = True
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Forget the evaluation that is under way; idempotent."""
+        self.is_open = False
+        loss_functions.remove(self)
+        self._begin_anew()
+
+    def switch_off(self) -> None:
+        """The script tells of its validation loss itself: listen no more."""
+        self._is_off = True
+        self.abandon()
+
+    def _take(self, seen: SeenLoss) -> None:
+        if torch.is_grad_enabled() and not self._takes_gradients:
+            return
+        if self._function is None:
+            self._function = seen.function
+        # Others are parts of the loss or measures beside it; their sum would be neither.
+        if seen.function != self._function or _must_not_be_touched(seen.result):
+            return
+        self._weight += seen.samples
+        factor = 1.0 if seen.is_sum else float(seen.samples)
+        result = seen.result.detach()
+        if result.is_cpu:
+            self._on_host += factor * result.item()
+            return
+        # The script may go on to add to it in place.
+        waiting = self._on_device.setdefault((factor, result.device), [])
+        waiting.append(result.clone())
+        if len(waiting) >= _FOLDED_AT:
+            waiting[:] = [_sum(waiting)]
+
+    def _mean(self) -> Callable[[], float] | None:
+        if not self._weight:
+            return None
+        weight, on_host = self._weight, self._on_host
+        with torch.no_grad():
+            sums = [
+                deferred_float(SERIES, factor * _sum(results))
+                for (factor, _), results in self._on_device.items()
+            ]
+        return lambda: (on_host + sum(read() for read in sums)) / weight
+
+
+def _sum(results: list[Tensor]) -> Tensor:
+    return torch.stack(results).float().sum()
+
+
+def _must_not_be_touched(result: Tensor) -> bool:
+    if torch.compiler.is_compiling() or torch_private.is_jit_tracing():
+        return True
+    if torch_private.is_functorch_wrapped(result):
+        return True
+    return result.is_cuda and is_capturing()

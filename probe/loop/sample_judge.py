@@ -1,0 +1,67 @@
+"""Has finished steps judged by the detectors of sampled numbers, where there is something new for them.
+
+Used by the step writer on the training thread, when a step's frame is complete: after its update, and with
+what the script logged. Nothing can be replayed any more; these faults are slow ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, Protocol
+
+from ..detectors.base import Finding
+from ..detectors.sample import Sample
+from ..incidents.incidents import IncidentReporter
+from ..step.frames import MeasuredStep, build_sample
+from ..threads.stacks import raw_stack
+
+_AT_LEAST_EVERY_S: Final = 0.5
+"""A step on which nothing was sampled is still looked at when so much time has passed: for its loss."""
+_STACK_FRAMES: Final = 64
+
+
+class SampleBank(Protocol):
+    """The detectors of one model."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to say though nothing new was measured."""
+        ...
+
+    def observe(self, sample: Sample) -> list[Finding]:
+        """Return what is wrong at this step, at most one finding of a kind."""
+        ...
+
+
+class SampleJudge:
+    """Judges one model's finished steps."""
+
+    def __init__(self, bank: SampleBank, incidents: IncidentReporter) -> None:
+        self._bank, self._incidents = bank, incidents
+        self._judged_at = 0.0
+        self._has_news = False
+
+    def look_for_news(self) -> None:
+        """The detectors were told something; what they make of it is not to wait for a measurement."""
+        self._has_news = self._bank.has_news
+
+    def wants(self, measured: MeasuredStep) -> bool:
+        """Whether a step has anything that steps usually have not, or none was judged for long."""
+        if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
+            return True
+        if self._has_news:
+            return True
+        # A clock that was set back is no reason to wait.
+        return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S
+
+    def take(self, measured: MeasuredStep) -> None:
+        """Judge a finished step."""
+        self._judged_at, self._has_news = measured.time, False
+        sample = build_sample(measured)
+        findings = self._bank.observe(sample)
+        self._incidents.report_sampled(
+            findings,
+            sample.step,
+            sample.time,
+            stack=raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if findings else (),
+        )

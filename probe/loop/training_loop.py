@@ -1,0 +1,339 @@
+"""What the steps of a training loop are: which forwards, backwards and updates belong together.
+
+Called by the step tracker, inside its guard and on the training thread. Knows how a step begins and ends in
+every kind of loop (accumulation, closures, skipped updates, adversaries, updates that no hook tells of) and
+hands the finished ones to the step writer.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ..attach.hooks import Attachment
+from ..attach.watched_model import WatchedModel
+from ..compat import torch_private, torch_ranks
+from ..delivery.recorder.recorder import Recorder
+from ..forensics.capture import RootCapture, begin_capture
+from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
+from ..settings.config import ProbeConfig
+from ..step.backward_time import time_own_backward
+from ..step.late_values import LateValues
+from ..step.losses import LossMeter, StepLoss
+from ..step.open_step import MAX_CAPTURES, FinishedStep, OpenStep, RunningBackward, batch_size, gradients_seen
+from ..step.stages import Stage, gradient_stage
+from ..step.step_counter import StepCounter
+from .step_measures import StepMeasures
+from .step_writer import StepWriter
+
+
+class TrainingLoop:
+    """Gathers what belongs to a step, and finishes it.
+
+    Attributes:
+        open: what has been gathered since the last frame.
+        backward: the backward that is under way, or that raised.
+        losses: the scalars of the step so far.
+        finished_early: whether the open step's frame is made already, at the first sign of a bad value.
+        attachment: what the hooks tell besides; to be set before the first call.
+    """
+
+    attachment: Attachment
+
+    def __init__(
+        self,
+        model: WatchedModel,
+        measures: StepMeasures,
+        writer: StepWriter,
+        *,
+        config: ProbeConfig,
+        recorder: Recorder,
+    ) -> None:
+        self.counter = StepCounter()
+        self.open = OpenStep()
+        self.backward: RunningBackward | None = None
+        self.losses = LossMeter()
+        self.finished_early = False
+        self._model, self._measures, self._writer = model, measures, writer
+        self._config, self._recorder = config, recorder
+        self._timing, self._armed = writer.timing, writer.armed
+        self._foreign_steps_seen = 0
+        self._free_since_ns = 0
+        """When the newest backward or step ended; 0 before the first."""
+        self._has_called_root = False
+
+    @property
+    def _next_step(self) -> int:
+        return 0 if self._writer.last_step is None else self._writer.last_step + 1
+
+    def _begin_step(self) -> None:
+        step = self._next_step
+        self._measures.begin_step(step)
+        self._writer.begin_step(step)
+
+    def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
+        """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
+        if self._armed.is_on:
+            self._armed.leave()
+        self.attachment.settle()
+        if self.backward is not None:
+            self._forget_failed_backward()
+        if self.open.captures:
+            self.open.forget_abandoned()
+        self._writer.write_late()
+        self._follow_unseen_update()
+        if self.open.backwards and not self._model.find_optimizer():
+            self._finish_unseen()
+        self._model.note_forward(root)
+        if not (self.open.forwards or self.open.backwards):
+            self._begin_step()
+        self._has_called_root = True
+        samples = 0 if self.open.has_unsettled_forwards else batch_size(args, kwargs)
+        self.open.forwards += 1
+        self.open.samples += samples
+        if not self._config.replay or len(self.open.captures) >= MAX_CAPTURES:
+            return None
+        capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
+        self.open.captures[capture] = samples
+        if self._armed.is_on:
+            capture.on_return = self._armed.enter
+        return capture
+
+    def _follow_unseen_update(self) -> None:
+        """End a step whose update no hook told of."""
+        if not self.open.backwards or not self._model.was_updated_unseen():
+            return
+        self.open.is_first_pass = True
+        if self._model.takes_unseen_update_for_a_step():
+            self._finish_unseen()
+
+    def _finish_unseen(self) -> None:
+        measured = self.open.measured
+        if isinstance(measured, PendingStatistics):
+            measured = measured.read()
+        gradients = measured or self.open.after_backward
+        step = self.counter.at_step(0)
+        self._finish(stage_optimizer=None, step=step, gradients=gradients, is_updated=True)
+
+    def _forget_failed_backward(self) -> None:
+        """Take back a backward that raised, with the forwards that led to it."""
+        assert self.backward is not None
+        if self.backward.thread != threading.get_ident():
+            return
+        self._take_back_backward()
+        for capture in self.open.unsettled():
+            self.open.forget(capture)
+
+    def _take_back_backward(self) -> None:
+        backward, self.backward = self.backward, None
+        if backward is None:
+            return
+        self.losses.forget_after(backward.losses)
+        self.open.loss, self.open.measured = backward.loss, backward.measured
+
+    def begin_backward(self, tensors: Any, grad_tensors: Any) -> None:
+        """An outermost backward begins: the previous frame is complete, the loss is known."""
+        self.attachment.settle()
+        self._take_back_backward()
+        self._writer.write_pending()
+        if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
+            self.counter.close()
+            self.finished_early = False
+        else:
+            self._follow_unseen_update()
+            if self._was_skipped():
+                self._drop_step()
+        if not self.open.backwards:
+            self._foreign_steps_seen = self.attachment.foreign_steps
+            if not self.open.forwards:
+                self._begin_step()
+        if self._measures.observed:
+            self._measures.begin_backward()
+        opened = self.open
+        if self._free_since_ns and torch_ranks.is_distributed():
+            opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
+        self.backward = backward = RunningBackward(
+            opened,
+            threading.get_ident(),
+            self.losses.count,
+            gradients_seen(opened.captures),
+            opened.loss,
+            opened.measured,
+        )
+        opened.measured = None
+        self.losses.add(tensors, grad_tensors)
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
+        opened.loss = losses[0].detach() if losses else None
+        if opened.before_backward_ns and losses:
+            time_own_backward(losses[0], opened)
+        if opened.captures:
+            are_finite = self.losses.are_finite(since=backward.losses)
+            next(reversed(opened.captures)).note_backward(
+                losses, are_finite=are_finite, is_from_one=grad_tensors is None
+            )
+        if self._armed.is_on:
+            self._armed.begin_backward(losses, opened.backwards)
+
+    def _was_skipped(self) -> bool:
+        """Whether the script has cleared the gradients without having made any use of them."""
+        if not self.open.backwards or self.open.is_first_pass:
+            return False
+        if self.open.forwards and not self.open.has_unsettled_forwards:
+            # Another loss of the same forward: the gradients of each are kept apart, and put together later.
+            return False
+        return self._model.gradients_were_cleared(may_wait=False)
+
+    def _drop_step(self) -> None:
+        """The script has cleared the gradients and made no update of them."""
+        following = self.open.split_unsettled()
+        if self.attachment.foreign_steps > self._foreign_steps_seen:
+            # They were only passed through, on their way to a discriminator, say: no step of this model.
+            self.losses.reset()
+            following.logged = self.open.logged
+            self.open = following
+            return
+        step = self.counter.at_early_verdict()
+        self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
+        self.counter.close()
+        self._writer.write_pending()
+        self.open = following
+
+    def is_foreign_backward(self) -> bool:
+        """Whether another model of the script is being trained: ours ran no forward since its last frame."""
+        return self._has_called_root and not self.open.forwards
+
+    def end_backward(self, tensors: Any) -> None:
+        """It has returned: a micro-step is complete."""
+        self._free_since_ns = time.perf_counter_ns()
+        if self._has_passed_us_by(tensors):
+            self._take_back_backward()
+            if self._armed.is_on:
+                self._armed.pass_by(self.open.backwards)
+            return
+        backward, self.backward = self.backward, None
+        if backward is not None and backward.opened is not self.open:
+            # An optimizer in the backward has made its steps already.
+            return
+        self.open.settle()
+        if self._measures.observed:
+            self._measures.end_backward()
+        if self._measures.wants_first_norm and self.open.backwards == 1:
+            self.open.first_norm = self._model.measure_gradients().total_norm
+        self._model.note_backward()
+        if not self._model.tells_of_updates:
+            # Whoever updates may clear the gradients before the next forward.
+            self.open.after_backward = self._model.measure_gradients()
+        newest = None if self._timing.is_late else self.losses.newest_on_cpu
+        if newest is not None and not math.isfinite(newest) and not self.finished_early:
+            stage: Stage | None = "scaled" if self.losses.was_scaled else None
+            self._finish_early(self._model.measure_gradients(), stage)
+
+    def _has_passed_us_by(self, tensors: Any) -> bool:
+        """Whether the backward that has just ended reached no watched parameter: a discriminator's, say."""
+        captures, backward = self.open.captures, self.backward
+        if backward is None or not captures or gradients_seen(captures) > backward.gradients_seen:
+            return False
+        if any(capture.declined for capture in captures):
+            return False
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        return not self._model.is_below(tensor for tensor in given if isinstance(tensor, Tensor))
+
+    def look_before_clip(self) -> None:
+        """Measure before clipping spreads one bad value over all gradients, or hides it."""
+        # torch's clip functions call each other; the first call sees the gradients as they were.
+        if not self.open.backwards or self.finished_early or self.open.measured is not None:
+            return
+        gradients = self._measure()
+        if isinstance(gradients, TensorStatistics) and not gradients.is_finite:
+            self._finish_early(gradients)
+        else:
+            self.open.measured = gradients
+
+    def _measure(self) -> TensorStatistics | PendingStatistics:
+        if self._timing.waits:
+            return self._model.measure_gradients()
+        return self._model.start_measuring_gradients()
+
+    def must_know_now(self) -> None:
+        """Something is about to be done with the gradients' norms: this step's verdict cannot be late."""
+        self._timing.is_late = False
+
+    def _finish_early(self, gradients: TensorStatistics, stage: Stage | None = None) -> None:
+        step = self.counter.at_early_verdict()
+        self._finish(stage_optimizer=None, step=step, gradients=gradients, stage=stage)
+        self.finished_early = True
+
+    def pass_step(self, optimizer: Optimizer) -> None:
+        """Count a step of which nothing is looked at."""
+        self._writer.pass_step(self.counter.at_step(self._model.note_step_of(optimizer)))
+
+    def look_after_update(self, optimizer: Optimizer) -> None:
+        """Take what the update has changed, on a step that asks for it."""
+        ratios = self._measures.after_update(optimizer, self._writer.last_step or 0)
+        if ratios is not None:
+            self._writer.add_ratios(ratios)
+
+    def finish_skipped(self, optimizer: Optimizer) -> None:
+        """A GradScaler has skipped the update, perhaps: no optimizer hook tells of it."""
+        if self._model.is_updated_by(optimizer):
+            self.finish_at_optimizer(optimizer)
+
+    def finish_at_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to update: the step is complete."""
+        if self._armed.is_on:
+            self._armed.leave()
+        step = self.counter.at_step(self._model.note_step_of(optimizer))
+        if self.finished_early:
+            self.finished_early = False
+            self.open = OpenStep()
+            self.losses.reset()
+            return
+        self._measures.note_optimizer(optimizer)
+        is_due = self._model.is_due_for_a_look() and self.open.measured is None
+        if is_due and (layout := self._model.look()):
+            self._recorder.event(layout)
+        self._finish(stage_optimizer=optimizer, step=step)
+
+    def _finish(
+        self,
+        *,
+        stage_optimizer: Optimizer | None,
+        step: int,
+        gradients: TensorStatistics | PendingStatistics | None = None,
+        stage: Stage | None = None,
+        is_updated: bool = False,
+    ) -> None:
+        """Make the step's frame and have it judged."""
+        if not torch_private.in_backward():
+            self._take_back_backward()
+        if gradients is None:
+            gradients = self.open.measured or self._measure()
+        opened, self.open = self.open, OpenStep()
+        was_scaled, late = self.losses.was_scaled, None
+        if isinstance(gradients, PendingStatistics):
+            late = LateValues(gradients, self.losses.start_read())
+            gradients, loss = self._model.unknown_gradients(), StepLoss(None, None)
+        else:
+            loss = self.losses.read()
+        self.losses.reset()
+        stage = stage or gradient_stage(
+            optimizer=stage_optimizer,
+            was_scaled=was_scaled,
+            is_distributed=self._model.is_reduced,
+            is_sharded=self._model.is_sharded,
+        )
+        is_early = stage_optimizer is None
+        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
+        self._writer.finish(finished)
+        if self._armed.is_on:
+            self._armed.end_step()
+        self.attachment.note_step()
+        if new_layout := self._model.follow():
+            self._recorder.event(new_layout)
+        self._free_since_ns = time.perf_counter_ns()

@@ -1,0 +1,73 @@
+"""Measures the floating-point tensors that a model is called with, at the steps that sample activations.
+
+Small ones also at those that measure parameter norms.
+
+Used by the step measures on the training thread, before the forward. Only tensors on the CPU: to read one on
+a device would be to wait for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from ..detectors.sample import InputSample
+from .statistics.statistics import tensor_statistics
+
+_MOST: Final = 16
+"""Tensors that are looked at of one call."""
+_DEPTH: Final = 2
+"""Containers within containers that are looked into."""
+
+
+def measure_inputs(
+    called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, most_elements: float = math.inf
+) -> InputSample | None:
+    """Measure what a call is about to get; None where it gets no such tensor.
+
+    Args:
+        called: the module that is called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        most_elements: with more of them in a tensor nothing is measured.
+    """
+    named = zip(argument_names(called, len(args)), args, strict=True)
+    found = dict(_named_tensors([*named, *kwargs.items()], _DEPTH))
+    if not found or max(tensor.numel() for tensor in found.values()) > most_elements:
+        return None
+    names = tuple(found)[:_MOST]
+    measured = tensor_statistics([found[name].detach() for name in names])
+    return InputSample(
+        names=names,
+        max_abs=measured.max_abs,
+        mean=measured.mean,
+        std=measured.std,
+        nan_count=measured.nan_count,
+        inf_count=measured.inf_count,
+    )
+
+
+def argument_names(called: nn.Module, count: int) -> list[str]:
+    """What the forward calls its positional arguments; ``args[0]`` where it takes any number."""
+    try:
+        parameters = inspect.signature(called.forward).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return plain[:count] + [f"args[{index}]" for index in range(len(plain), count)]
+
+
+def _named_tensors(items: list[tuple[str, Any]], depth: int) -> Iterator[tuple[str, Tensor]]:
+    for name, value in items:
+        if isinstance(value, Tensor):
+            if value.is_floating_point() and value.is_cpu and value.numel():
+                yield name, value
+        elif depth and isinstance(value, Mapping):
+            yield from _named_tensors([(f"{name}[{key!r}]", item) for key, item in value.items()], depth - 1)
+        elif depth and isinstance(value, list | tuple):
+            inner = [(f"{name}[{index}]", item) for index, item in enumerate(value[:_MOST])]
+            yield from _named_tensors(inner, depth - 1)

@@ -1,0 +1,231 @@
+"""How far an update moves each parameter: the norm of the change over the norm of the parameter.
+
+Used by the step tracker at sampled steps, on the training thread: parameters are copied just before the
+update and compared just after it. Waits for no CUDA device; there the result is read at a later call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..compat.host_copy import Copy, HostCopy, StartCopy, is_capturing
+from .parameter_copy import ParameterCopy, local_values
+from .statistics.masked import MaskedValues
+from .statistics.statistics import Floats, tensor_norms
+from .statistics.tensor_measures import difference_norms
+
+COPY_LIMIT_BYTES: Final = 256 * 1024 * 1024
+_MAX_PENDING: Final = 8
+"""Results on their way from a device; an older one is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRatios:
+    """What the update of one step did; of several optimizers, as far as they have stepped."""
+
+    step: int
+    """Number that the caller gave it."""
+    ratio: MaskedValues
+    """||after - before|| / ||before|| for each parameter, L2; a shard's own on a sharded parameter. Missing
+    where it had no gradient, was not copied, was 0 before, or was moved or converted amid the update."""
+    total: float | None
+    """The same over all that were compared, those that were 0 before included; None when all of them were."""
+
+
+class UpdateMeter:
+    """Measures updates one at a time: `before`, the optimizer's step, `after`, then `read`.
+
+    Args:
+        limit_bytes: how much the copy of the parameters may take on each device; smallest are copied first.
+        start_copy: stands in for `HostCopy` in tests.
+
+    Attributes:
+        reason: why parameters are left out, or why the last update was not measured; None when all is well.
+    """
+
+    def __init__(self, limit_bytes: int = COPY_LIMIT_BYTES, start_copy: StartCopy = HostCopy) -> None:
+        self.reason: str | None = None
+        self._limit_bytes, self._start_copy = limit_bytes, start_copy
+        self._copy: ParameterCopy | None = None
+        self._armed: list[int] = []
+        self._norms: Floats | None = None
+        self._pending: deque[_Pending] = deque(maxlen=_MAX_PENDING)
+        self._newest: _Norms | None = None
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory that the copy takes, kept from one measurement to the next."""
+        return 0 if self._copy is None else self._copy.bytes_held
+
+    def before(
+        self,
+        parameters: Sequence[Tensor],
+        updated: Collection[int] | None = None,
+        norms: Floats | None = None,
+    ) -> None:
+        """Copy the parameters that have a gradient, just before the update.
+
+        Args:
+            parameters: all of the watched model, in layout order; cheapest when it is the same object again.
+            updated: identities of those that this optimizer updates; None for all.
+            norms: (parameters,) L2 norms as they are now, where they are known anyway: saves measuring them.
+        """
+        self._armed, self._norms = [], norms
+        if is_capturing():
+            self.reason = "a CUDA graph is being captured"
+            return
+        indices = None if self._copy is None else self._copy.find(parameters, updated)
+        if self._copy is None or indices is None:
+            # The old buffers go before the new ones come.
+            self._copy = None
+            self._copy = ParameterCopy.of(parameters, self._limit_bytes)
+            indices = self._copy.find(parameters, updated) or []
+        self.reason = self._copy.reason
+        self._armed = self._copy.take([index for index in indices if parameters[index].grad is not None])
+
+    def after(self, parameters: Sequence[Tensor], *, step: int, found_inf: Tensor | None = None) -> None:
+        """Compare, just after the update. Do not call it when the optimizer made none: use `cancel`.
+
+        Args:
+            parameters: as given to `before`; with others nothing is compared.
+            step: number of the step; results of one step are put together.
+            found_inf: `optimizer.found_inf` of a fused optimizer under a GradScaler: 1 where it left out the
+                update, which then is not measured.
+        """
+        armed, self._armed = self._armed, []
+        copy = self._copy
+        if copy is None or not armed or copy.find(parameters, ()) is None or is_capturing():
+            return
+        same = copy.unchanged(armed)
+        if len(same) < len(armed):
+            lost = f"{len(armed) - len(same)} of {len(armed)}"
+            self.reason = f"{lost} parameters not compared: moved or converted amid the update"
+        skipped = None if found_inf is None else self._start_copy(found_inf)
+        parts = [self._compare(copy, chosen) for chosen in copy.by_kind(same)]
+        self._pending.append(_Pending(step, len(copy.parameters), skipped, parts))
+
+    def cancel(self) -> None:
+        """The update was skipped, or raised: there is nothing to compare."""
+        self._armed = []
+
+    def read(self, *, wait: bool = False) -> UpdateRatios | None:
+        """Return the oldest result that is on the host and was not read yet; None when there is none.
+
+        Args:
+            wait: for the device, at the end of a run.
+        """
+        while self._pending and (wait or self._pending[0].is_ready):
+            pending = self._pending.popleft()
+            norms = pending.norms()
+            if norms is not None:
+                self._newest = norms.joined_to(self._newest)
+                return self._newest.ratios()
+        return None
+
+    def release(self) -> None:
+        """Let go of all memory: the feature is off, or the session ends."""
+        self._copy = self._newest = self._norms = None
+        self._pending.clear()
+        self._armed = []
+
+    def _compare(self, copy: ParameterCopy, chosen: list[int]) -> _Part:
+        """Norms of the old values and of the differences, for parameters of one device and type."""
+        old = [copy.views[index] for index in chosen]
+        new = [local_values(copy.parameters[index]) for index in chosen]
+        with torch.no_grad():
+            if old[0].device.type == "cpu":
+                norms = tensor_norms(old) if self._norms is None else self._norms[chosen]
+                return _Part(chosen, _OnHost(np.stack([norms, difference_norms(new, old)])))
+            accumulator = torch.float64 if old[0].dtype is torch.float64 else torch.float32
+            before = torch._foreach_norm(old, 2, accumulator)
+            # In the copy's own place: no memory is allocated that could be as large again.
+            torch._foreach_sub_(old, new)
+            change = torch._foreach_norm(old, 2, accumulator)
+            return _Part(chosen, self._start_copy(torch.stack([*before, *change]).view(2, -1)))
+
+
+# -- the result
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """A result that is there at once."""
+
+    values: Floats
+    is_ready: bool = True
+
+    def read(self) -> Tensor:
+        return torch.from_numpy(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """(2, n) norms, before and of the change, of the n parameters at `indices`."""
+
+    indices: list[int]
+    norms: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A result on its way to the host."""
+
+    step: int
+    count: int
+    skipped: Copy | None
+    parts: list[_Part] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        copies: list[Any] = [part.norms for part in self.parts]
+        if self.skipped is not None:
+            copies.append(self.skipped)
+        return all(copy.is_ready for copy in copies)
+
+    def norms(self) -> _Norms | None:
+        """Put the parts together; None where the optimizer left the update out after all."""
+        if self.skipped is not None and bool(self.skipped.read().any()):
+            return None
+        values, measured = np.zeros((2, self.count)), np.zeros(self.count, dtype=np.bool_)
+        for part in self.parts:
+            values[:, part.indices] = part.norms.read().double().numpy()
+            measured[part.indices] = True
+        return _Norms(self.step, values, measured)
+
+
+@dataclass(frozen=True, slots=True)
+class _Norms:
+    """What is known of one step."""
+
+    step: int
+    values: Floats
+    """(2, parameters): before, and of the change."""
+    measured: npt.NDArray[np.bool_]
+    """(parameters,)."""
+
+    def joined_to(self, earlier: _Norms | None) -> _Norms:
+        """Add what other optimizers did at the same step."""
+        if earlier is None or earlier.step != self.step or earlier.values.shape != self.values.shape:
+            return self
+        values = np.where(self.measured, self.values, earlier.values)
+        return _Norms(self.step, values, self.measured | earlier.measured)
+
+    def ratios(self) -> UpdateRatios:
+        """Divide where there is something to divide by."""
+        before, change = self.values
+        # Without a size there is no ratio: an all-zero bias, say, that moves for the first time.
+        has_ratio = self.measured & (before != 0)
+        ratio = np.zeros(len(before))
+        with np.errstate(all="ignore"):
+            np.divide(change, before, out=ratio, where=has_ratio)
+            lengths = np.sqrt(np.square(self.values[:, self.measured]).sum(axis=1))
+        total = float(lengths[1] / lengths[0]) if lengths[0] else None
+        return UpdateRatios(step=self.step, ratio=MaskedValues(ratio, ~has_ratio), total=total)

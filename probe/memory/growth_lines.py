@@ -1,0 +1,175 @@
+"""The line of a script at which a container grows, or a running sum is carried on, found in its source.
+
+Used when a leak has been found. Reads and parses files; runs nothing. What a name is called where it grows is
+all that it goes by: a container that has another name there is not found.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..threads.stacks import CONTEXT_LINES
+from ..wire import StackFrame
+
+_GROWING: Final = frozenset(
+    {"append", "appendleft", "add", "extend", "extendleft", "insert", "update", "setdefault", "push"}
+)
+_MAX_LINES: Final = 20_000
+
+
+class GrowthLine(NamedTuple):
+    """A statement that adds to a container, or carries a value on from step to step."""
+
+    file: str
+    line: int
+    function: str
+    """Qualified by classes and outer functions; ``<module>`` outside of any."""
+    first_line: int
+    """Of that function; 0 outside of any."""
+    text: str
+
+    def at(self) -> str:
+        """Return ``train.py:41 `losses.append(loss)` ``, without the blank."""
+        return f"{Path(self.file).name}:{self.line} `{self.text}`"
+
+    def as_frame(self) -> StackFrame:
+        """Return it as the innermost frame of a stack."""
+        lines = linecache.getlines(self.file)
+        first = max(1, self.line - CONTEXT_LINES)
+        code = "".join(lines[first - 1 : self.line + CONTEXT_LINES]).removesuffix("\n")
+        return StackFrame(
+            file=self.file[:4096],
+            line=self.line,
+            function=self.function,
+            code=code[:65536],
+            code_first_line=first,
+        )
+
+
+def find_growth(
+    name: str, file: str, *, within: int | None = None, carried: bool = False, key: str | int | None = None
+) -> GrowthLine | None:
+    """Return the first statement of a file that makes what is called `name` grow.
+
+    Args:
+        name: last part of a variable or attribute: ``losses``, ``cache`` for ``model.cache['x']``.
+        file: source file.
+        within: line of the head of the function to look in; None: the whole file.
+        carried: look for a value that is computed from its own last one, not for a container.
+        key: of the item that grows, `out` of ``history['out']``; None where it is no item, or not known.
+    """
+    lines = linecache.getlines(file)
+    if not lines or len(lines) > _MAX_LINES:
+        return None
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for statement, function, first in _statements(tree, "", 0):
+        if within is not None and first != within:
+            continue
+        grows = _carries(statement, name) if carried else _grows(statement, name)
+        if grows and not (key is not None and (said := _keys(statement)) and key not in said):
+            text = lines[statement.lineno - 1].strip()[:120]
+            return GrowthLine(file, statement.lineno, function or "<module>", first, text)
+    return None
+
+
+def _statements(node: ast.AST, function: str, first: int) -> Iterator[tuple[ast.stmt, str, int]]:
+    """Yield every simple statement with its function's name and first line, in order."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{function}.{child.name}" if function else child.name
+            is_class = isinstance(child, ast.ClassDef)
+            # A code object's first line is that of its first decorator.
+            head = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+            yield from _statements(child, inner, first if is_class else head)
+            continue
+        if isinstance(child, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign):
+            yield child, function, first
+        yield from _statements(child, function, first)
+
+
+def _grows(statement: ast.stmt, name: str) -> bool:
+    """Whether it calls a method of `name` that adds to it, or assigns to an item of it, or adds to it."""
+    if isinstance(statement, ast.Expr):
+        call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+            return False
+        return call.func.attr in _GROWING and _last_name(call.func.value) == name
+    if isinstance(statement, ast.AugAssign):
+        return _last_name(statement.target) == name
+    if isinstance(statement, ast.Assign):
+        return any(_assigns_item(target, name) for target in statement.targets) or (
+            any(_is_named(target, name) for target in statement.targets)
+            and isinstance(statement.value, ast.BinOp | ast.List | ast.Tuple | ast.Dict)
+            and _mentions(statement.value, name)
+        )
+    return False
+
+
+def _keys(statement: ast.stmt) -> set[object]:
+    """Keys of the very items that a statement changes, where they stand in it.
+
+    `out` of ``kept['out'].append(x)``.
+    Nothing of ``kept['train'][name].append(x)``: which item that is, the line does not tell.
+    """
+    changed: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        changed = statement.targets
+    elif isinstance(statement, ast.AugAssign):
+        changed = [statement.target]
+    elif isinstance(statement, ast.Expr):
+        call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            changed = [call.func.value]
+    slices = [node.slice for node in changed if isinstance(node, ast.Subscript)]
+    # `history.setdefault('out', []).append(out)`
+    slices += [node.args[0] for node in changed if isinstance(node, ast.Call) and node.args]
+    return {node.value for node in slices if isinstance(node, ast.Constant)}
+
+
+def _carries(statement: ast.stmt, name: str) -> bool:
+    """Whether it gives `name` a value that is made of its last one."""
+    if isinstance(statement, ast.AugAssign):
+        return _last_name(statement.target) == name
+    if not isinstance(statement, ast.Assign):
+        return False
+    targets = [item for target in statement.targets for item in _unpacked(target)]
+    return any(_is_named(target, name) for target in targets) and _mentions(statement.value, name)
+
+
+def _unpacked(target: ast.expr) -> list[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        return [item for element in target.elts for item in _unpacked(element)]
+    return [target]
+
+
+def _assigns_item(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Subscript) and _last_name(target) == name
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and _last_name(node) == name
+
+
+def _mentions(node: ast.expr, name: str) -> bool:
+    inside = (item for item in ast.walk(node) if isinstance(item, ast.Name | ast.Attribute))
+    return any(_is_named(item, name) for item in inside)
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """``cache`` of ``self.cache``, of ``self.cache['x']`` and of ``self.cache.setdefault('x', [])``."""
+    while True:
+        if isinstance(node, ast.Name):
+            return node.id
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return node.attr if isinstance(node, ast.Attribute) else None

@@ -1,0 +1,259 @@
+"""Two looks at all objects that Python knows, some steps apart: which containers have grown between them.
+
+Used by the leak watch on the training thread, only while memory grows: a look takes some 50 ms. It keeps
+numbers and identities, never an object.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..compat import torch_private
+from .reachable import attributes
+
+_LEAST_LENGTH: Final = 2
+"""Shorter containers are most of all; one that grows has this many soon."""
+_LEAST_GROWN: Final = 3
+_MAX_GROWN: Final = 200
+"""Containers looked into, those with the most new items first."""
+_CHECKED_TOGETHER: Final = 32_768
+_SAMPLED: Final = 48
+"""New items of a container that are looked into."""
+_ITEM_OBJECTS: Final = 64
+_ITEM_DEPTH: Final = 4
+_MAX_TENSORS: Final = 50_000
+_MAX_NODES: Final = 3000
+
+_NOT_ENTERED: Final = (Tensor, np.ndarray, type, str, bytes, torch.nn.Module)
+
+_Sizer: TypeAlias = Callable[[Any], int]
+TensorKind: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
+
+
+class Grown(NamedTuple):
+    """A container that has more items than at the look before. Holds it: not to be kept."""
+
+    container: Any
+    before: int
+    now: int
+
+
+@dataclass(slots=True)
+class Look:
+    """What there was at one moment."""
+
+    step: int
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Length of each container, by identity."""
+    tensors: dict[TensorKind, int] = field(default_factory=dict)
+    """How many tensors of each kind Python knew."""
+    marks: list[int] = field(default_factory=list)
+    """Number of the next autograd node: at the look, and at the end of each step after it."""
+    is_whole: bool = True
+    """Whether the time allowed was enough."""
+
+    def mark(self) -> None:
+        """Note that a step has ended."""
+        number = torch_private.next_sequence_number()
+        if number is not None and len(self.marks) < 4096:
+            self.marks.append(number)
+
+    def step_of(self, number: int) -> int:
+        """Return in which step after the look a node was made; 0: before it."""
+        return bisect.bisect_right(self.marks, number)
+
+
+def look(step: int, *, limit_ns: int, before: Look | None = None) -> tuple[Look, list[Grown]]:
+    """Look at all objects once.
+
+    Args:
+        step: number of the step that has just ended.
+        limit_ns: of CPU time: what comes later is left out.
+        before: an earlier look.
+
+    Returns:
+        The look, and what has grown since `before`, most first: to be let go of at once.
+    """
+    deadline_ns = time.thread_time_ns() + limit_ns
+    now, grown = Look(step), []
+    known = {} if before is None else before.sizes
+    # Oldest first: what a training has made is near the end, and is looked at before the time is up.
+    objects = gc.get_objects(2)
+    objects += gc.get_objects(1)
+    objects += gc.get_objects(0)
+    sizers = _sizers(set(map(type, objects)))
+    tensors = []
+    for end in range(len(objects), 0, -_CHECKED_TOGETHER):
+        part = objects[max(end - _CHECKED_TOGETHER, 0) : end]
+        tensors += [item for item in part if type(item) is Tensor]
+        for item in [item for item in part if type(item) in sizers]:
+            length = sizers[type(item)](item)
+            if length < _LEAST_LENGTH:
+                continue
+            identity = id(item)
+            now.sizes[identity] = length
+            earlier = known.get(identity)
+            if earlier is not None and length >= earlier + _LEAST_GROWN:
+                grown.append(Grown(item, earlier, length))
+        if end > _CHECKED_TOGETHER and time.thread_time_ns() > deadline_ns:
+            now.is_whole = False
+            break
+    for tensor in tensors[:_MAX_TENSORS]:
+        # One that the garbage collector has just cleared has no dtype.
+        with suppress(RuntimeError):
+            key = (tensor.shape, tensor.dtype, tensor.device)
+            now.tensors[key] = now.tensors.get(key, 0) + 1
+    now.mark()
+    grown = [item for item in grown if item.container is not objects and not _is_bounded(item.container)]
+    grown.sort(key=lambda item: item.before - item.now)
+    return now, grown[:_MAX_GROWN]
+
+
+def _sizers(kinds: Iterable[type]) -> dict[type, _Sizer]:
+    """How to take the length of containers of these types without running code of their classes."""
+    bases: dict[type, _Sizer] = {base: base.__len__ for base in (list, dict, set, deque)}
+    return {kind: bases[base] for kind in kinds for base in bases if issubclass(kind, base)}
+
+
+def _is_bounded(container: Any) -> bool:
+    return type(container) is deque and container.maxlen is not None
+
+
+class Content(NamedTuple):
+    """What the new items of a container are."""
+
+    what: str
+    """``Tensor``, ``dict`` ..."""
+    bytes_per_item: float
+    """Of tensors and arrays in them, memory shared by several counted once."""
+    steps: int
+    """In how many of the steps since the look the graphs were made that hang on tensors in them."""
+    has_graph: bool
+    """Whether most of them hold the graph that made them."""
+
+
+def content_of(grown: Grown, before: Look) -> Content:
+    """Look into the items that a container has got."""
+    items = list(itertools.islice(_newest(grown.container), min(grown.now - grown.before, _SAMPLED)))
+    storages: dict[int, int] = {}
+    steps: set[int] = set()
+    with_graph = 0
+    for item in items:
+        made_at = set()
+        for value in _inside(item):
+            if type(value) is np.ndarray:
+                storages[id(value)] = int(value.nbytes)
+            elif type(value) in (Tensor, torch.nn.Parameter):
+                storages[torch_private.storage_key(value)] = torch_private.storage_bytes(value)
+                number = _graph_number(value)
+                if number is not None:
+                    made_at.add(before.step_of(number))
+        steps |= made_at
+        with_graph += bool(made_at)
+    count = max(len(items), 1)
+    kinds = [type(item).__name__ for item in items]
+    return Content(
+        what=max(set(kinds), key=kinds.count) if kinds else "object",
+        bytes_per_item=sum(storages.values()) / count,
+        steps=len(steps - {0}),
+        has_graph=2 * with_graph > len(items),
+    )
+
+
+def _newest(container: Any) -> Iterator[Any]:
+    """Iterate from the newest item, for a set in any order."""
+    kind = type(container)
+    if issubclass(kind, list):
+        return list.__reversed__(container)
+    if issubclass(kind, dict):
+        return iter(reversed(dict.values(container)))
+    return reversed(list(deque.__iter__(container))) if issubclass(kind, deque) else set.__iter__(container)
+
+
+def _inside(item: Any) -> Iterator[Any]:
+    """Yield what an item is or holds, a few levels down."""
+    waiting: list[tuple[Any, int]] = [(item, 0)]
+    plain: dict[type, bool] = {}
+    for _ in range(_ITEM_OBJECTS):
+        if not waiting:
+            return
+        value, depth = waiting.pop()
+        yield value
+        if depth < _ITEM_DEPTH and not issubclass(type(value), _NOT_ENTERED):
+            held = itertools.islice(_held(value, plain), _ITEM_OBJECTS)
+            waiting += [(inner, depth + 1) for inner in held]
+
+
+def _held(value: Any, plain: dict[type, bool]) -> Iterator[Any]:
+    # Asking an object for its class may run code of its own; asking for its type does not.
+    kind = type(value)
+    if issubclass(kind, dict):
+        return iter(dict.values(value))
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    return iter([inner for _, inner in attributes(value, plain)])
+
+
+def _graph_number(tensor: Tensor) -> int | None:
+    """Number of the node that made a tensor; None without a graph."""
+    try:
+        node = tensor.grad_fn
+    except RuntimeError:  # a view whose base was changed in a way that autograd refuses
+        return None
+    return None if node is None else torch_private.node_sequence_number(node)
+
+
+def steps_behind(tensor: Tensor, before: Look) -> int:
+    """Return from how many steps since the look the graph behind a tensor has nodes; 0 if from none before.
+
+    Goes back by the oldest node first, so that a chain through all steps is followed before what hangs on it.
+    """
+    number = _graph_number(tensor)
+    if number is None:
+        return 0
+    waiting = [(number, 0, tensor.grad_fn)]
+    steps: set[int] = set()
+    seen: set[Any] = set()
+    ties = itertools.count(1)
+    while waiting and len(seen) < _MAX_NODES:
+        number, _, node = heapq.heappop(waiting)
+        steps.add(before.step_of(number))
+        if 0 in steps and len(steps) >= len(before.marks):
+            break
+        for following, _ in getattr(node, "next_functions", ()):
+            if following is None or following in seen:
+                continue
+            seen.add(following)
+            number_of = torch_private.node_sequence_number(following)
+            if number_of is not None:
+                heapq.heappush(waiting, (number_of, next(ties), following))
+    return len(steps - {0}) if 0 in steps else 0
+
+
+def more_tensors(before: Look, now: Look) -> list[tuple[TensorKind, int]]:
+    """Return of which kinds of tensors there are more, by at least one in two steps, most first."""
+    least = max(_LEAST_GROWN, (now.step - before.step) / 2)
+    more = [(kind, count - before.tensors.get(kind, 0)) for kind, count in now.tensors.items()]
+    return sorted([item for item in more if item[1] >= least], key=lambda item: -item[1])
+
+
+def shape_text(kinds: Sequence[tuple[TensorKind, int]]) -> str:
+    """Return ``12 of (32, 10) torch.float32 cpu``, the first three kinds."""
+    return ", ".join(
+        f"{count} of {tuple(shape)} {what} {device}" for (shape, what, device), count in kinds[:3]
+    )

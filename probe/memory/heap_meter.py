@@ -1,0 +1,98 @@
+"""Bytes in use now: of malloc's heap, of the CUDA allocator, of the process's own pages. Reads only.
+
+Used by the leak watch on the training thread. Unlike resident memory, what an allocator has handed out does
+not scatter: at the same place of two steps of a healthy loop it differs by some hundred bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ..compat import torch_private
+
+_SHARE: Final = 2000
+"""A meter waits this many times as long as its reading took: 0.05 % of the time at most ..."""
+_EARLY_SHARE: Final = 200
+_EARLY_READINGS: Final = 256
+"""... the first of them less, 0.5 %: a run of some hundred steps has to show its leaks, too."""
+_FIRST_READINGS: Final = 128
+_FIRST_NS: Final = 300_000
+"""The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
+_STATM: Final = Path("/proc/self/statm")
+
+
+class _Mallinfo2(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33 and later."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split())
+    ]
+
+
+def heap_reader() -> Callable[[], float] | None:
+    """Return what reads the bytes that malloc has handed out; None where the C library does not tell.
+
+    Tensors on the CPU and numpy's arrays are among them. Another malloc put in glibc's place (jemalloc) reads
+    as 0 and counts as none.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return None
+    mallinfo2.restype = _Mallinfo2
+    mallinfo2.argtypes = ()
+
+    def read() -> float:
+        info = mallinfo2()
+        return float(info.uordblks + info.hblkhd)
+
+    return read if read() > 0 else None
+
+
+def cuda_reader() -> Callable[[], float] | None:
+    """Return what reads the bytes of live tensors on the current CUDA device; None without one in use."""
+    if not torch_private.cuda_is_initialised():
+        return None
+    return lambda: float(torch.cuda.memory_allocated())
+
+
+def own_bytes() -> float | None:
+    """Resident bytes that no file lies behind: memory-mapped data sets are read into pages that can go."""
+    try:
+        _, resident, shared = _STATM.read_bytes().split()[:3]
+    except (OSError, ValueError):
+        return None
+    return float((int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE"))
+
+
+class Pacer:
+    """When a reading is to be taken again, so that readings take no more than their share of the time."""
+
+    def __init__(self) -> None:
+        self.next_ns = 0
+        """Earliest time of the next turn, on the clock of `time.perf_counter_ns`."""
+        self._turns = 0
+
+    def note(self, started_ns: int, took_ns: int) -> None:
+        """It was done.
+
+        Args:
+            started_ns: when it began, by `time.perf_counter_ns`.
+            took_ns: how long it took, by the thread's CPU time.
+        """
+        self._turns += 1
+        if self._turns < _FIRST_READINGS and took_ns <= _FIRST_NS:
+            self.next_ns = started_ns
+            return
+        share = _EARLY_SHARE if self._turns < _EARLY_READINGS else _SHARE
+        self.next_ns = started_ns + share * max(took_ns, 1000)

@@ -1,0 +1,223 @@
+"""Options of the probe, range-checked at construction: argument over environment over default."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from ..detectors.base import DetectorThresholds
+from ..detectors.sampled_thresholds import SampledThresholds
+from ..threads.watchdog import DEFAULT_HANG_S
+from .levels import Level as Level
+from .levels import Settings
+from .places import default_spool, is_folder_name
+from .policies import InputPolicy, OutputPolicy, require_policy
+from .recovery_options import NonfiniteAction, Recovery, Strategy, as_recovery
+
+Mode: TypeAlias = Literal["detect", "warn", "raise"]
+Verdict: TypeAlias = Literal["auto", "before_update", "after_update"]
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeConfig:
+    """What `watch` was asked for. See the option table in the README.
+
+    Raises:
+        ValueError: an option is out of its range; the message names it, what it got and what is allowed.
+    """
+
+    level: Level = "basic"
+    """`off` records nothing; `basic` records gradients, loss, times and memory at every step; `advanced` adds
+    activations, parameters and optimizer state, sampled; `extreme` measures most of it at every step."""
+    preset: str | None = None
+    """Switches for one purpose, over the level's: `development`, `production`, `performance`, `gradients`,
+    `memory` or `minimal`."""
+    features: Mapping[str, int] | None = None
+    """Single switches over level and preset: every how many steps, 0 never. `levels.Features` lists them."""
+    overhead_limit: float | None = None
+    """Largest share of a step that the probe may take, as a fraction; 0 is no limit: nothing is throttled and
+    no step is left plain for calibration. None takes the preset's, else the level's: 0.02, 0.10 or 0.25."""
+    mode: Mode = "detect"
+    """`detect` records events; `warn` also issues a Python warning for critical and warning events; `raise`
+    raises `AnomalyError` in the training loop at a critical event, before the optimizer's update."""
+    name: str | None = None
+    """What the run is called on the page; the script's file name by default."""
+    model_name: str | None = None
+    """What the model is called in events and layouts, where a script trains several; its class by default."""
+    run: str | None = None
+    """Run id, at most 64 of `[A-Za-z0-9._-]`; derived from the launcher, else random, by default."""
+    spool: Path = field(default_factory=default_spool)
+    """Folder for the journals."""
+    connect: str | None = None
+    """ZeroMQ address of a dashboard; "" ships nothing; None finds the local `serve`."""
+    parameter_norm_every: int = 10
+    """Steps between measurements of the parameters' norms, where `preset` and `features` do not say."""
+    verdict: Verdict = "auto"
+    """When a step is judged. `before_update` waits for the device, and a replay can find the origin;
+    `after_update` does not wait, and judges one step late. `auto` is late on CUDA alone. Both wait in the
+    first 20 steps, in the 20 after a step that was not finite, above level basic, with a GradScaler and where
+    a rule needs the verdict; `auto` also where the script has just waited itself."""
+    replay: bool = True
+    """Replay a failing step to find the op that made the first NaN or Inf."""
+    max_replays: int = 5
+    """Replays per run at most."""
+    replay_limit_s: float = 30.0
+    """A replay that takes longer is stopped, and says so; the training goes on."""
+    intended_infinities: Sequence[str] = ()
+    """Modules and ops whose infinities are meant, as masks are: no origin. Names, such as ``decoder.*.mask``
+    or ``masked_fill``."""
+    recovery: Recovery | NonfiniteAction | Strategy | None = None
+    """What is done before the update of a step whose loss or gradients are bad; nothing by default."""
+    input_policy: InputPolicy | None = None
+    """What the model may be called with in training; anything by default."""
+    output_policy: OutputPolicy | None = None
+    """What it may return."""
+    bundles: int = 3
+    """Bundles per run at most: folders that reproduce a failing step on another machine; 0 writes none."""
+    bundle_inputs: bool = True
+    """Put inputs and outputs of the model into bundles; a bundle without them cannot be replayed."""
+    bundle_limit_bytes: int = 1024**3
+    """Size of a bundle's tensors; above it the gradients are left out, and then all tensors."""
+    black_box_steps: int = 8
+    """Steps whose inputs are held, by reference, for bundles and for what moved before an event; 0: none."""
+    black_box_mib: int = 64
+    """Size of those inputs together; the oldest go first."""
+    capture_limit_mib: int = 1024
+    """A step whose captured inputs and output gradients are larger is not replayed."""
+    journal_cap_mib: int = 2048
+    """Journal size per run; the oldest metrics are evicted first, events never."""
+    thresholds: DetectorThresholds = field(default_factory=DetectorThresholds)
+    """Options of the detectors that see every step."""
+    sampled_thresholds: SampledThresholds = field(default_factory=SampledThresholds)
+    """Options of the detectors that see what is sampled: modules, updates, inputs, times, logged values."""
+    hang_seconds: float = DEFAULT_HANG_S
+    """No forward, backward or update for this long, and for 30 median steps, is a `hang`."""
+    stack_signal: bool = True
+    """Take a free real-time signal (`faulthandler.register`), by which the helper gets stacks while C code
+    holds Python's lock."""
+    pause_limit_s: float = 3600.0
+    """A training that a watchpoint has paused goes on by itself after so many seconds."""
+    pause_ranks: bool = False
+    """Pause also where other ranks then wait for this one; for a third of their timeout at most."""
+    logger: logging.Logger | None = None
+    """Where events are logged; the package's own logger by default."""
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        if self.features is not None:
+            object.__setattr__(self, "features", settings.overrides)
+        _require_one_of("mode", self.mode, get_args(Mode))
+        _require_one_of("verdict", self.verdict, get_args(Verdict))
+        if self.mode == "raise" and self.verdict == "after_update":
+            raise ValueError('mode="raise" raises before the update; it cannot have verdict="after_update"')
+        if self.recovery is not None and self.verdict == "after_update":
+            raise ValueError('recovery=... acts before the update; it cannot have verdict="after_update"')
+        if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
+            raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
+        _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
+        _require_at_least("max_replays", self.max_replays, 0)
+        _require_seconds("replay_limit_s", self.replay_limit_s)
+        _require_names("intended_infinities", self.intended_infinities)
+        object.__setattr__(self, "recovery", as_recovery(self.recovery))
+        require_policy("input_policy", self.input_policy, InputPolicy)
+        require_policy("output_policy", self.output_policy, OutputPolicy)
+        if self.recovery is not None and self.mode == "raise":
+            raise ValueError(
+                'mode="raise" ends at the step that recovery=... would go on from; choose one of them'
+            )
+        _require_at_least("bundles", self.bundles, 0)
+        _require_at_least("bundle_limit_bytes", self.bundle_limit_bytes, 1)
+        if not isinstance(self.bundle_inputs, bool):
+            raise ValueError(f"bundle_inputs={self.bundle_inputs!r} must be True or False")
+        _require_at_least("black_box_steps", self.black_box_steps, 0)
+        _require_at_least("black_box_mib", self.black_box_mib, 0)
+        _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
+        _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
+        _require_seconds("hang_seconds", self.hang_seconds)
+        if not isinstance(self.stack_signal, bool):
+            raise ValueError(f"stack_signal={self.stack_signal!r} must be True or False")
+        _require_seconds("pause_limit_s", self.pause_limit_s)
+        if not isinstance(self.pause_ranks, bool):
+            raise ValueError(f"pause_ranks={self.pause_ranks!r} must be True or False")
+        if not isinstance(self.logger, logging.Logger | None):
+            raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
+
+    @property
+    def settings(self) -> Settings:
+        """What is measured how often at the start, and the overhead limit."""
+        return Settings(
+            level=self.level,
+            preset=self.preset,
+            overrides={} if self.features is None else self.features,
+            overhead_limit=self.overhead_limit,
+            parameter_norm_every=self.parameter_norm_every,
+        )
+
+    @property
+    def capture_limit_bytes(self) -> int:
+        """`capture_limit_mib` in bytes."""
+        return self.capture_limit_mib * _MIB
+
+    @property
+    def journal_cap_bytes(self) -> int:
+        """`journal_cap_mib` in bytes."""
+        return self.journal_cap_mib * _MIB
+
+    @classmethod
+    def resolve(cls, options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ProbeConfig:
+        """Merge explicit options (None means "not given") over the environment over the defaults.
+
+        Raises:
+            ValueError: an unknown option, or one out of its range.
+        """
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(options) - known):
+            raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
+        merged = _from_environment(environment)
+        merged |= {name: value for name, value in options.items() if value is not None}
+        if "spool" in merged:
+            merged["spool"] = Path(merged["spool"])
+        return cls(**merged)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read NANSCOPE_LEVEL, NANSCOPE_CONNECT, NANSCOPE_SPOOL, NANSCOPE_RUN and NANSCOPE_OFF."""
+    found: dict[str, Any] = {"spool": default_spool(environment)}
+    for option in ("level", "run"):
+        if value := environment.get(f"NANSCOPE_{option.upper()}"):
+            found[option] = value
+    if "NANSCOPE_CONNECT" in environment:
+        found["connect"] = environment["NANSCOPE_CONNECT"]
+    return found
+
+
+def is_switched_off(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether NANSCOPE_OFF asks `watch` for an inert handle, whatever its arguments."""
+    return environment.get("NANSCOPE_OFF", "") not in ("", "0")
+
+
+def _require_one_of(option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{option}={value!r} is not available; choose one of {choices}")
+
+
+def _require_seconds(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{option}={value!r} must be a number of seconds above 0")
+
+
+def _require_names(option: str, value: object) -> None:
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{option}={value!r} must be a list of names of modules or ops")
+
+
+def _require_at_least(option: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{option}={value!r} must be a whole number of at least {least}")

@@ -1,0 +1,109 @@
+"""Where things lie on this machine: the spool, the dashboard's data, and the note a running `serve` leaves.
+
+Paths and small files only. Called by the probe, by the helper and by the dashboard; imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+DEFAULT_PAGE_PORT: Final = 8050
+DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
+NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
+_FOLDER: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
+
+
+class ServeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running `dashboard serve` writes for local probes to find (file mode 0600)."""
+
+    page: str
+    """Address of the page without the token, for instance ``http://127.0.0.1:8050/``."""
+    ingest: str
+    """ZeroMQ address, for instance ``tcp://127.0.0.1:8051``."""
+    pid: int
+    secret: str
+    """Ingest secret, hexadecimal; both ends prove it in the handshake and never send it."""
+
+
+def default_spool(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the spool folder: `NANSCOPE_SPOOL`, else the user's cache folder.
+
+    A cache folder on a network file system is replaced by one under the local temporary folder, because
+    appends there block and locks are unreliable. The folder is not created.
+    """
+    if chosen := environment.get("NANSCOPE_SPOOL"):
+        return Path(chosen)
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanscope" / "spool"
+    if file_system_type(cache) in NETWORK_FILE_SYSTEMS:
+        return Path(tempfile.gettempdir()) / f"nanscope-{os.getuid()}" / "spool"
+    return cache
+
+
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's state folder for nanscope (data, token, `serve.json`); not created."""
+    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "nanscope"
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether `name` may name a run or a writer: it stays inside its parent folder."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def file_system_type(path: Path) -> str | None:
+    """Return the type of the file system that holds `path` (or would), such as `nfs4`; None if unknown."""
+    with contextlib.suppress(OSError):
+        resolved = str(path.resolve())
+        best, kind = "", None
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            mount, mount_type = line.split(" ")[1:3]
+            if (resolved + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
+                best, kind = mount, mount_type
+        return kind
+    return None
+
+
+def make_private_folder(path: Path) -> Path:
+    """Create `path` with its parents, mode 0700, and return it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def write_private_file(path: Path, data: bytes) -> None:
+    """Write a 0600 file so that a reader sees either the old or the new content."""
+    make_private_folder(path.parent)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def serve_state_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where a running `serve` leaves its `ServeState`."""
+    return state_folder(environment) / "serve.json"
+
+
+def write_serve_state(state: ServeState, environment: Mapping[str, str] = os.environ) -> Path:
+    """Write `serve.json` (0600) and return its path."""
+    path = serve_state_path(environment)
+    write_private_file(path, msgspec.json.encode(state))
+    return path
+
+
+def read_serve_state(environment: Mapping[str, str] = os.environ) -> ServeState | None:
+    """Return what a `serve` of this user has written; None when there is none or it is not readable."""
+    try:
+        return msgspec.json.decode(serve_state_path(environment).read_bytes(), type=ServeState)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,97 @@
+"""What a frame says of time and memory: step time, the probe's own share, host and CUDA memory.
+
+Used by the step tracker alone, on the training thread; one call each per frame.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+import torch
+
+from ..compat import torch_private
+from ..delivery.recorder.recorder import MemorySample, Recorder, read_memory
+from ..guard import Guard
+
+_CUDA_MEMORY_NS: Final = 1_000_000_000
+"""How often the CUDA allocator is asked; its statistics take about 0.1 ms."""
+_EPOCH_MEMORY_NS: Final = 1_000_000_000
+"""How often the end of an epoch has the host's memory read, which takes as long."""
+
+
+class StepTime(NamedTuple):
+    """What one step took on the training thread."""
+
+    step_ns: int
+    own_ns: int
+    """In the probe's own calls."""
+    failures: int
+    """Of the probe's own code, since the start."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return what a frame says of it, under the names of `wire.SCALARS`."""
+        scalars = {"step_time_s": self.step_ns / 1e9, "probe_fraction": self.own_ns / self.step_ns}
+        if self.failures:
+            scalars["probe_failures"] = float(self.failures)
+        return scalars
+
+
+class StepMeters:
+    """Readings since the previous frame, under the names of `wire.SCALARS`."""
+
+    def __init__(self, guard: Guard, recorder: Recorder) -> None:
+        self._guard, self._recorder = guard, recorder
+        self._previous_ns: int | None = None
+        self._spent_ns = 0
+        self._memory_seen: MemorySample | None = None
+        self._cuda_read_ns = self._epoch_read_ns = 0
+
+    def read_time(self) -> StepTime | None:
+        """The time since the last call, and the probe's part of it; None at the first."""
+        now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
+        previous_ns, self._previous_ns = self._previous_ns, now_ns
+        own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        if previous_ns is None:
+            return None
+        return StepTime(step_ns=now_ns - previous_ns, own_ns=own_ns, failures=self._guard.failures)
+
+    def leave_out(self, ns: int) -> None:
+        """Count so much less to the step under way: a pause is no part of it."""
+        if self._previous_ns is not None:
+            self._previous_ns += ns
+
+    def read_memory(self) -> dict[str, float]:
+        """Memory in bytes, where there is a new reading; nothing otherwise."""
+        memory = self._recorder.memory
+        scalars = {} if memory is None or memory is self._memory_seen else _host_scalars(memory)
+        self._memory_seen = memory
+        if time.perf_counter_ns() - self._cuda_read_ns > _CUDA_MEMORY_NS:
+            scalars |= self._read_cuda()
+        return scalars
+
+    def read_memory_of_epoch(self) -> dict[str, float]:
+        """Memory in bytes as it is now; as it was within the last second where epochs are shorter."""
+        now_ns = time.perf_counter_ns()
+        memory = self._recorder.memory
+        if now_ns - self._epoch_read_ns > _EPOCH_MEMORY_NS:
+            self._epoch_read_ns = now_ns
+            memory = read_memory() or memory
+        return ({} if memory is None else _host_scalars(memory)) | self._read_cuda()
+
+    def _read_cuda(self) -> dict[str, float]:
+        if not torch_private.cuda_is_initialised():
+            return {}
+        self._cuda_read_ns = time.perf_counter_ns()
+        return {
+            "cuda_allocated_bytes": float(torch.cuda.memory_allocated()),
+            "cuda_reserved_bytes": float(torch.cuda.memory_reserved()),
+        }
+
+
+def _host_scalars(memory: MemorySample) -> dict[str, float]:
+    return {
+        "process_rss_bytes": float(memory.rss_bytes),
+        "system_used_bytes": float(memory.system_used_bytes),
+        "system_total_bytes": float(memory.system_total_bytes),
+    }

@@ -1,0 +1,129 @@
+"""Stacks as an event shows them: cheap to take, formatted with their source lines only when one is needed.
+
+Used by the session and by the replay, on the training thread. A raw frame is a code object and an
+instruction offset; it keeps no frame and therefore no local variable alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Final, TypeAlias
+
+import torch
+
+from ..wire import StackFrame
+from .source_lines import CONTEXT_LINES as CONTEXT_LINES
+from .source_lines import stack_frame
+
+RawFrame: TypeAlias = tuple[CodeType, int]
+
+_MAX_FRAMES: Final = 256
+
+
+def _folder_of(module_file: str, *, up: int) -> tuple[str, ...]:
+    """A package's folder as its code objects name it, and with links followed: a venv may lie behind one."""
+    folders = (Path(module_file).parents[up], Path(module_file).resolve().parents[up])
+    return tuple(dict.fromkeys(str(folder) + os.sep for folder in folders))
+
+
+_OWN: Final = _folder_of(__file__, up=1)
+_TORCH: Final = _folder_of(torch.__file__, up=0)
+_MODULE_FILE: Final = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - a suffix, no path
+_PLUMBING: Final = frozenset({"__call__", "_call_impl", "_wrapped_call_impl", "inner"})
+
+
+def capture_stack(*, skip_own: bool = True, limit: int = 64) -> list[StackFrame]:
+    """Return the stack of the calling thread, outermost frame first, with source lines.
+
+    Args:
+        skip_own: leave out the probe's frames and torch's own frames at the inner end (the optimizer and
+            autograd functions that called the probe), so that the last frame is the user's line.
+        limit: at most this many frames; the innermost ones stay.
+    """
+    raw = raw_stack(sys._getframe(1), limit=_MAX_FRAMES)
+    return format_frames(inner_torch_removed(raw) if skip_own else raw, limit=limit, skip_own=skip_own)
+
+
+def format_loop_stack(raw: Sequence[RawFrame], *, limit: int = 64) -> list[StackFrame]:
+    """Format what `raw_stack` took inside the probe, as `capture_stack` would have there."""
+    return format_frames(inner_torch_removed(list(raw)), limit=limit, skip_own=True)
+
+
+def raw_stack(
+    frame: FrameType | None, *, limit: int, stop: frozenset[CodeType] = frozenset()
+) -> list[RawFrame]:
+    """Return the frames from `frame` outwards, outermost first, without formatting anything.
+
+    Args:
+        frame: the innermost frame wanted.
+        limit: at most this many frames; the innermost ones stay.
+        stop: a frame of these code objects and everything outside of it are left out.
+    """
+    frames: list[RawFrame] = []
+    while frame is not None and len(frames) < limit and frame.f_code not in stop:
+        frames.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    frames.reverse()
+    return frames
+
+
+def stack_from_traceback(traceback: TracebackType | None, *, limit: int = 64) -> list[StackFrame]:
+    """Return the frames of an exception, outermost first; the innermost `limit` of them, ours left out."""
+    frames: list[RawFrame] = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return format_frames(frames, limit=limit)
+
+
+def inner_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop the probe's and torch's frames at the inner end; everything stays where nothing else is left."""
+    end = len(raw)
+    while end and raw[end - 1][0].co_filename.startswith(_OWN + _TORCH):
+        end -= 1
+    return raw[:end] or raw
+
+
+def inner_own_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop the probe's frames at the inner end."""
+    end = len(raw)
+    while end and raw[end - 1][0].co_filename.startswith(_OWN):
+        end -= 1
+    return raw[:end]
+
+
+def outer_torch_removed(raw: list[RawFrame]) -> list[RawFrame]:
+    """Drop torch's frames at the outer end: the engine that calls a backward function."""
+    start = 0
+    while start < len(raw) and raw[start][0].co_filename.startswith(_TORCH):
+        start += 1
+    return raw[start:]
+
+
+def format_frames(raw: Iterable[RawFrame], *, limit: int = 64, skip_own: bool = True) -> list[StackFrame]:
+    """Turn raw frames into wire frames; the probe's frames and torch's call plumbing are left out."""
+    kept = [frame for frame in raw if not (skip_own and _is_noise(frame[0]))]
+    return [_format(code, offset) for code, offset in kept[-min(limit, _MAX_FRAMES) :]]
+
+
+def _is_noise(code: CodeType) -> bool:
+    file = code.co_filename
+    return file.startswith(_OWN) or (file.endswith(_MODULE_FILE) and code.co_name in _PLUMBING)
+
+
+def _format(code: CodeType, offset: int) -> StackFrame:
+    return stack_frame(code.co_filename, line_of(code, offset), code.co_qualname)
+
+
+def line_of(code: CodeType, offset: int) -> int:
+    """Line of an instruction; that of the function's head for instructions without one."""
+    line = None
+    for start, end, number in code.co_lines():
+        if start <= offset < end:
+            line = number
+            break
+    return code.co_firstlineno if line is None else line

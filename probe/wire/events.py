@@ -1,0 +1,44 @@
+"""Makes an event with what every event of a rank has in common. Loads no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .records import Event, RunStart, event_id
+
+
+def make_event(
+    start: RunStart, model: str, kind: str, subject: str, *, step: int, time: float, **fields: Any
+) -> Event:
+    """Make an event in its first state, with its deterministic id.
+
+    Args:
+        start: the incarnation that it is about.
+        model: name of the naming root.
+        kind: one of `wire.KINDS`.
+        subject: what of the kind: a layer, a state, an action.
+        step: number of the step.
+        time: UNIX seconds.
+        **fields: the others of `Event`; `last_step` is `step` where it is not given.
+    """
+    identity = event_id(
+        run=start.run,
+        rank=start.rank,
+        incarnation=start.incarnation,
+        model=model,
+        kind=kind,
+        subject=subject,
+        step=step,
+    )
+    return Event(
+        id=identity,
+        run=start.run,
+        rank=start.rank,
+        incarnation=start.incarnation,
+        model=model,
+        kind=kind,
+        subject=subject,
+        step=step,
+        time=time,
+        **{"last_step": step, **fields},
+    )

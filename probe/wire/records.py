@@ -1,0 +1,504 @@
+"""The only description of what is written to a journal and of what travels over ZeroMQ.
+
+Everything is msgpack through msgspec, version 1. A *record* is one journal entry (a frame, an event, a
+layout, ...); a *message* is one ZeroMQ frame between the helper and the collector. Nothing here does I/O,
+and nothing here imports torch: the dashboard reads these types too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from ..errors import WireError
+
+VERSION: Final = 1
+MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
+BATCH_BYTES: Final = 256 * 1024
+"""A batch is closed at the first record that takes it past this size."""
+
+StreamName: TypeAlias = Literal["events", "metrics", "host"]
+Severity: TypeAlias = Literal["critical", "warning", "info"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+KINDS: Final = frozenset(
+    """nonfinite_loss nonfinite_gradient nonfinite_activation nonfinite_parameter nonfinite_input
+    gradient_explosion gradient_vanishing dead_units saturated_activation loss_spike loss_divergence
+    loss_plateau parameter_not_updated poor_initialization update_ratio_high update_ratio_low zero_gradient
+    accumulated_gradient memory_leak hang exception out_of_memory overfitting amp_overflow rank_divergence
+    input_out_of_range output_degenerate high_resource_use performance_degradation high_anomaly_rate
+    data_gap level_changed throttled replayed recovery snapshot profile custom""".split()
+)
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+SourceText = Annotated[str, msgspec.Meta(max_length=65536)]
+RunId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+WriterId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")]
+
+
+class _Struct(msgspec.Struct, frozen=True):
+    """Frozen base. Unknown fields are ignored, so that a newer probe can talk to an older page."""
+
+
+# --------------------------------------------------------------------------------------------- records
+
+
+class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=True):
+    """First record of every incarnation's `events` stream; `run.json` holds the same fields."""
+
+    run: RunId
+    rank: Count
+    incarnation: Count
+    """Start time in nanoseconds since the epoch."""
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
+    name: Text = ""
+    """What people call the run: `watch(name=...)`, else the script's file name."""
+    host: Text = ""
+    pid: Count = 0
+    time: float = 0.0
+    """UNIX seconds."""
+    argv: Annotated[list[Text], msgspec.Meta(max_length=1000)] = []
+    working_directory: Text = ""
+    versions: dict[str, Text] = {}
+    """Distribution -> version (python, torch, nanscope, numpy)."""
+    git_commit: Text | None = None
+    level: Text = "basic"
+    devices: Annotated[list[Text], msgspec.Meta(max_length=1024)] = []
+    torch_seed: int | None = None
+    """Of torch's default generator, as the script or torch has set it last."""
+
+
+class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One parameter, in the order of the model's `named_parameters()`."""
+
+    name: Text
+    shape: Annotated[list[Count], msgspec.Meta(max_length=64)]
+    dtype: Text
+    layer: Count
+    """Index into `Layout.layers`."""
+
+
+class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One layer: a module that directly owns trainable parameters. The root's name is ``""``."""
+
+    name: Text
+    type: Text
+
+
+class ModuleInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One module, in the order of the naming root's `named_modules()`; the root's name is ``""``."""
+
+    name: Text
+    type: Text
+
+
+class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
+    """Names the rows of every `Frame` that carries the same number. Lives in the `events` stream."""
+
+    layout: Count
+    """Number within the incarnation; a re-created model gets the next one."""
+    model: Text
+    """Variable or class name of the naming root."""
+    parameters: Annotated[list[ParameterInfo], msgspec.Meta(max_length=1_000_000)]
+    layers: Annotated[list[LayerInfo], msgspec.Meta(max_length=1_000_000)]
+    """In model order."""
+    modules: Annotated[list[ModuleInfo], msgspec.Meta(max_length=1_000_000)] = []
+    """Every module, with or without parameters; empty until module statistics are measured."""
+
+
+class Column(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One statistic of all parameters of a layout: little-endian float32, or float64 where float32 cannot
+    hold a finite value. A column that is absent from a frame was not measured at that step."""
+
+    name: Text
+    dtype: Literal["f4", "f8"]
+    data: bytes
+
+
+class ModuleColumn(_Struct, array_like=True, frozen=True, kw_only=True):
+    """One statistic of modules (see `module_frames.MODULE_COLUMNS`): a `Column` of module rows, with gaps."""
+
+    name: Text
+    dtype: Literal["f4", "f8"]
+    data: bytes
+    missing: bytes = b""
+    """`numpy.packbits` of "has no such value at this step"; empty when every row has one."""
+
+
+class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
+    """Elements counted by magnitude, a row of bins for each parameter or module row; see `module_frames`."""
+
+    name: Text
+    rows: Literal["parameters", "modules"]
+    """Parameters of the layout, or the frame's module rows."""
+    bins: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    data: bytes
+    """(rows, bins) little-endian uint32, row by row; a count beyond 2**32 - 1 stays there. Edges:
+    `probe.wire.magnitude_bins.BIN_EDGES`. A row of zeros was not measured."""
+
+
+class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):
+    """All statistics of one measured step. Lives in the `metrics` stream.
+
+    Columns (see `COLUMNS`) have one value per parameter of `layout`, in its order. NaN and Inf are values:
+    training produced them. A parameter without a gradient is marked in `missing`.
+    """
+
+    step: Count
+    time: float
+    layout: Count = 0
+    stage: Text = "local"
+    """Which gradient this is: micro, local, reduced, scaled, unscaled, clipped or shard."""
+    scalars: dict[str, float] = {}
+    """See `SCALARS`; what the user logged stands under ``log/<name>``."""
+    columns: Annotated[list[Column], msgspec.Meta(max_length=64)] = []
+    missing: bytes = b""
+    """`numpy.packbits` of "has no gradient at this step"; empty when every parameter has one."""
+    parameter_columns: Annotated[list[ModuleColumn], msgspec.Meta(max_length=64)] = []
+    """Statistics of parameters that are measured at some steps only, with gaps of their own: see
+    `PARAMETER_COLUMNS`."""
+    module_columns: Annotated[list[ModuleColumn], msgspec.Meta(max_length=64)] = []
+    """One value per module row; measured at some steps only."""
+    module_rows: bytes = b""
+    """Little-endian uint32: the module (index into `Layout.modules`) of each row, in the order of the calls;
+    empty: one row per module of the layout, in its order."""
+    module_states: bytes = b""
+    """One byte per module of the layout, see `module_frames.MODULE_STATES`; empty when all were observed."""
+    histograms: Annotated[list[Histogram], msgspec.Meta(max_length=16)] = []
+
+
+COLUMNS: Final[dict[str, str]] = {
+    "grad_norm": "L2 norm of the gradient",
+    "grad_max_abs": "largest absolute element of the gradient",
+    "grad_mean": "mean of the gradient's elements",
+    "grad_std": "population standard deviation of the gradient's elements",
+    "grad_nan_count": "NaN elements; the column is left out when all are zero",
+    "grad_inf_count": "infinite elements; the column is left out when all are zero",
+    "parameter_norm": "L2 norm of the parameter; every 10th step unless asked otherwise",
+}
+PARAMETER_COLUMNS: Final[dict[str, str]] = {
+    "update_ratio": "L2 norm of the newest update over the parameter's before it",
+    "gradient_cosine": "cosine between the gradient and that of the step measured before",
+    "parameter_max_abs": "largest absolute element of the parameter",
+    "parameter_mean": "mean of the parameter's elements",
+    "parameter_std": "population standard deviation of the parameter's elements",
+    "first_moment_norm": "L2 norm of the optimizer's first moment",
+    "second_moment_norm": "L2 norm of the optimizer's second moment",
+    "effective_step": "root mean square of the newest change that Adam made, weight decay left out",
+}
+SCALARS: Final[dict[str, str]] = {
+    "loss": "loss of the step, summed over its micro-steps, scale and accumulation undone",
+    "val_loss": "mean of what torch's loss functions gave in an evaluation, where run.log gives none",
+    "loss_raw": "the scalar that backward was called on, as it was, summed over the micro-steps",
+    "grad_norm": "global L2 norm over all parameters",
+    "grad_norm_clipped": "global L2 norm after clipping; absent where nothing clips",
+    "clip_fired": "1 where clipping made the gradients smaller, else 0; absent where nothing clips",
+    "update_ratio": "L2 norm of the newest update of all parameters over theirs before it",
+    "gradient_cosine": "cosine between all gradients as one vector and those measured before",
+    "gradient_noise_scale": "batch size in samples at which gradient noise and signal are equal",
+    "lr": "learning rate; lr/<group> where parameter groups have different ones",
+    "amp_scale": "scale of the GradScaler",
+    "amp_growths": "how often the scale has grown since the start",
+    "amp_skipped_updates": "updates that the GradScaler has skipped since the start",
+    "step_time_added": "the probe's part of the step time by comparison with plain steps, as a fraction",
+    "step_time_added_half_width": "half the width of its 95 % interval",
+    "step_time_s": "wall-clock seconds since the previous frame",
+    "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
+    "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
+    "samples": "first dimension of the first input, summed over the micro-steps",
+    "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
+    "probe_failures": "failures of the probe's own code, which switched a part of it off",
+    "epoch": "passes over the training data that have ended, at the last step of one",
+    "process_rss_bytes": "resident memory of the training process, read at most once a second",
+    "system_used_bytes": "memory in use on the machine, read at most once a second",
+    "system_total_bytes": "memory of the machine",
+    "cuda_allocated_bytes": "torch.cuda.memory_allocated",
+    "cuda_reserved_bytes": "torch.cuda.memory_reserved",
+}
+
+
+class StackFrame(_Struct, frozen=True, kw_only=True):
+    """One line of a stack, with the source around it as the training process saw it."""
+
+    file: Text
+    line: Count
+    function: Text
+    code: SourceText = ""
+    """About seven source lines either side, or empty when the source cannot be read."""
+    code_first_line: Count = 0
+    """Line number of the first line of `code`."""
+
+
+Frames: TypeAlias = Annotated[list[StackFrame], msgspec.Meta(max_length=256)]
+
+
+class Stacks(_Struct, frozen=True, kw_only=True):
+    """Stacks of an event, outermost frame first; empty where unknown."""
+
+    forward: Frames = []
+    backward: Frames = []
+    training_loop: Frames = []
+
+
+class Origin(_Struct, frozen=True, kw_only=True):
+    """Where a fault began."""
+
+    phase: Literal["forward", "backward", "loss", "input"]
+    op: Text
+    module: Text | None
+    """Qualified name; the root is ``""``; None for code outside any module."""
+    stage: Text | None = None
+    """Which gradient was tripped on."""
+
+
+def is_in_derivative(origin: Origin | None, backward: Sequence[StackFrame]) -> bool:
+    """Whether a stack of backward ends in the script's own derivative that went wrong, and not in torch's.
+
+    That is a hook, or the `backward` of a `torch.autograd.Function`: its line says more than the one that
+    called the function in forward.
+    """
+    if origin is None or origin.phase not in ("backward", "loss"):
+        return False
+    own = origin.op.removesuffix("Backward")
+    in_function = any(frame.function.endswith(f"{own}.backward") for frame in backward)
+    return "(hook: " in origin.op or (own != origin.op and in_function)
+
+
+class Evidence(_Struct, frozen=True, kw_only=True):
+    """The number that tripped, what it was judged by, and its surroundings."""
+
+    value: float | None = None
+    threshold: float | None = None
+    baseline: dict[str, float] | None = None
+    """For instance ``{"median": ..., "mad": ..., "steps": ...}`` of the run's own history."""
+    neighbours: Annotated[list[tuple[Count, float]], msgspec.Meta(max_length=256)] = []
+    """(step, value) of the steps before."""
+
+
+class Event(_Struct, tag="event", tag_field="t", frozen=True, kw_only=True):
+    """One episode, in its latest state; a later record with the same id replaces an earlier one."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    run: RunId
+    rank: Count
+    incarnation: Count
+    model: Text = ""
+    step: Count
+    micro_step: Count | None = None
+    time: float
+    kind: Text
+    severity: Severity
+    subject: Text = ""
+    """The layer, parameter, series or exception that it is about."""
+    message: Text
+    """First line answers everything: what, when, where."""
+    evidence: Evidence = Evidence()
+    origin: Origin | None = None
+    propagated_to: Annotated[list[Text], msgspec.Meta(max_length=10_000)] = []
+    stacks: Stacks = Stacks()
+    advice: Annotated[list[Text], msgspec.Meta(max_length=64)] = []
+    count: Count = 1
+    last_step: Count | None = None
+    ended: bool = False
+
+
+class Gap(_Struct, tag="gap", tag_field="t", frozen=True, kw_only=True):
+    """Metrics that the journal evicted, or could not write, before anyone is sure to have read them.
+
+    Lives in the `events` stream (which is never evicted). `[first_seq, end_seq)` of `stream`.
+    """
+
+    stream: StreamName
+    first_seq: Count
+    end_seq: Count
+    reason: Text
+    time: float
+
+
+class RunEnd(_Struct, tag="run_end", tag_field="t", frozen=True, kw_only=True):
+    """Last record of an incarnation's `events` stream, when it ends in an orderly way."""
+
+    time: float
+    step: Count | None
+    outcome: Literal["finished", "exception"]
+    lost_before_write: Count = 0
+    """Frames dropped from the in-memory ring because they could not be written (a full disk, say)."""
+
+
+class HostSample(_Struct, tag="host_sample", tag_field="t", frozen=True, kw_only=True):
+    """What the helper sees of one rank's process from outside, about once a second (`host` stream)."""
+
+    time: float
+    rank: Count
+    incarnation: Count
+    state: Literal["running", "ended", "killed"]
+    """`killed`: the process is gone and its journal has no `RunEnd`."""
+    rss_bytes: Count | None = None
+    system_used_bytes: Count | None = None
+    system_total_bytes: Count | None = None
+
+
+Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample
+
+
+# -------------------------------------------------------------------------------------------- messages
+
+
+class StreamKey(_Struct, array_like=True, frozen=True, kw_only=True):
+    """Names one stream: one writer, contiguous sequence numbers from 0."""
+
+    run: RunId
+    writer: WriterId
+    """The spool's folder name: ``<rank>-<incarnation>`` or ``host-<name>``."""
+    stream: StreamName
+
+
+class Hello(_Struct, tag="hello", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector, first message of a connection."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    takes_control: bool = False
+    """Whether the helper understands `Control`; an older one would take it for garbage."""
+
+
+class Challenge(_Struct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: proves that the collector knows the ingest secret and asks for the same."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    proof: bytes
+
+
+class Proof(_Struct, tag="proof", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: the helper knows the secret too."""
+
+    proof: bytes
+
+
+class Position(_Struct, tag="position", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: "where shall I start with this stream?" Answered by an `Ack`."""
+
+    key: StreamKey
+
+
+class Batch(_Struct, tag="batch", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: encoded records `first_seq, first_seq + 1, ...` of one stream."""
+
+    key: StreamKey
+    first_seq: Count
+    records: Annotated[list[bytes], msgspec.Meta(max_length=100_000)]
+
+
+class Skip(_Struct, tag="skip", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: `[first_seq, end_seq)` no longer exists in the journal; count it as a gap."""
+
+    key: StreamKey
+    first_seq: Count
+    end_seq: Count
+    reason: Text
+
+
+class Ack(_Struct, tag="ack", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper, after the store's commit: everything below `next_seq` is durable."""
+
+    key: StreamKey
+    next_seq: Count
+
+
+class Control(_Struct, tag="control", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: what a person asks of the run's trainers. Answered by one `Answered`."""
+
+    id: RequestId
+    run: RunId
+    rank: Count | None = None
+    """None asks every rank."""
+    request: Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
+    """An encoded `control_messages.Ask`; the trainer decodes it."""
+
+
+class Answered(_Struct, tag="answered", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: what this host's trainers have answered to a `Control`."""
+
+    id: RequestId
+    answers: Annotated[list[tuple[WriterId, bytes | None]], msgspec.Meta(max_length=100_000)]
+    """Each trainer with its encoded `control_messages.Answer`; None where there was none in time."""
+
+
+class Refused(_Struct, tag="refused", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: why it will not talk (wrong version, wrong secret, malformed message)."""
+
+    reason: Text
+
+
+Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Answered | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_record_decoder = msgspec.msgpack.Decoder(Record)
+_message_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(value: Record | Message) -> bytes:
+    """Encode one record or message as msgpack."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_in_utf8(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def _in_utf8(value: Any) -> Any:
+    """Names of files, and what exceptions say, may hold halves of characters: a question mark each."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_in_utf8(key): _in_utf8(item) for key, item in value.items()}
+    return list(map(_in_utf8, value)) if isinstance(value, list | tuple) else value
+
+
+def decode_record(data: bytes) -> Record:
+    """Decode and validate one journal record.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_RECORD_BYTES:
+        raise WireError(f"record of {len(data)} bytes; at most {MAX_RECORD_BYTES} are allowed")
+    try:
+        record: Record = _record_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"record does not decode: {error}") from error
+    return record
+
+
+def decode_message(data: bytes) -> Message:
+    """Decode and validate one ZeroMQ message.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        message: Message = _message_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"message does not decode: {error}") from error
+    return message
+
+
+def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:
+    """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it."""
+    identity = "\x1f".join((run, str(rank), str(incarnation), model, kind, subject, str(step)))
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
+    """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
+    return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()

@@ -1,0 +1,99 @@
+"""The page's skeleton: every id that Python and the scripts share is there once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from dashboard import ids
+from dashboard.page.callbacks.page import BRIDGES
+from dashboard.page.layout import figure_templates, page_layout
+from dashboard.page.views.chart_specs import CHARTS
+from dashboard.page.views.key_sheet import KEYS
+
+ASSETS = Path(__file__).parents[3] / "assets"
+LAYOUT = page_layout(page="http://127.0.0.1:8050/", ingest="tcp://127.0.0.1:8051")
+
+
+def all_ids() -> list[str]:
+    return [part.id for part in LAYOUT._traverse() if getattr(part, "id", None)] + [LAYOUT.id]
+
+
+def test_layout_ids_are_unique() -> None:
+    found = all_ids()
+    assert len(found) == len(set(found))
+
+
+def test_layout_has_every_id_of_the_constants() -> None:
+    named = {value for name, value in vars(ids).items() if name.isupper()}
+    assert named <= set(all_ids())
+
+
+def test_layout_has_every_element_that_the_scripts_look_up() -> None:
+    scripts = "\n".join(path.read_text() for path in sorted(ASSETS.glob("ns_*.js")))
+    looked_up = set(re.findall(r'(?:byId|setProps)\("([\w-]+)"[,)]', scripts))
+    assert looked_up - set(all_ids()) == set()
+    assert "heatmap-canvas" in looked_up
+
+
+def test_layout_empty_state_says_how_to_attach() -> None:
+    said = repr(LAYOUT)
+    for needed in ("probe.watch(model, optimizer)", "tcp://127.0.0.1:8051", "dashboard demo"):
+        assert needed in said
+
+
+def test_templates_have_a_style_for_every_series_and_part() -> None:
+    templates = figure_templates()
+    for theme in templates["themes"].values():
+        for chart in (*templates["charts"], templates["logged"]):
+            unit = theme["units"][chart["id"]]
+            styles = [theme["traces"][f"{unit}/{part}"] for part in templates["parts"]]
+            assert {len(style) for style in styles} == {len(theme["colours"]["series"])}
+            assert chart["id"] in theme["layouts"]
+
+
+def test_templates_have_a_style_for_every_mark() -> None:
+    marks = {f"{spec.id}/{name}" for spec in CHARTS for name in spec.marks}
+    assert marks and all(marks == set(theme["marks"]) for theme in figure_templates()["themes"].values())
+
+
+def test_templates_are_plain_json() -> None:
+    templates: dict[str, Any] = figure_templates()
+    assert json.loads(json.dumps(templates)) == templates
+
+
+def test_bridges_name_functions_and_components_that_exist() -> None:
+    script = (ASSETS / "ns_90_callbacks.js").read_text()
+    for function, component, _ in BRIDGES:
+        assert re.search(rf"^      {function}: quiet", script, re.MULTILINE), function
+        assert component in all_ids()
+
+
+def test_scripts_never_write_markup_or_evaluate_text() -> None:
+    for path in sorted(ASSETS.glob("ns_*.js")):
+        text = path.read_text()
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
+            assert forbidden not in text, f"{forbidden} in {path.name}"
+        assert len(text.splitlines()) < 250
+
+
+def test_assets_name_no_other_host() -> None:
+    for path in sorted(ASSETS.iterdir()):
+        foreign = set(re.findall(r"https?://[\w.]+", path.read_text())) - {"http://www.w3.org"}
+        assert foreign == set(), path.name
+
+
+def test_key_sheet_lists_exactly_the_keys_that_the_script_knows() -> None:
+    script = (ASSETS / "ns_80_keys.js").read_text()
+    table = script.partition("const KEYS = {")[2].partition("};")[0]
+    known = re.findall(r'^    "?([^":\n]+)"?: \(\) =>', table, re.MULTILINE)
+    assert sorted(key.replace(" ", "Space") for key in known) == sorted(key for key, _ in KEYS)

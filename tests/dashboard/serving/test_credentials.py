@@ -1,0 +1,64 @@
+"""Token and ingest secret: kept, private, replaceable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboard.errors import DashboardError
+from dashboard.serving.credentials import credentials_path, load_credentials
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(folder), **more}
+
+
+def test_credentials_survive_a_restart(tmp_path: Path) -> None:
+    first = load_credentials(environment(tmp_path))
+    assert load_credentials(environment(tmp_path)) == first
+
+
+def test_credentials_file_is_private(tmp_path: Path) -> None:
+    load_credentials(environment(tmp_path))
+    assert credentials_path(environment(tmp_path)).stat().st_mode & 0o777 == 0o600
+
+
+def test_credentials_of_two_users_differ(tmp_path: Path) -> None:
+    one, other = (load_credentials(environment(tmp_path / name)) for name in ("a", "b"))
+    assert one.token != other.token
+    assert one.secret != other.secret
+
+
+def test_credentials_token_of_the_environment_wins_and_is_not_kept(tmp_path: Path) -> None:
+    kept = load_credentials(environment(tmp_path))
+    chosen = load_credentials(environment(tmp_path, NANSCOPE_TOKEN="my-own-token"))
+    assert (chosen.token, chosen.secret) == ("my-own-token", kept.secret)
+    assert load_credentials(environment(tmp_path)) == kept
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "has a space in it", "semi;colon;token", "line\nbreak-token", "täg-token"]
+)
+def test_credentials_unusable_token_is_refused(tmp_path: Path, token: str) -> None:
+    with pytest.raises(DashboardError, match="NANSCOPE_TOKEN"):
+        load_credentials(environment(tmp_path, NANSCOPE_TOKEN=token))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"token": "abcdefgh", "secret": "no hex"}'])
+def test_credentials_damaged_file_is_replaced(tmp_path: Path, content: bytes) -> None:
+    load_credentials(environment(tmp_path))
+    credentials_path(environment(tmp_path)).write_bytes(content)
+    assert len(load_credentials(environment(tmp_path)).token) >= 24
+
+
+def test_credentials_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("x")
+    with pytest.raises(DashboardError, match=r"^Cannot write .*; set XDG_STATE_HOME to a folder of yours\.$"):
+        load_credentials(environment(tmp_path / "state"))
+
+
+def test_credentials_file_that_others_can_read_is_replaced(tmp_path: Path) -> None:
+    leaked = load_credentials(environment(tmp_path))
+    credentials_path(environment(tmp_path)).chmod(0o644)
+    assert load_credentials(environment(tmp_path)).token != leaked.token

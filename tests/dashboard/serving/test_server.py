@@ -1,0 +1,229 @@
+"""The serve process: start, stop, note for probes, ports, and what its routes answer over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import page_runs
+import pytest
+
+from dashboard.errors import DashboardError
+from dashboard.ingest.spool import SpoolIngest
+from dashboard.serving.server import Server, serve
+from probe.settings.places import read_serve_state, serve_state_path
+
+TOKEN = "token-for-tests"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(folder / "state"), "NANSCOPE_TOKEN": TOKEN}
+
+
+def make(folder: Path, *, port: int = 0, state: Path | None = None) -> Server:
+    return Server(
+        port=port,
+        ingest="tcp://127.0.0.1:0",
+        data=folder / "data",
+        spool=folder / "spool",
+        environment=environment(state or folder),
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = make(tmp_path)
+    started.start()
+    yield started
+    started.stop()
+
+
+def get(server: Server, path: str, *, token: str = TOKEN) -> tuple[int, dict[str, str], bytes]:
+    host = server.page.removeprefix("http://").rstrip("/")
+    connection = http.client.HTTPConnection(host, timeout=10)
+    connection.request("GET", path, headers={"x-nanscope-token": token})
+    answer = connection.getresponse()
+    found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    connection.close()
+    return found
+
+
+def test_server_leaves_a_note_and_takes_it_away(tmp_path: Path) -> None:
+    server = make(tmp_path)
+    server.start()
+    note = read_serve_state(environment(tmp_path))
+    assert (note.page, note.ingest) == (server.page, server.ingest)
+    server.stop()
+    assert read_serve_state(environment(tmp_path)) is None
+
+
+def test_server_note_of_another_server_stays(tmp_path: Path) -> None:
+    first, second = make(tmp_path), make(tmp_path / "other", state=tmp_path)
+    first.start()
+    second.start()
+    first.stop()
+    assert read_serve_state(environment(tmp_path)).page == second.page
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    "left", [None, b"{broken", b'{"page":"p","ingest":"i","pid":2147483647,"secret":""}']
+)
+def test_server_note_that_is_lost_or_of_a_dead_server_is_written_again(
+    left: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.serving.server.SPOOL_INTERVAL_S", 0.05)
+    server = make(tmp_path)
+    server.start()
+    try:
+        path = serve_state_path(environment(tmp_path))
+        mine = path.read_bytes()
+        path.unlink() if left is None else path.write_bytes(left)
+        deadline = time.monotonic() + 10
+        while (not path.exists() or path.read_bytes() != mine) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert path.read_bytes() == mine
+    finally:
+        server.stop()
+    assert not path.exists()
+
+
+def test_server_secret_survives_a_restart(tmp_path: Path) -> None:
+    secrets = []
+    for _ in range(2):
+        server = make(tmp_path)
+        server.start()
+        secrets.append(read_serve_state(environment(tmp_path)).secret)
+        server.stop()
+    assert secrets[0] == secrets[1]
+
+
+def test_server_start_and_stop_twice_is_harmless(server: Server) -> None:
+    address = server.address
+    server.start()
+    assert server.address == address
+    server.stop()
+    server.stop()
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = server.store
+
+
+def test_server_port_in_use_says_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(DashboardError, match=f"Port {port} .* --port 0"):
+            make(tmp_path, port=port).start()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.com", "::"])
+def test_server_refuses_to_listen_elsewhere(tmp_path: Path, host: str) -> None:
+    with pytest.raises(DashboardError, match="loopback"):
+        Server(host=host, environment=environment(tmp_path))
+
+
+def test_server_store_after_stop_is_gone(server: Server) -> None:
+    server.stop()
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = server.store
+
+
+def test_health_counts_runs(server: Server) -> None:
+    page_runs.fill(server.store, steps=range(3))
+    assert json.loads(get(server, "/health")[2]) == {"status": "ok", "runs": 1}
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/assets/ns_page.css", "/export/json?run=demo-run", "/_dash-layout"]
+)
+def test_every_route_needs_the_token(server: Server, path: str) -> None:
+    assert get(server, path, token="wrong")[0] == 401
+
+
+def test_page_is_served_with_its_policy(server: Server) -> None:
+    status, headers, body = get(server, "/")
+    assert status == 200
+    assert "sha256-" in headers["content-security-policy"]
+    assert b"ns_00_core.js" in body
+
+
+def test_export_of_unknown_run_is_not_found(server: Server) -> None:
+    assert get(server, "/export/json?run=nobody")[0] == 404
+
+
+def test_export_html_is_a_download_of_that_run(server: Server) -> None:
+    page_runs.fill(server.store, steps=range(5))
+    status, headers, body = get(server, "/export/html?run=demo-run&theme=light")
+    assert status == 200
+    assert headers["content-disposition"] == 'attachment; filename="nanscope-demo-run.html"'
+    assert b"demo-run" in body
+
+
+def test_documentation_pages_that_load_from_elsewhere_are_off(server: Server) -> None:
+    assert b"swagger" not in get(server, "/docs")[2].lower()
+
+
+def test_serve_announces_one_line_and_ends_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NANSCOPE_TOKEN", TOKEN)
+    lines: list[str] = []
+    stop = threading.Event()
+    serve(
+        port=0,
+        ingest="tcp://127.0.0.1:0",
+        data=tmp_path / "data",
+        spool=tmp_path / "spool",
+        open_browser=False,
+        announce=lines.append,
+        ready=lambda server: stop.set(),
+        stop=stop,
+    )
+    assert len(lines) == 1
+    assert lines[0].startswith("nanscope http://127.0.0.1:")
+    assert lines[0].endswith(f"/?token={TOKEN}")
+
+
+def test_notices_are_whole_sentences(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "holiday.jpg").write_bytes(b"x")
+    server = make(tmp_path)
+    server.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not (notices := server.notices()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        server.stop()
+    (notice,) = notices
+    assert notice.startswith(f"The spool {tmp_path / 'spool'} cannot be read: ")
+    assert notice.endswith("but no run.")
+
+
+def test_spool_that_waits_for_the_store_is_not_called_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: SpoolIngest, **_: object) -> None:
+        raise DashboardError("the store cannot write")
+
+    monkeypatch.setattr(SpoolIngest, "run", refuse)
+    (tmp_path / "spool").mkdir()
+    server = make(tmp_path)
+    server.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not (notices := server.notices()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        server.stop()
+    assert notices == [f"Runs of the spool {tmp_path / 'spool'} wait: the store cannot write."]
+
+
+def test_wait_idle_after_news_waits_for_quiet(server: Server) -> None:
+    server.notify()
+    assert server.wait_idle(quiet_s=0.2, timeout_s=10.0) is True
+    server.notify()
+    assert server.wait_idle(quiet_s=30.0, timeout_s=0.1) is False

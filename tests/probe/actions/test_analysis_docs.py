@@ -1,0 +1,38 @@
+"""The examples of docs/analysis.md run, in order, and no call is left out of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import probe
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
+RECOVERY = {
+    "InputPolicy",
+    "OutputPolicy",
+    "PolicyError",
+    "Recovery",
+    "robust_training_step",
+    "safe_inference",
+}
+"""In docs/recovery.md, of which test_recovery_docs.py says so."""
+RULES = {"RuleResult", "StepView"}
+"""In docs/rules.md."""
+NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch"} | RECOVERY | RULES
+
+
+def test_docs_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "docs"}
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S):
+        exec(compile(block, str(PAGE), "exec"), scope)  # noqa: S102
+    assert "gradient flow of Sequential" in capsys.readouterr().out
+    assert (tmp_path / "reports" / "first-try.json").exists()
+
+
+@pytest.mark.parametrize("name", sorted(set(probe.__all__) - NOT_ANALYSIS))
+def test_docs_name_every_call(name: str) -> None:
+    assert f"probe.{name}" in PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,222 @@
+"""Requests to a session from outside: what the files carry, what is followed, what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from journals import read_journal
+from small_training import seeded_model, train
+
+import probe
+from dashboard.commands.resume import resume_run
+from dashboard.errors import DashboardError
+from probe.delivery.control.control_files import new_id, put_request, take_answer, take_requests, withdraw
+from probe.delivery.control.control_messages import (
+    MAX_REQUEST_BYTES,
+    AddWatchpoint,
+    Answer,
+    Ask,
+    AskState,
+    ChangeFeatures,
+    ChangeLevel,
+    ChangeLimit,
+    ChangePreset,
+    RemoveWatchpoint,
+    Request,
+    Resume,
+    WriteBundle,
+    decode_answer,
+    decode_ask,
+    encode_ask,
+    read_request,
+)
+from probe.errors import WireError
+
+pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
+
+Sender = Callable[[Request | bytes], Answer]
+
+
+class Session:
+    """A recorded training, and somebody outside who asks."""
+
+    def __init__(self, spool: Path) -> None:
+        self.model = seeded_model()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.run = probe.watch(self.model, self.optimizer, spool=spool, connect="", overhead_limit=0.0)
+        (self.run_folder,) = spool.iterdir()
+        (self.folder,) = self.run_folder.glob("0-*")
+
+    def train(self, steps: int) -> None:
+        train(self.model, self.optimizer, steps)
+
+    def ask(self, request: Request | bytes) -> Answer:
+        data = request if isinstance(request, bytes) else encode_ask(Ask(request=request, source="api"))
+        request_id = new_id()
+        put_request(self.folder, request_id, data)
+        until = time.monotonic() + 20
+        while (answer := take_answer(self.folder, request_id)) is None:
+            assert time.monotonic() < until, "no answer"
+            time.sleep(0.01)
+        return decode_answer(answer)
+
+
+@pytest.fixture
+def session(spool: Path) -> Iterator[Session]:
+    made = Session(spool)
+    yield made
+    made.run.close()
+
+
+def test_watchpoint_from_outside_is_listed_fires_and_is_removed(session: Session) -> None:
+    added = session.ask(AddWatchpoint(condition="step == 3", name="third"))
+    assert added.problem is None
+    assert [(one.name, one.condition, one.action) for one in added.state.watchpoints] == [
+        ("third", "step == 3", "event")
+    ]
+    session.ask(AddWatchpoint(condition="step == 4", name="fourth"))
+    session.ask(RemoveWatchpoint(name="fourth"))
+    session.train(5)
+    assert session.ask(RemoveWatchpoint(name="third")).state.watchpoints == []
+    assert "no watchpoint 'third'" in (session.ask(RemoveWatchpoint(name="third")).problem or "")
+    session.run.close()
+    found = [
+        (event.subject, event.severity, event.step)
+        for event in read_journal(session.run_folder).latest_events
+    ]
+    assert ("asked for: third", "info", 0) in found
+    assert {("asked for: fourth", "info", 0), ("removed: fourth", "info", 0)} <= {*found}
+    assert ("third", "warning", 3) in found
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        (AddWatchpoint(condition="loss > 9**9**9"), "'9**9**9' at character 8 is not allowed here"),
+        (AddWatchpoint(condition='grad_norm("layers.*") > 1'), "no layer or parameter has a name like that"),
+        (AddWatchpoint(condition='grad_norm("[!\x1b]*") > 1'), "characters without a glyph"),
+        (AddWatchpoint(condition="loss > 1", name="a\x1b[2J"), "must be one line of at most 200 printable"),
+        (ChangeFeatures(features={"activation": 1}), "is no feature"),
+        (ChangePreset(preset="fast"), "preset='fast' is not available"),
+        (ChangeLimit(overhead_limit=7.0), "must be a fraction"),
+        (Resume(), "the training is not paused"),
+        (b"\x93\x01\x02", "request does not decode"),
+        (b"x" * (MAX_REQUEST_BYTES + 1), "at most 16384 are allowed"),
+        (msgspec.msgpack.encode({"request": {"do": "exec"}, "source": "api"}), "request does not decode"),
+        (encode_ask(Ask(request=AskState(), source="api", version=2)), "request of version 2"),
+    ],
+)
+def test_what_cannot_be_followed_is_answered_with_the_reason(
+    session: Session, request_: Request | bytes, problem: str
+) -> None:
+    answer = session.ask(request_)
+    assert problem in (answer.problem or "")
+    assert answer.state.watchpoints == []
+    session.train(2)
+    assert session.ask(AskState()).problem is None, "and nothing is broken by it"
+
+
+def test_request_that_fails_is_answered_and_so_is_the_next_one(session: Session) -> None:
+    def changing() -> Iterator[object]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    session.model.named_modules = changing  # type: ignore[assignment]
+    asked = AddWatchpoint(condition='activation_rms("0") > 1')
+    assert session.ask(asked).problem == "dictionary changed size during iteration"
+    del session.model.named_modules
+    assert session.ask(asked).problem is None
+
+
+def test_level_preset_switch_and_limit_are_followed_at_the_next_step(session: Session) -> None:
+    for request in (
+        ChangeLevel(level="advanced"),
+        ChangePreset(preset="memory"),
+        ChangeFeatures(features={"activations": 3}),
+        ChangeLimit(overhead_limit=0.5),
+    ):
+        assert session.ask(request).problem is None
+    session.train(2)
+    state = session.ask(AskState()).state
+    assert (state.level, state.preset, state.overhead_limit, state.step) == ("advanced", "memory", 0.5, 1)
+    (change,) = [e for e in read_journal(session.run_folder).latest_events if e.kind == "level_changed"]
+    assert "asked for by the HTTP API" in change.message
+    assert "Activations: every 3 steps" in change.message
+
+
+def test_bundle_on_request_is_of_the_next_step(session: Session) -> None:
+    session.train(2)
+    assert session.ask(WriteBundle()).problem is None
+    session.train(8)
+    session.run.close()
+    (folder,) = (session.run_folder / "bundles").iterdir()
+    (event,) = [event for event in read_journal(session.run_folder).latest_events if event.id == folder.name]
+    assert (event.step, event.severity) == (2, "info")
+
+
+def test_paused_training_is_resumed_by_the_command_that_needs_no_server(session: Session) -> None:
+    session.ask(AddWatchpoint(condition="step == 1", action="pause", name="stop"))
+    said: list[str] = []
+
+    def resume() -> None:
+        until = time.monotonic() + 20
+        while not session.ask(AskState()).state.is_paused and time.monotonic() < until:
+            time.sleep(0.02)
+        said.extend(resume_run(str(session.run_folder), rank=None))
+
+    other = threading.Thread(target=resume)
+    other.start()
+    session.train(3)
+    other.join(timeout=30)
+    assert said == ["rank 0: goes on"]
+    assert resume_run(str(session.run_folder), rank=0) == ["rank 0: the training is not paused"]
+    session.run.close()
+    pause = next(e for e in read_journal(session.run_folder).latest_events if e.subject == "pause: stop")
+    assert "resumed by `dashboard resume`" in pause.message
+
+
+def test_command_says_that_an_ended_run_does_not_answer(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.commands.resume.PATIENCE_S", 0.1)
+    session.run.close()
+    with pytest.raises(DashboardError, match="has answered within"):
+        resume_run(str(session.run_folder), rank=None)
+    with pytest.raises(DashboardError, match="has no trainer to resume of rank 7"):
+        resume_run(str(session.run_folder), rank=7)
+    assert not (session.folder / "control").exists()
+
+
+def test_files_are_taken_once_in_order_and_a_withdrawn_one_never(tmp_path: Path) -> None:
+    ids = [new_id() for _ in range(3)]
+    for number, request_id in enumerate(ids):
+        put_request(tmp_path, request_id, bytes([number]))
+    withdraw(tmp_path, ids[1])
+    assert (tmp_path / "control" / f"{ids[0]}.ask").stat().st_mode & 0o777 == 0o600
+    assert take_requests(tmp_path) == [(ids[0], b"\0"), (ids[2], b"\2")]
+    assert take_requests(tmp_path) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)))
+def test_arbitrary_bytes_are_a_request_or_a_wire_error(data: bytes) -> None:
+    for read in (decode_ask, read_request, decode_answer):
+        try:
+            read(data)
+        except WireError as error:
+            assert str(error)
+
+
+def test_request_with_a_field_that_is_not_known_is_refused() -> None:
+    assert read_request(b'{"do": "resume"}') == Resume()
+    with pytest.raises(WireError, match="unknown field `condtion`"):
+        read_request(b'{"do": "add_watchpoint", "condition": "loss > 1", "condtion": "x"}')
+    with pytest.raises(WireError, match="Invalid value 'eval'"):
+        read_request(b'{"do": "eval", "code": "1"}')

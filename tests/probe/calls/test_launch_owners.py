@@ -1,0 +1,128 @@
+"""Which module holds an optimizer's parameters, and what the script calls it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import weakref
+
+import torch
+from torch import nn
+
+from probe.calls.launch.owners import find_holders, variable_name
+from probe.calls.launch.sessions import RunNames
+
+
+def make_pair() -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Linear(2, 3)), nn.Linear(3, 1)
+
+
+def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()])
+
+
+def test_holder_is_the_topmost_module() -> None:
+    model, _ = make_pair()
+    outer = nn.ModuleDict({"model": model})
+    assert find_holders([sgd(model)]) == [outer]
+
+
+def test_holder_of_each_optimizer_is_its_own_model() -> None:
+    first, second = make_pair()
+    assert set(find_holders([sgd(first), sgd(second)])) == {first, second}
+
+
+def test_optimizer_of_two_models_has_two_holders() -> None:
+    first, second = make_pair()
+    assert set(find_holders([sgd(first, second)])) == {first, second}
+
+
+def test_module_that_shares_a_part_is_no_holder() -> None:
+    model, other = make_pair()
+    whole = nn.Sequential(model, other)
+    features = nn.Sequential(*list(whole.children())[:1])
+    assert find_holders([sgd(whole)]) == [whole]
+    assert features is not whole
+
+
+def test_collection_of_models_is_no_holder_of_one_that_stands_for_itself() -> None:
+    model, _ = make_pair()
+    wrapper = nn.ModuleList([model[0], nn.Linear(9, 9)])  # type: ignore[index]
+    assert find_holders([sgd(model)]) == [model]
+    assert wrapper is not None
+
+
+def test_nothing_is_found_where_the_collector_cannot_look() -> None:
+    model, _ = make_pair()
+    gc.freeze()
+    try:
+        assert find_holders([sgd(model)]) == []
+    finally:
+        gc.unfreeze()
+
+
+# pytest's own `assert` reads the locals of the functions that have one: these have none.
+
+
+class Trainer:
+    def __init__(self, model: nn.Module) -> None:
+        self.net = model
+
+    def name(self) -> str | None:
+        return variable_name([self.net], sys._getframe())
+
+
+def name_in_function(inside: nn.Module) -> str | None:
+    return variable_name([inside], sys._getframe())
+
+
+def name_and_kept_locals(inside: nn.Module) -> tuple[str | None, dict[str, object]]:
+    kept = locals()
+    name = variable_name([inside], sys._getframe())
+    return name, kept
+
+
+def name_of_outer_variable() -> str | None:
+    outer = nn.Linear(1, 1)
+    return (lambda: variable_name([outer], sys._getframe().f_back))()
+
+
+class Batch:
+    pass
+
+
+def name_and_what_is_kept(model: nn.Module) -> tuple[str | None, object]:
+    batch = Batch()
+    gone = weakref.ref(batch)
+    name = variable_name([model], sys._getframe())
+    del batch
+    return name, gone()
+
+
+def test_variable_is_the_innermost_frames_own_or_an_attribute_of_self() -> None:
+    assert name_in_function(nn.Linear(1, 1)) == "inside"
+    assert name_of_outer_variable() == "outer"
+    assert Trainer(nn.Linear(1, 1)).name() == "net"
+    assert variable_name([nn.Linear(1, 1)], sys._getframe()) is None
+
+
+def test_locals_that_a_function_has_taken_are_not_touched() -> None:
+    model = nn.Linear(1, 1)
+    assert name_and_kept_locals(model) == (None, {"inside": model})
+
+
+def test_looking_for_a_variable_keeps_no_value_of_the_frame_alive() -> None:
+    assert name_and_what_is_kept(nn.Linear(1, 1)) == ("model", None)
+
+
+def test_run_names_differ_by_model_and_stay_within_64_characters() -> None:
+    names = RunNames("r" * 60, 1)
+    environment = {"NANSCOPE_RUN": "x" * 60}
+    ids = [names.next_id(model, environment) for model in ("net", "the judge!", "the judge!")]
+    assert ids == ["x" * 60, "x" * 53 + "-the_judge_", "x" * 51 + "-the_judge_-2"]
+
+
+def test_run_id_of_another_process_of_the_launch_carries_its_pid() -> None:
+    assert RunNames("launch", os.getpid()).next_id("net", {}) == "launch"
+    assert RunNames("launch", -1).next_id("net", {}) == f"launch-{os.getpid()}"

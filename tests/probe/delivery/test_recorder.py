@@ -1,0 +1,240 @@
+"""The recorder: what it was given is in the journal, and nothing that goes wrong reaches its caller."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from probe.delivery.helper import helper
+from probe.delivery.journal.journal_reader import read_run_json, read_stream
+from probe.delivery.recorder.recorder import RING_FRAMES, UNWRITTEN_EVENTS, Recorder
+from probe.errors import JournalError
+from probe.wire import Event, Frame, Layout, Record, RunEnd, RunStart, StreamName, decode_record
+
+ROOT = Path(__file__).resolve().parents[3]
+START = RunStart(run="run", rank=2, incarnation=7, name="train.py", pid=os.getpid(), time=1.0)
+LAYOUT = Layout(layout=0, model="net", parameters=[], layers=[])
+
+
+def frame(step: int) -> Frame:
+    return Frame(step=step, time=float(step))
+
+
+def event(step: int, message: str = "it is not finite") -> Event:
+    return Event(
+        id=f"{step:016x}", run="run", rank=2, incarnation=7, step=step, time=1.0,
+        kind="nonfinite_loss", severity="critical", message=message,
+    )  # fmt: skip
+
+
+def records(folder: Path, stream: StreamName) -> list[Record]:
+    return [decode_record(data) for _, data in read_stream(folder, stream)]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path, START, connect="")
+    yield recorder
+    recorder.close(outcome="finished", last_step=None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "nanscope-recorder"]
+
+
+def test_recorder_begins_with_its_run_start(recorder: Recorder, tmp_path: Path) -> None:
+    assert recorder.folder == tmp_path / "run" / "2-7"
+    assert records(recorder.folder, "events") == [START]
+    assert read_run_json(tmp_path / "run") == START
+
+
+def test_recorder_event_is_in_the_journal_when_the_call_returns(recorder: Recorder) -> None:
+    recorder.event(LAYOUT)
+    recorder.event(event(3))
+    assert records(recorder.folder, "events") == [START, LAYOUT, event(3)]
+
+
+def test_recorder_frames_are_written_by_its_thread_in_order(recorder: Recorder) -> None:
+    for step in range(300):
+        recorder.frame(frame(step))
+    deadline = time.monotonic() + 30
+    while len(records(recorder.folder, "metrics")) < 300 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert records(recorder.folder, "metrics") == [frame(step) for step in range(300)]
+
+
+def test_recorder_flush_writes_what_is_in_the_ring(recorder: Recorder) -> None:
+    recorder.frame(frame(1))
+    recorder.flush()
+    assert records(recorder.folder, "metrics") == [frame(1)]
+
+
+def test_recorder_close_writes_the_end_once_and_then_does_nothing(recorder: Recorder) -> None:
+    recorder.frame(frame(5))
+    recorder.close(outcome="exception", last_step=5)
+    recorder.close(outcome="finished", last_step=9)
+    recorder.frame(frame(6))
+    recorder.event(event(6))
+    recorder.flush()
+    end = records(recorder.folder, "events")[-1]
+    assert isinstance(end, RunEnd)
+    assert (end.outcome, end.step, end.lost_before_write) == ("exception", 5, 0)
+    assert records(recorder.folder, "metrics") == [frame(5)]
+
+
+def test_recorder_full_ring_drops_the_oldest_and_counts(recorder: Recorder) -> None:
+    with recorder._write_lock:  # the thread cannot write meanwhile, as when the disk hangs
+        for step in range(RING_FRAMES + 10):
+            recorder.frame(frame(step))
+    recorder.flush()
+    written = records(recorder.folder, "metrics")
+    assert (written[0], len(written), recorder.lost_before_write) == (frame(10), RING_FRAMES, 10)
+
+
+def test_recorder_record_that_does_not_encode_is_counted(recorder: Recorder) -> None:
+    recorder.frame(Frame(step=0, time=0.0, scalars={"loss": object()}))
+    recorder.event(msgspec.structs.replace(event(1), severity=object()))
+    recorder.flush()
+    assert recorder.lost_before_write == 2
+    assert recorder.failed is not None
+    assert "does not encode" in recorder.failed
+    assert records(recorder.folder, "events") == [START]
+
+
+class _FailingStep:
+    """A step whose logged value cannot be read any more."""
+
+    def build(self) -> Frame:
+        raise RuntimeError("the device is lost")
+
+
+def test_recorder_outlives_a_step_that_cannot_be_built(recorder: Recorder) -> None:
+    recorder.frame(frame(0))
+    recorder.frame(_FailingStep())
+    recorder.frame(frame(2))
+    recorder._thread.join(0.3)
+    assert recorder._thread.is_alive()
+    assert recorder.lost_before_write == 1
+    assert "the device is lost" in str(recorder.failed)
+    assert records(recorder.folder, "metrics") == [frame(0), frame(2)]
+
+
+def test_recorder_reads_the_memory_of_process_and_machine(recorder: Recorder) -> None:
+    memory = recorder.memory
+    assert memory is not None
+    assert 0 < memory.rss_bytes < memory.system_total_bytes
+    assert 0 < memory.system_used_bytes < memory.system_total_bytes
+
+
+def test_recorder_in_a_forked_process_does_nothing(recorder: Recorder) -> None:
+    child = os.fork()
+    if child == 0:
+        recorder.event(event(1))
+        recorder.frame(frame(1))
+        recorder.flush()
+        recorder.close(outcome="finished", last_step=1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    recorder.flush()
+    assert (records(recorder.folder, "events"), records(recorder.folder, "metrics")) == ([START], [])
+
+
+def test_recorder_unusable_spool_raises_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="cannot write the journal in"):
+        Recorder(tmp_path / "file", START, connect="")
+
+
+def test_recorder_whose_folder_is_removed_says_so_once(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(recorder.folder)
+    deadline = time.monotonic() + 10
+    while recorder.failed is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert recorder.failed == f"{recorder.folder} has been removed; what is recorded from now on is lost"
+    assert [message for message in caplog.messages if "has been removed" in message] == [
+        f"nanscope: training goes on, but its recording has a problem: {recorder.failed}"
+    ]
+
+
+def test_recorder_without_shipping_starts_no_helper(recorder: Recorder, tmp_path: Path) -> None:
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == ["2-7"]
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, "tests/probe")
+from test_recorder import LAYOUT, START, event, frame
+from probe.delivery.recorder.recorder import Recorder
+count = int(sys.argv[2])
+recorder = Recorder(Path(sys.argv[1]), START, connect="")
+recorder.frame(frame(0)); recorder.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+for step in range(1, count):
+    recorder.frame(frame(step)); recorder.event(event(step)); recorder.flush()
+print(recorder.failed)
+if sys.argv[3] == "room":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+recorder.close(outcome="finished", last_step=count - 1)
+print(recorder.lost_before_write)
+"""
+
+
+def on_full_disk(spool: Path, count: int, then: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(spool), str(count), then],
+        cwd=ROOT, capture_output=True, text=True, timeout=90, check=True,
+    )  # fmt: skip
+
+
+def run_on_full_disk(spool: Path, count: int, then: str) -> list[str]:
+    return on_full_disk(spool, count, then).stdout.splitlines()
+
+
+def test_recorder_full_disk_is_told_once_with_the_number_of_lost_records(tmp_path: Path) -> None:
+    count = UNWRITTEN_EVENTS + 20
+    first, last = on_full_disk(tmp_path, count, "no room").stderr.splitlines()
+    assert first.startswith("nanscope: training goes on, but its recording has a problem: cannot write to")
+    assert last == f"nanscope: {2 * (count - 1)} records of this run could not be written and are lost"
+
+
+def test_recorder_full_disk_with_room_again_loses_nothing_and_says_so_once(tmp_path: Path) -> None:
+    assert on_full_disk(tmp_path, 20, "room").stderr.count("\n") == 1
+
+
+def test_recorder_full_disk_keeps_what_it_can_until_there_is_room(tmp_path: Path) -> None:
+    reason, lost = run_on_full_disk(tmp_path, 20, "room")
+    folder = tmp_path / "run" / "2-7"
+    assert "cannot write to" in reason
+    assert lost == "0"
+    assert records(folder, "metrics") == [frame(step) for step in range(20)]
+    assert records(folder, "events")[1:-1] == [event(step) for step in range(1, 20)]
+
+
+def test_recorder_full_disk_to_the_end_counts_every_record(tmp_path: Path) -> None:
+    count = UNWRITTEN_EVENTS + 20
+    _, lost = run_on_full_disk(tmp_path, count, "no room")
+    assert records(tmp_path / "run" / "2-7", "metrics") == [frame(0)]
+    assert int(lost) == 2 * (count - 1)
+
+
+def test_recorder_close_starts_a_helper_when_the_last_one_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners = [123]
+    started: list[Path] = []
+    monkeypatch.setattr(helper, "lock_owner", lambda _: owners[0] if owners else None)
+    monkeypatch.setattr(helper, "start_helper", lambda folder, connect: started.append(folder))
+    recorder = Recorder(tmp_path, START, connect=None)
+    assert started == []
+    owners.clear()
+    recorder.close(outcome="finished", last_step=None)
+    assert started == [recorder.folder.parent]

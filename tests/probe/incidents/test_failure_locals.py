@@ -1,0 +1,100 @@
+"""The event of an exception tells the shapes that the script's functions were working on."""
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from probe.incidents.incidents.failure_locals import describe_locals
+from run_numbers import run_of
+from small_training import seeded_model
+from torch import Tensor
+from torch.nn import functional as F
+
+import probe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def loss_of(out: Tensor, weights: Tensor) -> Tensor:
+    scale, secret = 3, "password"
+    return F.cross_entropy(out * scale, torch.zeros(len(out), dtype=torch.int64), weight=weights) + len(
+        secret
+    )
+
+
+def lines_of(function: Any, *args: Any) -> list[str]:
+    try:
+        function(*args)
+    except RuntimeError:
+        trace = sys.exc_info()[2]
+        assert isinstance(trace, TracebackType)
+        return describe_locals(trace.tb_next)
+    raise AssertionError("nothing was raised")
+
+
+def test_functions_are_named_innermost_first_with_shapes_numbers_and_no_text() -> None:
+    def step(pairs: list[Tensor], rows: Any) -> None:
+        loss_of(pairs[0], pairs[1])
+
+    pairs = [torch.zeros(8, 2), torch.ones(3, dtype=torch.float64)]
+    inner, outer = lines_of(step, pairs, np.zeros((4, 5), dtype=np.int16))
+    assert inner.startswith("In loss_of (test_failure_locals.py:")
+    assert inner.endswith("): out float32 (8, 2), weights float64 (3,), scale 3")
+    assert outer.endswith("): pairs [float32 (8, 2), float64 (3,)], rows int16 array (4, 5)")
+
+
+def test_dictionaries_are_named_by_their_keys_and_what_holds_no_tensor_is_not() -> None:
+    def step(batch: dict[str, Any]) -> None:
+        count = [1, 2]
+        raise RuntimeError(len(count))
+
+    batch = {"tokens": torch.zeros(2, 7, dtype=torch.int64), "path": "/home/me"}
+    (line,) = lines_of(step, batch)
+    assert line.endswith("): batch {tokens: int64 (2, 7)}")
+
+
+def test_variables_of_a_function_that_goes_on_are_not_kept_alive() -> None:
+    value = torch.zeros(3)
+    try:
+        raise RuntimeError
+    except RuntimeError as error:
+        trace = error.__traceback__
+    before = sys.getrefcount(value)
+    (line,) = describe_locals(trace)
+    assert sys.getrefcount(value) == before
+    assert "value float32 (3,)" in line
+
+
+def test_event_of_an_exception_has_the_shapes(spool: Path) -> None:
+    with pytest.raises(RuntimeError, match="weight tensor"), probe.watch(seeded_model()):
+        loss_of(torch.zeros(8, 2), torch.ones(3))
+    (event,) = run_of(spool).latest_events
+    assert "): out float32 (8, 2), weights float32 (3,), scale 3\n" in event.message
+
+
+def test_odd_variables_cost_no_other_ones_their_line() -> None:
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: object, **__: object) -> object:
+            raise AssertionError("the script's own code was called")
+
+    def failing() -> None:
+        huge = 10**5000
+        lazy = torch.nn.LazyLinear(2).weight
+        loud = torch.ones(2).as_subclass(Loud)
+        patients = {"a patient's name": torch.ones(1), "inputs": torch.ones(3)}
+        raise KeyError(len((huge, lazy, loud, patients)) and "x")
+
+    try:
+        failing()
+    except KeyError as error:
+        (line, *_) = describe_locals(error.__traceback__)
+    assert "lazy not initialised yet" in line
+    assert "loud float32 (2,)" in line
+    assert "patients {inputs: float32 (3,)}" in line
+    assert "huge" not in line
+    assert "patient's" not in line

@@ -1,0 +1,57 @@
+"""A session's own leak watch and its out-of-memory event, in the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_training import batches, seeded_model
+from torch.nn import functional as F
+
+import probe
+from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.memory.heap_meter import Pacer, heap_reader
+from probe.wire import Event, decode_record
+
+
+def events(spool: Path, run: str) -> list[Event]:
+    """Every event of a run, in order."""
+    (folder,) = [path for path in list_writers(spool / run) if not path.name.startswith("host-")]
+    records = [decode_record(data) for _, data in read_stream(folder, "events")]
+    return [record for record in records if isinstance(record, Event)]
+
+
+@pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
+def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns: None)
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    with probe.watch(model, optimizer, overhead_limit=0.0) as run:
+        for inputs, targets in batches(80):
+            loss = F.cross_entropy(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+    (leak,) = [event for event in events(spool, run.run) if event.kind == "memory_leak"]
+    assert (leak.severity, leak.subject) == ("warning", "losses")
+    assert "losses.append(loss)" in leak.stacks.training_loop[-1].code
+    assert leak.advice
+
+
+def test_session_says_what_was_alive_when_memory_ran_out(spool: Path) -> None:
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.raises(RuntimeError), probe.watch(model, optimizer) as run:
+        for inputs, _ in batches(2):
+            model(inputs).sum().backward()
+            optimizer.step()
+        torch.empty(2**46)
+    event = [event for event in events(spool, run.run) if event.kind == "out_of_memory"][-1]
+    assert event.evidence.value == 2**48
+    assert event.evidence.baseline is not None
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    assert event.evidence.baseline["parameters_bytes"] == size
+    assert "Asked for 256.0 TiB" in event.message

@@ -1,0 +1,91 @@
+"""`ProbeConfig`: where options come from, what is refused, and that the README's table is true."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from probe.settings.config import ProbeConfig, is_switched_off
+
+
+def test_argument_goes_before_environment_goes_before_default() -> None:
+    environment = {"NANSCOPE_RUN": "from-environment", "NANSCOPE_CONNECT": ""}
+    assert ProbeConfig.resolve({}, {}).run is None
+    assert ProbeConfig.resolve({}, environment).run == "from-environment"
+    assert ProbeConfig.resolve({}, environment).connect == ""
+    assert ProbeConfig.resolve({"run": "mine"}, environment).run == "mine"
+
+
+def test_spool_from_environment_is_taken(tmp_path: Path) -> None:
+    assert ProbeConfig.resolve({}, {"NANSCOPE_SPOOL": str(tmp_path)}).spool == tmp_path
+
+
+def test_level_from_environment_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="level='loud' is not available"):
+        ProbeConfig.resolve({}, {"NANSCOPE_LEVEL": "loud"})
+
+
+@pytest.mark.parametrize("level", ["off", "basic", "advanced", "extreme"])
+def test_every_level_is_taken_from_the_environment(level: str) -> None:
+    assert ProbeConfig.resolve({}, {"NANSCOPE_LEVEL": level}).settings.level == level
+
+
+def test_level_preset_and_switches_come_to_what_is_measured() -> None:
+    options = {"level": "advanced", "preset": "memory", "features": {"gradients": 4}, "overhead_limit": 0.5}
+    config = ProbeConfig.resolve({**options, "parameter_norm_every": 7}, {})
+    assert config.settings.limit == 0.5
+    assert (config.settings.features.gradients, config.settings.features.parameter_norms) == (4, 7)
+    assert config.settings.features.module_memory == 10
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("preset", "fast", "preset='fast' is not available; choose one of"),
+        ("features", {"gradient": 1}, "features.'gradient'. is no feature; choose from"),
+        ("features", {"gradients": -1}, "features.'gradients'.=-1 must be a whole number"),
+        ("features", 3, "features=3 must be a mapping"),
+        ("overhead_limit", 2, "overhead_limit=2 must be a fraction from 0"),
+        ("overhead_limit", "2 %", "overhead_limit='2 %' must be a fraction from 0"),
+        ("hang_seconds", 0, "hang_seconds=0 must be a number of seconds above 0"),
+        ("hang_seconds", "5 s", "hang_seconds='5 s' must be a number of seconds above 0"),
+        ("stack_signal", 1, "stack_signal=1 must be True or False"),
+        ("replay_limit_s", -1.0, "replay_limit_s=-1.0 must be a number of seconds above 0"),
+        ("intended_infinities", "mask", "intended_infinities='mask' must be a list of names"),
+        ("pause_limit_s", 0, "pause_limit_s=0 must be a number of seconds above 0"),
+        ("pause_ranks", "no", "pause_ranks='no' must be True or False"),
+    ],
+)
+def test_wrong_switch_is_refused_at_attach(option: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProbeConfig.resolve({option: value}, {})
+
+
+@pytest.mark.parametrize("value", [True, 0, -1, 1.5, "3"])
+def test_counts_must_be_whole_and_positive(value: object) -> None:
+    with pytest.raises(ValueError, match=r"parameter_norm_every=.* must be a whole number of at least 1"):
+        ProbeConfig.resolve({"parameter_norm_every": value}, {})
+
+
+@pytest.mark.parametrize(("value", "off"), [("", False), ("0", False), ("1", True), ("yes", True)])
+def test_off_switch_reads_its_variable(value: str, off: bool) -> None:
+    assert is_switched_off({"NANSCOPE_OFF": value}) is off
+
+
+def test_readme_table_lists_every_option_with_its_default() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- options:", 1)[1].split("\n\n", 1)[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if "| `" in line]
+    documented = {name.strip("`"): default.strip("`") for name, default in rows}
+    assert set(documented) == {field.name for field in fields(ProbeConfig)}
+    for field in fields(ProbeConfig):
+        if isinstance(field.default, bool | int):
+            assert documented[field.name] == str(field.default), field.name
+        elif isinstance(field.default, str):
+            assert documented[field.name] == f'"{field.default}"', field.name
+
+
+@pytest.mark.parametrize("run", ["a/b", "..", "", "x" * 65, "run\n"])
+def test_run_that_cannot_name_a_folder_is_refused_at_attach(run: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a run; use at most 64"):
+        ProbeConfig.resolve({"run": run}, {})
