@@ -67,8 +67,8 @@ class Owner(NamedTuple):
 class Mark(NamedTuple):
     """What is being moved to the metrics stream, written before that: a kill amid it leaves no doubt.
 
-    The records in `[tail, end)` become the `records` metrics records from `next_seq` on. Where the stream ends
-    at `next_seq + records` or later, all of them are there; where it ends before, the first ones are.
+    The records in `[tail, end)` become the `records` metrics records from `next_seq` on. Where the stream
+    ends at `next_seq + records` or later, all of them are there; where it ends before, the first ones are.
     """
 
     generation: int
