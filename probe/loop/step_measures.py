@@ -87,6 +87,7 @@ class StepMeasures:
         """Of finished steps: number, time, whether it was plain, whether it had a replay."""
         self._has_charged = False
         self._added: dict[str, float] | None = None
+        self._suspicion: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -208,6 +209,10 @@ class StepMeasures:
         self._measure("update_ratios", self._updates.after, parameters, step=step, found_inf=found_inf)
         return self._updates.read()
 
+    def suspect(self, reason: str | None) -> None:
+        """Have a closer look taken at the modules, where there is a reason."""
+        self._suspicion = reason or self._suspicion
+
     def end_step(self, measured: MeasuredStep, taken: StepTime) -> None:
         """Account for a finished step, and write an event for everything that changes from now on.
 
@@ -222,12 +227,12 @@ class StepMeasures:
             self._added = self._describe_added()
         if self._added is not None:
             measured.scalars |= self._added
-        if self._incidents.suspicion is not None or self._closer.until is not None:
+        if self._suspicion is not None or self._closer.until is not None:
             self._look_closer(measured.step, measured.time)
 
     def _look_closer(self, step: int, now: float) -> None:
         """Measure more for a few steps when a detector is suspicious, and say so."""
-        suspicion, self._incidents.suspicion = self._incidents.suspicion, None
+        suspicion, self._suspicion = self._suspicion, None
         if self._closer.is_over(step):
             self._configure(self._settings)
             message = f"Level {self._settings.level} again: the closer look is over"
