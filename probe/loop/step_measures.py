@@ -89,6 +89,7 @@ class StepMeasures:
         self._added: dict[str, float] | None = None
         self.rate_names: tuple[str, ...] = ()
         """Names of the learning rates' series, as the newest step had them."""
+        self._suspicion: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -216,6 +217,10 @@ class StepMeasures:
         self._measure("update_ratios", self._updates.after, parameters, step=step, found_inf=found_inf)
         return self._updates.read()
 
+    def suspect(self, reason: str | None) -> None:
+        """Have a closer look taken at the modules, where there is a reason."""
+        self._suspicion = reason or self._suspicion
+
     def end_step(self, measured: MeasuredStep, taken: StepTime) -> None:
         """Account for a finished step, and write an event for everything that changes from now on.
 
@@ -230,7 +235,7 @@ class StepMeasures:
             self._added = self._describe_added()
         if self._added is not None:
             measured.scalars |= self._added
-        if self._incidents.suspicion is not None or self._closer.until is not None:
+        if self._suspicion is not None or self._closer.until is not None:
             self._look_closer(measured.step, measured.time)
 
     def account_followed(self, steps: int, *, last_step: int, step_ns: int, own_ns: int) -> None:
@@ -259,7 +264,7 @@ class StepMeasures:
 
     def _look_closer(self, step: int, now: float) -> None:
         """Measure more for a few steps when a detector is suspicious, and say so."""
-        suspicion, self._incidents.suspicion = self._incidents.suspicion, None
+        suspicion, self._suspicion = self._suspicion, None
         if self._closer.is_over(step):
             self._configure(self._settings)
             message = f"Level {self._settings.level} again: the closer look is over"

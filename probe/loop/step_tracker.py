@@ -71,7 +71,6 @@ class StepTracker:
         self._guard = guard
         self._model = WatchedModel(unwrap(root), layout, optimizer)
         bank = SampledDetectorBank(config.sampled_thresholds)
-        incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
         self._early = EarlyWatch(
             self._model,
@@ -434,8 +433,7 @@ class StepTracker:
         if "epoch" in (left := self._loop.open.logged):
             # It ended amid an accumulation that no update came of any more.
             self._guard.run("step", self._writer.log, {name: left[name] for name in left if name in SCALARS})
-        self._guard.run("step", self._writer.judge_all)
-        self._guard.run("step", self._writer.write_pending)
+        self._guard.run("step", self._writer.close)
         if self._policies is not None:
             self._policies.close(self.next_step)
         self._guard.run("measures", self._measures.stop)

@@ -87,7 +87,7 @@ class TrainingLoop:
             self._forget_failed_backward()
         if self.open.captures:
             self.open.forget_abandoned()
-        self._writer.write_late()
+        self._writer.complete_late()
         self._follow_unseen_update()
         if self.open.backwards and not self._model.find_optimizer():
             self._finish_unseen()
@@ -166,7 +166,7 @@ class TrainingLoop:
         """An outermost backward begins: the previous frame is complete, the loss is known."""
         self.attachment.settle()
         self._take_back_backward()
-        self._writer.write_pending()
+        self._writer.complete_newest()
         if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
             self.counter.close()
             self.finished_early = False
@@ -227,7 +227,7 @@ class TrainingLoop:
         step = self.counter.at_early_verdict()
         self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
         self.counter.close()
-        self._writer.write_pending()
+        self._writer.complete_newest()
         self.open = following
 
     def is_foreign_backward(self) -> bool:

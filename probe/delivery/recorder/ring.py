@@ -57,14 +57,13 @@ class Ring:
     Args:
         path: of the file; it is made anew. None, or where it cannot be made: the ring is in memory alone.
         capacity: bytes of the data area, a multiple of 8.
-        next_seq: of the metrics stream; -1 where an older ring still has records for it.
 
     Attributes:
         problem: why there is no file, or why it is not written any more; None while all is well.
         appended_s: monotonic seconds of the newest append by Python.
     """
 
-    def __init__(self, path: Path | None, capacity: int, *, next_seq: int) -> None:
+    def __init__(self, path: Path | None, capacity: int) -> None:
         # The probe's own thread and C code hold its address: it is never moved.
         self._memory = np.zeros(HEADER_BYTES + capacity, dtype=np.uint8)
         self._view = self._memory.data
@@ -76,11 +75,11 @@ class Ring:
         self._path, self._descriptor = path, -1
         self._factors: Words = weights(1024)
         self._lock = threading.RLock()
-        self._is_appending = False
+        self._is_appending = self._is_held = False
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._templates: dict[int, Template] = {}
         self._template_first_seq: dict[int, int] = {}
-        self._mark = Mark(0, 0, 0, next_seq, 0, 0, 0)
+        self._mark = Mark(0, 0, 0, -1, 0, 0, 0)
         counters = Counters(ring_header.MAGIC, ring_header.VERSION, capacity, 0, 0, 0, -1, 0, 0, 0)
         COUNTERS.pack_into(self._view, 0, *counters)
         ring_header.OWNER.pack_into(self._view, ring_header.OWNER_AT, *own_identity())
@@ -128,8 +127,14 @@ class Ring:
                 while self._waiting:
                     self._append(*self._waiting.popleft())
             finally:
-                self._is_appending, self._numbers[_BUSY] = False, 0
+                self._is_appending, self._numbers[_BUSY] = False, self._is_held
         return is_appended
+
+    def hold(self, is_held: bool) -> None:
+        """Have C code append nothing for now: older records wait elsewhere."""
+        with self._lock:
+            self._is_held = is_held
+            self._numbers[_BUSY] = self._is_appending or is_held
 
     def _append(self, kind: int, payload: bytes) -> bool:
         head, size = int(self._numbers[_HEAD]), record_bytes(len(payload))
@@ -215,22 +220,31 @@ class Ring:
         """Return the template that a raw record names."""
         return self._templates.get(read_raw(payload).template)
 
-    def take(self, *, end: int, end_seq: int, count: int, next_seq: int, store: Callable[[], None]) -> None:
+    def take(self, *, end: int, end_seq: int, records: int, next_seq: int, store: Callable[[], None]) -> None:
         """Move records to the metrics stream: note it in the file, have `store` do it, free their room.
 
         Args:
             end: total bytes up to the end of the last of them.
             end_seq: ring sequence after it.
-            count: metrics records that they become.
+            records: metrics records that they become.
             next_seq: number of the first of these.
             store: writes them; what it raises leaves the records in the ring.
         """
         tail, seq = int(self._numbers[_TAIL]), self._mark_seq()
-        self._mark = Mark(self._mark.generation + 1, tail, seq, next_seq, end, end_seq, count)
+        self._mark = Mark(self._mark.generation + 1, tail, seq, next_seq, end, end_seq, records)
         self._put_mark(self._mark)
         store()
         self._numbers[_TAIL] = end
         self._numbers[_WANTED] = 0
+
+    def skip_damaged(self) -> int:
+        """Give up what cannot be read, where nothing can; returns how many records are lost."""
+        head, next_seq = int(self._numbers[_HEAD]), int(self._numbers[_NEXT_SEQ])
+        if next(self.records(), None) is not None or head == self._numbers[_TAIL]:
+            return 0
+        lost = next_seq - self._mark_seq()
+        self.take(end=head, end_seq=next_seq, records=0, next_seq=-1, store=lambda: None)
+        return lost
 
     def _put_mark(self, mark: Mark) -> None:
         at = ring_header.MARK_AT[mark.generation % 2]

@@ -67,8 +67,8 @@ class Owner(NamedTuple):
 class Mark(NamedTuple):
     """What is being moved to the metrics stream, written before that: a kill amid it leaves no doubt.
 
-    The records in `[tail, end)` become the `records` metrics records from `next_seq` on. Where the stream
-    ends at `next_seq + records` or later, all of them are there; where it ends before, the first ones are.
+    What lies in `[tail, end)` becomes the metrics records from `next_seq` on, `records` of them. Where the
+    stream ends at `next_seq + records` or later, all of them are there; where it ends before, the first are.
     """
 
     generation: int
@@ -76,7 +76,7 @@ class Mark(NamedTuple):
     seq: int
     """Ring sequence of the record at `tail`."""
     next_seq: int
-    """Of the metrics stream; -1 in a ring of which nothing was taken while an older ring had records."""
+    """Of the metrics stream; -1 while nothing has been taken."""
     end: int
     end_seq: int
     """Ring sequence of the record at `end`."""

@@ -114,7 +114,7 @@ class BlackBox:
         with torch_private.own_operations():
             held = [
                 (batch.step, largest_elements(batch.arguments))
-                for batch in self._batches
+                for batch in list(self._batches)  # on the recorder's thread, while training goes on
                 if batch.step <= step
             ]
         found: dict[str, Move] = {}

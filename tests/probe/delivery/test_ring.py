@@ -40,7 +40,7 @@ TEMPLATE = Template(layout=2, stage="local", scalars=["lr", "log/x"])
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[Ring]:
-    ring = Ring(tmp_path / "ring", CAPACITY, next_seq=0)
+    ring = Ring(tmp_path / "ring", CAPACITY)
     yield ring
     ring.close()
 
@@ -54,7 +54,7 @@ def take_all(ring: Ring) -> list[bytes]:
     taken = list(metrics_of(ring.records(), ring.templates))
     if taken:
         last = taken[-1][1][-1]
-        ring.take(end=last.end, end_seq=last.seq + 1, count=len(taken), next_seq=0, store=lambda: None)
+        ring.take(end=last.end, end_seq=last.seq + 1, records=len(taken), next_seq=0, store=lambda: None)
     return [data for data, _ in taken if data is not None]
 
 
@@ -104,7 +104,7 @@ def test_ring_record_has_the_checksum_of_the_format(ring: Ring) -> None:
 @settings(max_examples=50, deadline=None)
 @given(sizes=st.lists(st.integers(0, 1500), max_size=60), keep=st.integers(0, 3))
 def test_ring_never_wraps_a_record_and_never_loses_one(sizes: list[int], keep: int) -> None:
-    ring = Ring(None, CAPACITY, next_seq=0)
+    ring = Ring(None, CAPACITY)
     waiting: list[bytes] = []
     for index, size in enumerate(sizes):
         payload = bytes([index % 251]) * size
@@ -113,7 +113,7 @@ def test_ring_never_wraps_a_record_and_never_loses_one(sizes: list[int], keep: i
         assert [bytes(record.payload) for record in ring.records()] == waiting
         while len(waiting) > keep:
             record = next(ring.records())
-            ring.take(end=record.end, end_seq=record.seq + 1, count=1, next_seq=0, store=lambda: None)
+            ring.take(end=record.end, end_seq=record.seq + 1, records=1, next_seq=0, store=lambda: None)
             del record, waiting[0]
     counters = ring.counters
     assert counters.head - counters.tail <= CAPACITY
@@ -193,7 +193,7 @@ def test_ring_third_template_waits_for_the_records_of_the_first(ring: Ring) -> N
 
 
 def test_ring_without_a_file_says_why_and_works(tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "missing" / "ring", CAPACITY, next_seq=0)
+    ring = Ring(tmp_path / "missing" / "ring", CAPACITY)
     assert ring.problem is not None and "cannot be written" in ring.problem
     assert ring.append(FRAME, b"kept") and take_all(ring) == [b"kept"]
 
@@ -237,7 +237,7 @@ def test_rest_goes_on_where_the_kill_broke_off(ring: Ring, tmp_path: Path, store
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ring.take(end=last.end, end_seq=last.seq + 1, count=3, next_seq=1, store=killed)
+        ring.take(end=last.end, end_seq=last.seq + 1, records=3, next_seq=1, store=killed)
     del last
     ring.append(FRAME, b"d")
     rest = read_rest(dead(tmp_path / "ring"), metrics_end=1 + stored)

@@ -53,7 +53,7 @@ class Training:
     """A model whose steps are given to the callbacks by hand, as the wrappers do."""
 
     def __init__(
-        self, model: nn.Module, *, clips: bool = False, norms_every: int = 0, groups: int = 1
+        self, model: nn.Module, *, norms_every: int = 0, groups: int = 1, room: int = 1 << 20
     ) -> None:
         calls = hot_binding.status().calls
         assert calls is not None
@@ -83,7 +83,7 @@ class Training:
                     torch.zeros(1, 2, requires_grad=True), torch.zeros(1, dtype=torch.long)
                 ).grad_fn
             ),
-            clips=clips,
+            clips=False,
             stage="local",
             rates=self.rates,
             autocast=((), True),
