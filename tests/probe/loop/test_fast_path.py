@@ -122,7 +122,7 @@ def test_most_steps_are_followed(tmp_path: Path) -> None:
         followed = 0
         for _ in range(100):
             followed += training.is_followed and calls.state.armed == 1
-            training.step()
+            training.steps(1)
     assert followed >= 80
 
 
