@@ -53,6 +53,22 @@ window.nanscope = window.nanscope || {};
   // Sets a property of a Dash component. Only after the page has been laid out.
   ns.setProps = (id, props) => window.dash_clientside.set_props(id, props);
 
+  // Selects. Dash calls back with what a script has given one just as with what the user picks, and later: by then
+  // the view may have moved on, and an old value must not bring it back.
+  const given = new Map(); // id of a select -> its value, as the scripts know it
+  ns.give = function (id, value, props = {}) {
+    // Given again and again, it would replace what the user has picked and Dash has not told of yet.
+    const isNew = given.get(id) !== value;
+    given.set(id, value);
+    if (isNew || Object.keys(props).length) ns.setProps(id, isNew ? { ...props, value } : props);
+  };
+  ns.isPicked = function (id, value) {
+    const shown = window.dash_component_api.getLayout(id).props.value;
+    if (value === given.get(id) || value !== shown) return false;
+    given.set(id, value);
+    return true;
+  };
+
   ns.count = (number) => Math.round(number).toLocaleString("en-US");
   ns.significant = function (number) {
     if (number === 0) return "0";
