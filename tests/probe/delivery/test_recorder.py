@@ -171,7 +171,7 @@ def test_recorder_without_shipping_starts_no_helper(recorder: Recorder, tmp_path
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, "tests/probe")
+sys.path[:0] = ["tests/probe/delivery", "tests/probe"]
 from test_recorder import LAYOUT, START, event, frame
 from probe.delivery.recorder.recorder import Recorder
 count = int(sys.argv[2])
