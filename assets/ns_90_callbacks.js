@@ -95,7 +95,7 @@
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
-      openRow: quiet((rows) => rows.length && ns.openEvent(rows[0].id)),
+      openRow: quiet((rows) => ns.takeSelected(rows)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),
       themeDark: quiet(() => chooseTheme("dark")),
