@@ -13,6 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+# Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
+# each other. A test that is about several threads says how many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: of several workers none is to be left with a long one at the end."""
+    marks = {"slow", "browser"}
+    slow = {item.path for item in items if marks & {mark.name for mark in item.iter_markers()}}
+    items.sort(key=lambda item: item.path not in slow)
+
 
 @pytest.fixture(autouse=True)
 def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

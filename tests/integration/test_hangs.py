@@ -48,6 +48,7 @@ def wait_for(site: Site, subject: str, condition: Callable[[Event], bool]) -> Ev
     return next(filter(condition, hangs(site, subject)))
 
 
+@pytest.mark.slow
 def test_hang_states_are_told_apart_from_outside(site: Site) -> None:
     """One process for all of them: torch takes its time to be imported."""
     trainer = subprocess.Popen(
