@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
+# A file's tests stay together on one worker: they share what the file has trained, and its one Chromium.
+WORKERS ?= logical
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_gradients.h hot_ring.h compile.py)
 
 .PHONY: demo test lint detection browser compiler clean
@@ -17,7 +19,7 @@ demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
 test: compiler $(VENV)/.dev browser lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

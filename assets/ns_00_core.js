@@ -53,6 +53,28 @@ window.nanscope = window.nanscope || {};
   // Sets a property of a Dash component. Only after the page has been laid out.
   ns.setProps = (id, props) => window.dash_clientside.set_props(id, props);
 
+  // Selects. One tells of each value that a script has given it, just as of what the user picks, but later: by then
+  // the view may have moved on, and an old value must not bring it back.
+  const given = new Map(); // id of a select -> its value, as the scripts know it
+  const touched = new Set(); // those that the user has been at since
+  for (const kind of ["pointerdown", "keydown"]) {
+    document.addEventListener(kind, ({ target }) => given.has(target.id) && touched.add(target.id), true);
+  }
+  ns.give = function (id, value, props = {}) {
+    const isNew = given.get(id) !== value;
+    // Given again and again, it would replace what the user has picked a moment ago.
+    if (isNew || Object.keys(props).length) ns.setProps(id, isNew ? { ...props, value } : props);
+    given.set(id, value);
+    if (isNew) touched.delete(id);
+  };
+  ns.isPicked = function (id, value) {
+    if (value === given.get(id)) return false;
+    const isUsers = touched.has(id) || document.activeElement?.id === id;
+    if (isUsers) given.set(id, value);
+    else ns.setProps(id, { value: given.get(id) });
+    return isUsers;
+  };
+
   ns.count = (number) => Math.round(number).toLocaleString("en-US");
   ns.significant = function (number) {
     if (number === 0) return "0";

@@ -139,10 +139,10 @@
       return { value: run.run, label: `${run.name} \u00b7 ${run.run.slice(-8)}${isRunning ? " \u25cf" : ""}` };
     });
     const shown = runs.find((run) => run.run === ns.view.run);
-    ns.setProps("run-select", { data: options, value: ns.view.run });
+    ns.give("run-select", ns.view.run, { data: options });
     ns.setAttribute(ns.byId("run-select"), "title", shown ? `${shown.name} \u00b7 ${shown.run}` : "");
     const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
-    ns.setProps("rank-select", { data: ranks, value: String(ns.view.rank), disabled: ranks.length < 2 });
+    ns.give("rank-select", String(ns.view.rank), { data: ranks, disabled: ranks.length < 2 });
     document.body.classList.toggle("ns-one-rank", ranks.length < 2);
     ns.byId("empty-state").hidden = runs.length > 0;
     ns.byId("charts").hidden = runs.length === 0;

@@ -69,7 +69,22 @@
     return inOrder;
   };
 
-  ns.selectRow = (id) => withGrid((grid) => grid.getRowNode(id)?.setSelected(true, true));
+  // The grid tells of a row that a script has selected just as of one that the user has, but later: by then another
+  // event may be open, and this one must not come back.
+  const selected = new Set(); // ids of rows that a script has selected and the grid has not told of
+  ns.selectRow = (id) => withGrid((grid) => {
+    const row = grid.getRowNode(id);
+    if (!row || row.isSelected()) return;
+    selected.add(id);
+    row.setSelected(true, true);
+  });
+  ns.takeSelected = function (list) {
+    if (list.length && !selected.delete(list[0].id)) ns.openEvent(list[0].id);
+  };
+  const forgetSelected = ({ target, type, key }) => {
+    if (target.closest?.("#event-table") && (type === "pointerdown" || key === " " || key === "Enter")) selected.clear();
+  };
+  for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, forgetSelected, true);
 
   window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
     // The severest of a step comes first in either direction.

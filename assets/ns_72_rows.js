@@ -68,7 +68,7 @@
     }
     askNames();
     ask();
-    ns.setProps("row-select", { value: row || ROOT });
+    ns.give("row-select", row || ROOT);
     if (!wasOpen) ns.later(drawFigure);
   }
 

@@ -79,11 +79,14 @@
     };
   }
 
+  // The same for a select: what a script has given it is no choice of the user's.
+  const picked = (id, call) => quiet((value) => ns.isPicked(id, value) && call(value));
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     nanscope: {
       start: quiet(start),
-      chooseRun: quiet((run) => ns.chooseRun(run, true)),
-      chooseRank: quiet((rank) => Number(rank) !== ns.view.rank && ns.change({ rank: Number(rank) })),
+      chooseRun: picked("run-select", (run) => ns.chooseRun(run, true)),
+      chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) })),
       chooseWindow: quiet((steps) => {
         const size = steps === "all" ? null : Number(steps);
         if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
@@ -91,8 +94,8 @@
       drawTimeline: quiet(ns.takeTimeline),
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
-      chooseRow: quiet(ns.chooseRow),
-      openRow: quiet((rows) => rows.length && ns.openEvent(rows[0].id)),
+      chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
+      openRow: quiet((rows) => ns.takeSelected(rows)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),
       themeDark: quiet(() => chooseTheme("dark")),

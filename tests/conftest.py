@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -11,6 +12,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+# Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
+# each other. A test that is about several threads says how many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: of several workers none is to be left with a long one at the end."""
+    marks = {"slow", "browser"}
+    slow = {item.path for item in items if marks & {mark.name for mark in item.iter_markers()}}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +34,19 @@ def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path / "spool"))
     monkeypatch.setenv("NANSCOPE_CONNECT", "")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ignored_signals_end_here() -> None:
+    """What our parent ignores (`nohup`, a job in the background) is not ignored by programs that tests start.
+
+    A handler that does nothing keeps this process as it was asked to be; a program it starts has the default.
+    """
+    by_python = {signal.SIGPIPE, signal.SIGXFSZ}
+    for number in signal.valid_signals() - by_python:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # With SIGCHLD ignored, the kernel tells nobody how a child has ended.
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="module")

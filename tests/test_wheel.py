@@ -73,6 +73,7 @@ def test_wheel_imports_come_from_the_wheel(installed: Path, tmp_path: Path) -> N
     assert all(str(installed.parents[1]) in line for line in finished.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_wheel_records_a_run_and_exports_it(installed: Path, tmp_path: Path) -> None:
     demo = next((installed.parents[1] / "lib").glob("python*/site-packages/dashboard/demo_train.py"))
     trained = run(installed, str(demo), "--steps", "12", "--fault-step", "6", folder=tmp_path)

@@ -37,13 +37,16 @@ JUDGED_EVERY: Final = 8
 GROWING_S: Final = 2.0
 """Seconds that such growth must have gone on for."""
 MIN_STEPS: Final = 50
+BUSY_SHARE: Final = 0.95
+"""Where the training has a processor for less of its time, a message says that the rest is not counted."""
 
 
 class SlowdownDetector:
     """Emits `performance_degradation`: information, or a warning where it is grave.
 
     Judged by the time from one sample to the next, divided by the steps in between; where the batch has
-    grown, by the time that a sample of it takes.
+    grown, by the time that a sample of it takes. The time for which the training waited for a processor is
+    not counted: other programs had it.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
@@ -68,7 +71,7 @@ class SlowdownDetector:
             if last is not None and sample.step < last[0]:
                 self._reset()
             return []
-        steps, seconds = sample.step - last[0], sample.time - last[1]
+        steps, seconds = sample.step - last[0], (sample.time - last[1]) * sample.processor_share
         self._intervals += 1
         if self._intervals <= SKIPPED_INTERVALS:
             return []
@@ -107,7 +110,8 @@ class SlowdownDetector:
                 severity=severity,
                 subject="step_time",
                 message=f"A step takes {_seconds(now)} at step {sample.step}, {now / usual:.2g} times as "
-                f"long as at first ({_seconds(usual)}), in the last {sum(item[1] for item in chosen)} steps",
+                f"long as at first ({_seconds(usual)}), in the last {sum(item[1] for item in chosen)} steps"
+                f"{_not_counted(sample)}",
                 value=now,
                 threshold=limit,
                 baseline={"median": usual, "mad": mad},
@@ -134,7 +138,8 @@ class SlowdownDetector:
                 severity="warning",
                 subject="step_time",
                 message=f"Steps take longer and longer: {_seconds(times[-1])} at step {sample.step}, "
-                f"{times[-1] / times[0]:.2g} times as long as at first ({_seconds(times[0])})",
+                f"{times[-1] / times[0]:.2g} times as long as at first ({_seconds(times[0])})"
+                f"{_not_counted(sample)}",
                 value=float(times[-1]),
                 threshold=float(grave * times[0]),
                 baseline={"median": float(times[0])},
@@ -231,6 +236,11 @@ def _level(intervals: list[tuple[int, int, float, float]]) -> tuple[float, float
     median = float(np.median(times))
     sizes = float(np.median([size for *_, size in intervals]))
     return median, float(np.median(np.abs(times - median))), sizes
+
+
+def _not_counted(sample: Sample) -> str:
+    is_busy = sample.processor_share < BUSY_SHARE
+    return ", not counting the time for which it waited for a processor" if is_busy else ""
 
 
 def _seconds(value: float) -> str:

@@ -51,6 +51,9 @@ class Sample:
     step: int
     time: float
     """UNIX seconds."""
+    processor_share: float = 1.0
+    """Share (0-1) of the time up to this step in which the training did not wait for a processor that others
+    had; 1 where that is not known."""
     loss: float | None
     """Summed over the micro-steps, unscaled; never NaN or Inf here."""
     total_grad_norm: float | None

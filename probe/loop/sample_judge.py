@@ -15,6 +15,7 @@ from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
+from ..threads.processor_wait import ProcessorWait
 from ..threads.stacks import raw_stack
 
 _AT_LEAST_EVERY_S: Final = 0.5
@@ -45,6 +46,7 @@ class SampleJudge:
 
     def __init__(self, bank: SampleBank, incidents: IncidentReporter) -> None:
         self._bank, self._incidents = bank, incidents
+        self._processors = ProcessorWait()
         self._judged_at = 0.0
         self._has_news = False
 
@@ -68,7 +70,7 @@ class SampleJudge:
     def take(self, measured: MeasuredStep) -> Verdict:
         """Judge a finished step."""
         self._judged_at, self._has_news = measured.time, False
-        sample = build_sample(measured)
+        sample = build_sample(measured, processor_share=self._processors.share())
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
             findings = self._bank.observe(sample)

@@ -230,8 +230,13 @@ def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
     )
 
 
-def build_sample(measured: MeasuredStep) -> Sample:
-    """Arrange one finished step for the detectors of sampled numbers; reads what was logged."""
+def build_sample(measured: MeasuredStep, *, processor_share: float) -> Sample:
+    """Arrange one finished step for the detectors of sampled numbers; reads what was logged.
+
+    Args:
+        measured: the step.
+        processor_share: see `Sample.processor_share`.
+    """
     gradients, layout = measured.gradients, measured.layout
     ratio = measured.sampled.get("update_ratio")
     has_gradients = measured.has_statistics and gradients.is_finite
@@ -239,6 +244,7 @@ def build_sample(measured: MeasuredStep) -> Sample:
     return Sample(
         step=measured.step,
         time=measured.time,
+        processor_share=processor_share,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         total_grad_norm=measured.total_norm if has_gradients else None,
         grad_norm=gradients.norm if has_gradients else None,

@@ -4,8 +4,8 @@
 
 A small model is trained at a fixed rate beside `dashboard serve`; every 40th step its loss is NaN. A script
 in the page notes when each marker is drawn within the timeline's range. The latency starts at the step's
-verdict, before the replay that names its origin; the first five events include one. Both clocks are this
-machine's.
+verdict, before the replay that names its origin; the first five events include one. The training ends with
+the last of its events, for which the page is given as long as for the others. Both clocks are this machine's.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 EVERY = 40
+LATEST_S = 30.0
+"""An event that is not on the page so long after the training has ended does not come any more."""
 TRAINER = """
 import sys, time, torch, probe
 events, rate = int(sys.argv[1]), float(sys.argv[2])
@@ -69,8 +72,8 @@ def start_serve(environment: dict[str, str]) -> tuple[subprocess.Popen[str], str
 
 def train_and_watch(
     page: Page, environment: dict[str, str], arguments: argparse.Namespace
-) -> dict[str, float]:
-    """Return event id -> UNIX seconds at which the page first held its marker."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return event id -> UNIX seconds at which the page first held its marker, and at which it was judged."""
     page.add_init_script(f"addEventListener('DOMContentLoaded', () => {{ {NOTE_MARKERS} }});")
     page.goto(environment["ADDRESS"])
     page.wait_for_timeout(3000)
@@ -78,9 +81,12 @@ def train_and_watch(
     training = subprocess.Popen(script, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
     while training.poll() is None:
         page.wait_for_timeout(500)
-    page.wait_for_timeout(2000)
-    times: dict[str, float] = page.evaluate("window.markerTimes")
-    return times
+    judged, shown = event_times(environment), {}
+    deadline = time.monotonic() + LATEST_S
+    while time.monotonic() < deadline and judged.keys() - shown.keys():
+        page.wait_for_timeout(100)
+        shown = page.evaluate("window.markerTimes")
+    return shown, judged
 
 
 def event_times(environment: dict[str, str]) -> dict[str, float]:
@@ -106,12 +112,14 @@ def main() -> None:
         environment = {**os.environ, **places}
         server, environment["ADDRESS"] = start_serve(environment)
         chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        shown = train_and_watch(chromium.new_page(), environment, arguments)
-        began = event_times(environment)
+        shown, began = train_and_watch(chromium.new_page(), environment, arguments)
         chromium.close()
         server.terminate()
         server.communicate(timeout=30)
     delays_ms = sorted(1e3 * (shown[identity] - began[identity]) for identity in began if identity in shown)
+    missing = [number for number, identity in enumerate(began, 1) if identity not in shown]
+    if missing:
+        print(f"not shown within {LATEST_S:.0f} s after the training: event number {missing}")
     print(f"{len(delays_ms)} of {len(began)} events shown; step to marker, ms:", end=" ")
     print(", ".join(f"p{q} {np.percentile(delays_ms, q):.0f}" for q in (50, 95, 100)))
 

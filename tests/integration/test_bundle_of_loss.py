@@ -50,6 +50,7 @@ def replay(bundle: Path) -> dict:
     )
 
 
+@pytest.mark.slow
 def test_loss_and_its_line_come_again_until_the_lines_are_others(bundle):
     found = replay(bundle)
     assert (found["exact"], found["loss"], found["origin"]) == (True, True, found["recorded_origin"])

@@ -78,6 +78,7 @@ def other_machine(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("failing_train", None)
 
 
+@pytest.mark.slow
 def test_failing_step_comes_again_where_nothing_of_its_machine_is(made, tmp_path, other_machine, capsys):
     bundle, there = made
     assert main([str(bundle), "--entry", "failing_train:build_model", "--json"]) == 0

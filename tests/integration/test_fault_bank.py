@@ -145,6 +145,7 @@ def test_scores_count_what_was_missed_as_wrong(faulty_script: Script) -> None:
     assert table_of(verdicts)[1].split() == ["forward", "3", "2/3", "2/3", "1/3", "1.5", "0", "30", "0.00"]
 
 
+@pytest.mark.slow
 def test_sample_of_the_bank_is_judged_as_its_headers_say() -> None:
     scripts = {script.name: script for script in BANK}
     with ThreadPoolExecutor(2) as pool:

@@ -53,6 +53,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return [read_journal(run, rank) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_integration_on_two_ranks_records_one_run_of_reduced_gradients(trained: list[Journal]) -> None:
     losses, norms = train_in_float64()
     for rank, run in enumerate(trained):

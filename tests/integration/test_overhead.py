@@ -39,6 +39,7 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> QuickRun:
     return QuickRun(done.stdout, json.loads(file.read_text()), folder)
 
 
+@pytest.mark.slow
 def test_overhead_quick_run_measures_every_recorder_or_says_why_not(quick_run: QuickRun) -> None:
     measured = {cost["recorder"] for cost in quick_run.report["costs"]}
     assert {"off", "basic", "naive"} <= measured

@@ -44,6 +44,7 @@ def recorded(site: Site) -> list[Event]:
     return [event for event in read_events([site.spool / RUN]).events if event.kind == "rank_divergence"]
 
 
+@pytest.mark.slow
 def test_damaged_rank_is_one_event_of_helper_journals_and_dashboard(site: Site) -> None:
     command = [sys.executable, "-m", "dashboard", "run", "--quiet", "--spool", str(site.spool), str(SCRIPT)]
     done = subprocess.run(command, env=site.environment, capture_output=True, text=True, timeout=120)

@@ -303,6 +303,7 @@ def frames_of_two_ranks(both: Both) -> tuple[int, int]:
     return len(of_first.frames), len(of_second.frames)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str) -> None:
     script = str(SCRIPTS / "workers.py")

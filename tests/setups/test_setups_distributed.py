@@ -183,6 +183,7 @@ with probe.watch(model, optimizer) as run:
 """
 
 
+@pytest.mark.slow
 def test_torchrun_ranks_and_their_restart_are_one_run_with_new_incarnations(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -12,8 +12,8 @@ from page_store import PageStore
 from starlette.websockets import WebSocketDisconnect
 from test_live_codec import Client
 
+from dashboard.live import hub as live
 from dashboard.live.hub import Hub
-from dashboard.live.hub import hub as live
 
 SUBSCRIBE = {"m": "subscribe", "id": 1}
 ACK = {"m": "ack"}

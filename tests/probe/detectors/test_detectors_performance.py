@@ -13,15 +13,19 @@ from probe.detectors.sample import Sample
 
 
 def timed(
-    seconds: Sequence[float] | np.ndarray, batch: Sequence[float] | None = None, every: int = 1
+    seconds: Sequence[float] | np.ndarray,
+    batch: Sequence[float] | None = None,
+    every: int = 1,
+    shares: Sequence[float] | np.ndarray | None = None,
 ) -> list[Sample]:
-    """A sample every so many steps, with the time that each step took."""
+    """A sample every so many steps, with the time that each step took and the share with a processor."""
     now, samples = 1e9, []
     for step, taken in enumerate(seconds):
         now += float(taken)
         if step % every == 0:
             size = 32.0 if batch is None else batch[step]
-            samples.append(plain(step, time=now, scalars={"samples": size}))
+            share = 1.0 if shares is None else float(shares[step])
+            samples.append(plain(step, time=now, scalars={"samples": size}, processor_share=share))
     return samples
 
 
@@ -70,6 +74,27 @@ def test_slowdown_by_evaluations_and_checkpoints_is_silent() -> None:
 def test_slowdown_by_a_larger_batch_is_silent() -> None:
     batch = [32.0] * 300 + [96.0] * 300
     assert slow(timed(np.concatenate([jitter(300), jitter(300, 0.3)]), batch)) == []
+
+
+def test_slowdown_by_other_programs_is_silent() -> None:
+    """Steps take four times as long from the 300th on, and for three quarters of it wait for a processor."""
+    seconds = np.concatenate([jitter(300), jitter(600, 0.4)])
+    shares = np.concatenate([np.ones(300), np.full(600, 0.25)])
+    assert slow(timed(seconds, shares=shares)) == []
+
+
+def test_slowdown_that_creeps_in_as_other_programs_do_is_silent() -> None:
+    seconds = 0.1 * (1.0 + np.arange(3000) / 1000.0)
+    assert slow(timed(seconds, shares=0.1 / seconds)) == []
+
+
+def test_slowdown_of_the_training_itself_on_a_busy_machine_is_found_and_says_so() -> None:
+    seconds = np.concatenate([jitter(300), jitter(300, 0.6)])
+    samples = timed(seconds, shares=np.concatenate([np.ones(300), np.full(300, 0.5)]))
+    step, finding = find(samples, SlowdownDetector(OPTIONS))[0]
+    assert (finding.severity, 300 < step < 400) == ("warning", True)
+    assert finding.value == pytest.approx(0.3, rel=0.1)
+    assert finding.message.endswith(", not counting the time for which it waited for a processor")
 
 
 @pytest.mark.parametrize("noise", sorted(NOISES))

@@ -60,6 +60,7 @@ def watchpoint_events(trained: tuple[Path, list[str]], loop: str) -> list[Event]
     return [event for event in journal_of(trained, loop, 1).latest_events if event.kind == "custom"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_both_ranks_make_every_step_and_end_with_the_same_weights(
     trained: tuple[Path, list[str]], loop: str

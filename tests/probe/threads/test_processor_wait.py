@@ -1,0 +1,102 @@
+"""The share of the time for which this process had to wait for a processor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probe.threads.processor_wait import ProcessorWait
+
+
+class Threads:
+    """A folder like `/proc/self/task`, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 100.0
+        self.wait = ProcessorWait(folder, lambda: self.now)
+
+    def set(self, **waited_s: float) -> None:
+        for name, seconds in waited_s.items():
+            (self.folder / name).mkdir(exist_ok=True)
+            (self.folder / name / "schedstat").write_text(f"123 {int(seconds * 1e9)} 7\n")
+
+    def share_after(self, seconds: float) -> float:
+        self.now += seconds
+        return self.wait.share()
+
+
+@pytest.fixture
+def threads(tmp_path: Path) -> Threads:
+    return Threads(tmp_path)
+
+
+def test_share_is_the_time_without_the_longest_wait(threads: Threads) -> None:
+    threads.set(main=5.0, worker=1.0)
+    assert threads.wait.share() == 1.0
+    threads.set(main=5.1, worker=2.5)
+    assert threads.share_after(2.0) == pytest.approx(0.25)
+
+
+def test_share_stays_until_the_next_look(threads: Threads) -> None:
+    threads.set(main=0.0)
+    threads.wait.share()
+    threads.set(main=1.0)
+    assert threads.share_after(0.5) == 1.0
+    assert threads.share_after(1.5) == pytest.approx(0.5)
+
+
+def test_share_takes_no_account_of_a_thread_that_is_new(threads: Threads) -> None:
+    threads.set(main=0.0)
+    threads.wait.share()
+    threads.set(main=0.0, other=50.0)
+    assert threads.share_after(2.0) == 1.0
+
+
+def test_share_is_never_below_zero(threads: Threads) -> None:
+    threads.set(main=0.0)
+    threads.wait.share()
+    threads.set(main=9.0)
+    assert threads.share_after(2.0) == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "123\n", "none\n"])
+def test_share_is_one_where_nothing_is_counted(threads: Threads, text: str) -> None:
+    threads.set(main=0.0)
+    (threads.folder / "main" / "schedstat").write_text(text)
+    threads.wait.share()
+    assert threads.share_after(2.0) == 1.0
+
+
+def test_share_is_one_where_there_is_no_such_folder(tmp_path: Path) -> None:
+    now = iter([0.0, 5.0])
+    wait = ProcessorWait(tmp_path / "none", lambda: next(now))
+    assert [wait.share(), wait.share()] == [1.0, 1.0]
+
+
+BESIDE_ANOTHER = """
+import os, time
+from probe.threads.processor_wait import ProcessorWait
+
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+started = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == started:
+        pass
+    os._exit(0)
+wait = ProcessorWait()
+wait.share()
+began = time.process_time()
+while time.process_time() - began < 1.0:
+    pass
+print(wait.share())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux counts how threads wait")
+def test_share_of_a_program_beside_another_one_on_its_processor_is_about_half() -> None:
+    done = subprocess.run([sys.executable, "-c", BESIDE_ANOTHER], capture_output=True, text=True, timeout=90)
+    assert done.stderr == ""
+    assert float(done.stdout) < 0.67
