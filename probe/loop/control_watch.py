@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ..delivery.control.control_files import put_answer, take_requests
+from ..delivery.control.control_files import RequestFolder, put_answer
 from ..delivery.control.control_messages import (
     AddWatchpoint,
     Answer,
@@ -60,6 +60,7 @@ class ControlWatch:
     def __init__(self, folder: Path, tracker: StepTracker, events: EventWriter) -> None:
         self._folder, self._tracker, self._events = folder, tracker, events
         self._guard = Guard()
+        self._requests = RequestFolder(folder)
         self._asked = 0
         self.period_s = _PERIOD_S
 
@@ -73,7 +74,7 @@ class ControlWatch:
 
     def _look(self) -> list[Event]:
         events = []
-        for request_id, data in take_requests(self._folder):
+        for request_id, data in self._requests.take():
             event, error = self._guard.attempt(self._follow, data)
             events += [] if event is None else [event]
             if error is not None and not isinstance(error, ValueError | WireError):
