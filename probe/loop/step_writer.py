@@ -95,6 +95,13 @@ class StepWriter:
         return self._acts_on_verdict or self.armed.is_on or self._early.needs_gradients(self._model.layout)
 
     @property
+    def acts_on_steps(self) -> bool:
+        """Whether a rule, a recovery, an armed loss or a late verdict needs each step as it is made."""
+        rules = self.rules
+        has_rules = rules is not None and (rules.has_early or rules.has_late)
+        return self._acts_on_verdict or has_rules or self.armed.is_on or self.timing.is_late
+
+    @property
     def _acts_on_verdict(self) -> bool:
         rules = self.rules
         return self._raises or self.recovery is not None or (rules is not None and rules.has_early)
