@@ -35,29 +35,28 @@ def put_request(writer_folder: Path, request_id: str, data: bytes) -> None:
 
 
 class RequestFolder:
-    """A trainer's requests, looked for ten times a second: one `stat` as long as nothing has come.
+    """Tells whether requests may wait for a trainer: one `stat` as long as nothing has come.
 
     Args:
         writer_folder: the trainer's own in the spool.
     """
 
     def __init__(self, writer_folder: Path) -> None:
-        self._writer_folder = writer_folder
         self._path = str(writer_folder / _FOLDER)
         self._seen_ns = -1
 
-    def take(self) -> list[tuple[str, bytes]]:
-        """Take what waits, in order, as (id, data)."""
+    def has_changed(self) -> bool:
+        """Whether something may have come since the last call."""
         try:
             changed_ns = os.stat(self._path).st_mtime_ns  # noqa: PTH116 - a Path per look is dear
         except OSError:
-            return []
+            return False
         if changed_ns == self._seen_ns:
-            return []
+            return False
         # A file system's clock ticks in milliseconds: what has just changed may change within the same tick.
         is_settled = time.time_ns() - changed_ns > _TICK_NS
         self._seen_ns = changed_ns if is_settled else -1
-        return take_requests(self._writer_folder)
+        return True
 
 
 def take_requests(writer_folder: Path) -> list[tuple[str, bytes]]:

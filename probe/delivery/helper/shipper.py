@@ -37,6 +37,8 @@ DEAD_S: Final = 15.0
 CONNECT_S: Final = 3.0
 """A connection whose handshake takes longer is made anew; the address may have changed."""
 _IDLE_S: Final = 0.05
+_ALONE_S: Final = 0.2
+"""How long it sleeps while there is nobody to ship to."""
 _CENSUS_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 2.0
 _ORDER: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
@@ -162,7 +164,7 @@ class Shipper:
                 if self._is_done():
                     return
                 if self._link is None:
-                    time.sleep(_IDLE_S)
+                    time.sleep(_ALONE_S)
                 elif not busy:
                     self._receive(_IDLE_S)
         finally:
