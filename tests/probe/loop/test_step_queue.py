@@ -181,8 +181,8 @@ def events_of(
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with monkeypatch.context() as patch, probe.watch(model, optimizer, run=run_id) as run:
-        assert run._tracker is not None
-        queue = run._tracker._writer._queue
+        assert run._recorder is not None
+        queue = next(watch for watch in run._recorder.watches if isinstance(watch, StepQueue))
         patch.setattr(step_queue, "JUDGE_S", 0.0 if by_the_thread else 1e9)
         for part in range(12):
             train(model, optimizer, 10)
