@@ -161,10 +161,11 @@ class StreamFollower:
         """Return what a ring holds beyond the journal; nobody may have taken it meanwhile."""
         if not has_ring(self.folder):
             return None
-        end = self._end_seq()
         # numpy, for the few readers that come upon a ring.
         from .ring_rest import read_rest
 
+        # The journal's end; what has been read beyond that was a ring's.
+        end = 0 if self._cursor is None else self._cursor.seq
         records = read_rest(self.folder, metrics_end=end)[max(self.next_seq - end, 0) :]
         found = self._poll(max_bytes)
         if found is not None or not records:
@@ -174,11 +175,6 @@ class StreamFollower:
         chunk = Chunk(self.next_seq, records[: max(most, 1)])
         self.next_seq = _end_seq(chunk)
         return chunk
-
-    def _end_seq(self) -> int:
-        """Where the journal ends; what is read beyond that is a ring's."""
-        tail = end_of_stream(self.folder, self.stream)
-        return 0 if tail is None else tail.next_seq
 
     def _poll(self, max_bytes: int) -> Chunk | Skipped | None:
         # Listed before reading: a segment that has a successor in this list will not grow any more.
