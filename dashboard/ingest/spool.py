@@ -124,7 +124,9 @@ class SpoolIngest:
         follower = self._followers.get(key)
         if follower is None:
             start = self._store.position(key).next_seq
-            follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start)
+            follower = self._followers[key] = StreamFollower(
+                folder, key.stream, from_seq=start, with_ring=True
+            )
         stalled = False
         while (found := follower.poll(PIECE_BYTES if stream == "metrics" else BATCH_BYTES)) is not None:
             if stream == "metrics":

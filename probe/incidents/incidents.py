@@ -36,17 +36,10 @@ from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, Frame, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
-from .verdict import Verdict
+from .verdict import Verdict, first_critical, is_alarming, suspicion_of
 
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
-SUSPICIOUS: Final = frozenset(
-    {
-        *("gradient_explosion", "gradient_vanishing", "zero_gradient", "loss_spike", "loss_divergence"),
-        *("dead_units", "saturated_activation", "update_ratio_high", "poor_initialization"),
-    }
-)
-"""Kinds of events that modules' numbers say more about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +141,9 @@ class IncidentReporter(EventWriter):
         begun = self._write(findings, observation.step, time, evidence)
         return Verdict(
             kinds=kinds,
-            critical=_first_critical(begun, findings),
-            suspicion=_suspicion(begun) or jumped,
-            alarms=(observation.step,) if _is_alarming(findings) else (),
+            critical=first_critical(begun, findings),
+            suspicion=suspicion_of(begun) or jumped,
+            alarms=(observation.step,) if is_alarming(findings) else (),
             replayed=self.replays > replays,
         )
 
@@ -181,13 +174,13 @@ class IncidentReporter(EventWriter):
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             findings = found.get(index, [])
             begun = self._write(findings, step, time, LateEvidence(stack))
-            critical = _first_critical(begun, findings)
-            suspicion = _suspicion(begun) or suspicion
+            critical = first_critical(begun, findings)
+            suspicion = suspicion_of(begun) or suspicion
         return Verdict(
             kinds=frozenset(finding.kind for findings in found.values() for finding in findings),
             critical=critical,
             suspicion=suspicion,
-            alarms=tuple(batch.steps[index] for index in sorted(found) if _is_alarming(found[index])),
+            alarms=tuple(batch.steps[index] for index in sorted(found) if is_alarming(found[index])),
         )
 
     def report_sampled(
@@ -212,7 +205,7 @@ class IncidentReporter(EventWriter):
         begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
         for event in begun:
             self._announce(event)
-        return Verdict(kinds=frozenset(finding.kind for finding in findings), suspicion=_suspicion(begun))
+        return Verdict(kinds=frozenset(finding.kind for finding in findings), suspicion=suspicion_of(begun))
 
     def _write(
         self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
@@ -408,23 +401,6 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
-
-
-def _first_critical(begun: Sequence[Event], findings: Sequence[Finding]) -> str | None:
-    """The message of what is critical: of its event where that begins, for it says more."""
-    messages = [event.message for event in begun if event.severity == "critical"]
-    messages += [finding.message for finding in findings if finding.severity == "critical"]
-    return messages[0] if messages else None
-
-
-def _suspicion(begun: Sequence[Event]) -> str | None:
-    """Why modules' numbers would say more, the newest reason."""
-    reasons = [event for event in begun if event.kind in SUSPICIOUS and event.severity != "info"]
-    return f"{reasons[-1].kind} at step {reasons[-1].step}" if reasons else None
-
-
-def _is_alarming(findings: Sequence[Finding]) -> bool:
-    return any(finding.severity != "info" for finding in findings)
 
 
 def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:

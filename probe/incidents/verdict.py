@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from ..detectors.base import Finding
+from ..wire import Event
+
+SUSPICIOUS: Final = frozenset(
+    {
+        *("gradient_explosion", "gradient_vanishing", "zero_gradient", "loss_spike", "loss_divergence"),
+        *("dead_units", "saturated_activation", "update_ratio_high", "poor_initialization"),
+    }
+)
+"""Kinds of events that modules' numbers say more about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,4 +34,22 @@ class Verdict:
     """Whether a replay or a bundle has made the step take longer."""
 
 
-NOTHING_FOUND = Verdict()
+NOTHING_FOUND: Final = Verdict()
+
+
+def first_critical(begun: Sequence[Event], findings: Sequence[Finding]) -> str | None:
+    """The message of what is critical: of its event where that begins, for it says more."""
+    messages = [event.message for event in begun if event.severity == "critical"]
+    messages += [finding.message for finding in findings if finding.severity == "critical"]
+    return messages[0] if messages else None
+
+
+def suspicion_of(begun: Sequence[Event]) -> str | None:
+    """Why modules' numbers would say more, the newest reason."""
+    reasons = [event for event in begun if event.kind in SUSPICIOUS and event.severity != "info"]
+    return f"{reasons[-1].kind} at step {reasons[-1].step}" if reasons else None
+
+
+def is_alarming(findings: Sequence[Finding]) -> bool:
+    """Whether one of them is a warning or worse."""
+    return any(finding.severity != "info" for finding in findings)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ..delivery.control.control_files import put_answer, take_requests
+from ..delivery.control.control_files import RequestFolder, put_answer, take_requests
 from ..delivery.control.control_messages import (
     AddWatchpoint,
     Answer,
@@ -30,6 +30,7 @@ from ..delivery.control.control_messages import (
     encode_answer,
 )
 from ..delivery.control.rule_options import WatchpointOptions
+from ..delivery.helper.helper import is_listened_to
 from ..detectors.base import Finding
 from ..errors import WireError
 from ..guard import Guard
@@ -40,7 +41,8 @@ from .control import Source as CommandSource
 from .step_tracker import StepTracker
 
 _logger = logging.getLogger(__name__)
-_PERIOD_S: Final = 0.1
+_PERIOD_S: Final = 0.25
+_LISTENED_S: Final = 0.1
 _WHO: Final[dict[Source, str]] = {
     "browser": "the page",
     "api": "the HTTP API",
@@ -60,11 +62,18 @@ class ControlWatch:
     def __init__(self, folder: Path, tracker: StepTracker, events: EventWriter) -> None:
         self._folder, self._tracker, self._events = folder, tracker, events
         self._guard = Guard()
+        self._requests = RequestFolder(folder)
         self._asked = 0
-        self.period_s = _PERIOD_S
+
+    @property
+    def period_s(self) -> float:
+        """Requests come through a dashboard; without one only `dashboard resume` leaves any."""
+        return _LISTENED_S if is_listened_to(self._folder.parent) else _PERIOD_S
 
     def look(self) -> list[Event]:
         """Follow what waits; return events of what was changed."""
+        if not self._requests.has_changed():
+            return []
         return self._guard.run("control", self._look) or []
 
     def close(self) -> list[Event]:

@@ -14,7 +14,6 @@ from typing import Final
 
 from ..actions.recovery.step_recovery import StepRecovery
 from ..actions.rules.rule_book import RuleBook
-from ..attach.observation.context import describe_outputs
 from ..attach.watched_model import WatchedModel
 from ..delivery.recorder.recorder import Recorder
 from ..errors import AnomalyError
@@ -29,12 +28,13 @@ from ..step.clipping import clipping_scalars
 from ..step.frames import MeasuredStep, build_observation, pack_sampled
 from ..step.late_values import LateClipping, LateValues
 from ..step.log_values import is_at_hand
-from ..step.open_step import FinishedStep, LogValue, OpenStep, why_not_replayable
+from ..step.open_step import FinishedStep, LogValue, OpenStep
 from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from ..wire import Frame
 from .early_watch import EarlyWatch
 from .sample_judge import SampleJudge
+from .step_evidence import evidence_of_exception, evidence_of_step
 from .step_measures import StepMeasures
 from .step_queue import QueuedStep, StepQueue
 from .verdict_timing import VerdictTiming
@@ -139,9 +139,13 @@ class StepWriter:
         if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
             self._guard.run("memory_leak", self._follow_memory, measured)
         self._end(measured)
-        if newest.state == "late":
+        is_late = newest.state == "late"
+        if is_late:
             newest.stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        if newest.state != "judged":
+            # Last: the recorder's thread may judge it from here on.
             self.queue.add(newest)
+        if is_late:
             return
         if self.rules is not None and self.rules.has_early:
             self._follow_watchpoints(finished, measured, self.rules)
@@ -163,7 +167,6 @@ class StepWriter:
         elif measured.has_statistics:
             newest.state = "waiting"
             newest.stack = self.queue.newest_stack or raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-            self.queue.add(newest)
         if recovery is not None:
             self._guard.run(
                 "recovery",
@@ -262,15 +265,16 @@ class StepWriter:
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Add values to the newest step; too late for its frame, they become one of their own."""
-        newest = self._newest
+        newest, step = self._newest, self.last_step
         if newest is not None and newest.is_open:
+            step = newest.measured.step
             newest.measured.logged |= values
             if newest.state == "late":
                 with self._incidents.lock:
                     if newest.state == "late":
                         return
-        if self.last_step is not None:
-            self.add(self.last_step, values)
+        if step is not None:
+            self.add(step, values)
 
     def add(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Write more of a step whose record is in the ring, or is about to be."""
@@ -388,34 +392,15 @@ class StepWriter:
     def evidence_of_exception(self, opened: OpenStep, failed: RootCapture | None) -> StepEvidence:
         """What is at hand of a step that ends in an exception; `failed` is of the forward that raised it."""
         self._settle()
-        captures = [capture for capture in opened.captures if not capture.is_abandoned]
-        return StepEvidence(
-            root=self._model.root,
-            captures=captures if failed is None else [*captures, failed],
-            parameters=self._model.parameters,
-            loss=opened.loss,
-            stage="local",
-            was_scaled=False,
-            micro_step=None,
-            no_replay_reason=self._model.no_replay_reason,
-            past_batches=self._incidents.black_box.before(sys.maxsize),
-        )
+        return evidence_of_exception(opened, failed, model=self._model, black_box=self._incidents.black_box)
 
     def _evidence(self, finished: FinishedStep, measured: MeasuredStep) -> StepEvidence:
-        opened, modules = finished.opened, measured.modules
-        context = describe_outputs(modules) if modules and self._measures.due.anomaly_context else ()
-        return StepEvidence(
-            root=self._model.root,
-            captures=[capture for capture in opened.captures if not capture.is_abandoned],
-            parameters=self._model.parameters,
-            loss=opened.loss,
-            stage=finished.stage,
-            was_scaled=finished.was_scaled,
-            micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
-            no_replay_reason=why_not_replayable(opened) or self._model.no_replay_reason,
-            context=context,
-            frames=lambda: [measured.build()],
-            past_batches=self._incidents.black_box.before(measured.step),
+        return evidence_of_step(
+            finished,
+            measured,
+            model=self._model,
+            black_box=self._incidents.black_box,
+            with_context=self._measures.due.anomaly_context > 0,
         )
 
     def _end(self, measured: MeasuredStep) -> None:

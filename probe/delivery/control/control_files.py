@@ -17,6 +17,7 @@ from ...settings.places import make_private_folder, write_private_file
 _FOLDER: Final = "control"
 _ASK, _ANSWER = ".ask", ".answer"
 MOST_WAITING: Final = 64
+_TICK_NS: Final = 50_000_000
 
 
 def new_id() -> str:
@@ -33,8 +34,33 @@ def put_request(writer_folder: Path, request_id: str, data: bytes) -> None:
     write_private_file(make_private_folder(writer_folder / _FOLDER) / f"{request_id}{_ASK}", data)
 
 
+class RequestFolder:
+    """Tells whether requests may wait for a trainer: one `stat` as long as nothing has come.
+
+    Args:
+        writer_folder: the trainer's own in the spool.
+    """
+
+    def __init__(self, writer_folder: Path) -> None:
+        self._path = str(writer_folder / _FOLDER)
+        self._seen_ns = -1
+
+    def has_changed(self) -> bool:
+        """Whether something may have come since the last call."""
+        try:
+            changed_ns = os.stat(self._path).st_mtime_ns  # noqa: PTH116 - a Path per look is dear
+        except OSError:
+            return False
+        if changed_ns == self._seen_ns:
+            return False
+        # A file system's clock ticks in milliseconds: what has just changed may change within the same tick.
+        is_settled = time.time_ns() - changed_ns > _TICK_NS
+        self._seen_ns = changed_ns if is_settled else -1
+        return True
+
+
 def take_requests(writer_folder: Path) -> list[tuple[str, bytes]]:
-    """Take what waits, in order, as (id, data); called every 50 ms, and most often there is no folder."""
+    """Take what waits, in order, as (id, data)."""
     try:
         waiting = sorted((writer_folder / _FOLDER).glob(f"[!.]*{_ASK}"))
     except OSError:

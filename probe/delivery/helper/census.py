@@ -19,6 +19,7 @@ from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_
 from ..journal.journal import JournalWriter
 from ..journal.journal_reader import Chunk, StreamFollower, list_writers, read_stream
 from .helper import host_folder
+from .ring_taker import take_ring
 from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Trainer:
         """From the `RunStart` on."""
         self.news: list[Event] = []
         """Events of the last look."""
+        self.is_taken = False
+        """Whether what its ring held at its end is in its journal."""
         self._events = StreamFollower(folder, "events")
         self._process: psutil.Process | None = None
         self._open_hangs: dict[str, Event] = {}
@@ -62,6 +65,8 @@ class Trainer:
         if self._process is None:
             status = self._status()
         alive = status is not None
+        if not alive and end is None:
+            self.is_taken = take_ring(self.folder)
         self.news = self._watch_over(status, has_ended=end is not None)
         now = time.time()
         if end is not None or not alive:
@@ -214,6 +219,10 @@ class Census:
                     self._unwritten += trainer.news
                 elif trainer.over_at is not None:
                     trainer.over_at = known
+        for trainer in self._trainers.values():
+            if trainer.over_at is not None and not trainer.is_taken and self._is_local(trainer):
+                # An earlier helper may have been killed in the middle of it; a full disk may have room again.
+                trainer.is_taken = take_ring(trainer.folder)
         self._unwritten += self._compare_ranks()
         if samples or self._unwritten:
             # On a full disk: the next second's sample says the same, and events are tried again with it.

@@ -24,6 +24,8 @@ from ...settings.places import make_private_folder
 _FLOCK: Final = struct.Struct("hhqqi0q")
 """C `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 _MAX_WAIT_S: Final = 10.0
+_LISTENING: Final = "listening"
+_LISTENING_S: Final = 3.0
 _ENTRY: Final = Path(__file__).with_name("helper_entry.py")
 
 
@@ -36,6 +38,25 @@ def host_folder(run_folder: Path) -> Path:
 def lock_path(folder: Path) -> Path:
     """Return the lock file in a host's folder; the one helper of a run on that host holds it."""
     return folder / "helper.lock"
+
+
+def note_listening(run_folder: Path, *, is_listening: bool) -> None:
+    """Tell this host's trainers whether a dashboard takes what they write; to be repeated every second."""
+    path = host_folder(run_folder) / _LISTENING
+    with contextlib.suppress(OSError):
+        if is_listening:
+            path.touch(mode=0o600)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def is_listened_to(run_folder: Path) -> bool:
+    """Whether a dashboard has taken what this host's trainers write within the last seconds."""
+    try:
+        written_s = (host_folder(run_folder) / _LISTENING).stat().st_mtime
+    except OSError:
+        return False
+    return abs(time.time() - written_s) < _LISTENING_S
 
 
 def lock_owner(path: Path) -> int | None:

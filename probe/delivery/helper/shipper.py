@@ -21,6 +21,7 @@ from ...wire import BATCH_BYTES, Ack, Answered, Batch, Position, Skip, StreamKey
 from ..control.control_relay import ControlRelay
 from ..journal.journal_reader import Chunk, Skipped, StreamFollower
 from .census import Census
+from .helper import note_listening
 from .link import Link, find_target
 
 LINGER_S: Final = 60.0
@@ -36,6 +37,8 @@ DEAD_S: Final = 15.0
 CONNECT_S: Final = 3.0
 """A connection whose handshake takes longer is made anew; the address may have changed."""
 _IDLE_S: Final = 0.05
+_ALONE_S: Final = 0.2
+"""How long it sleeps while there is nobody to ship to."""
 _CENSUS_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 2.0
 _ORDER: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
@@ -150,6 +153,7 @@ class Shipper:
         self._next_attempt = 0.0
         self._backoff_s = 0.1
         self._next_census = 0.0
+        self._is_listening = False
 
     def run(self) -> None:
         """Ship until every trainer is over and all is delivered, or nobody has come for it."""
@@ -160,11 +164,12 @@ class Shipper:
                 if self._is_done():
                     return
                 if self._link is None:
-                    time.sleep(_IDLE_S)
+                    time.sleep(_ALONE_S)
                 elif not busy:
                     self._receive(_IDLE_S)
         finally:
             self._drop_link()
+            note_listening(self._run_folder, is_listening=False)
             self._context.term()
             self._census.close()
 
@@ -175,6 +180,10 @@ class Shipper:
             return
         self._next_census = now + _CENSUS_S
         self._census.take()
+        is_listening = self._link is not None and self._link.ready
+        if is_listening or self._is_listening:
+            note_listening(self._run_folder, is_listening=is_listening)
+            self._is_listening = is_listening
         for folder in self._census.writers:
             for stream in _ORDER:
                 if (folder.name, stream) not in self._lanes:

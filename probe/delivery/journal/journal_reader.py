@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -123,10 +124,20 @@ class StreamFollower:
     """Reads one stream in order and goes on where it stopped; holds no file open between calls.
 
     A `poll` that finds nothing new costs two `stat` calls. Not thread-safe.
+
+    Args:
+        folder: the writer's.
+        stream: which one.
+        from_seq: number to begin with.
+        with_ring: at the end of the metrics give what only the ring of a killed trainer holds, with the
+            numbers that it gets when somebody takes it; nothing is written.
     """
 
-    def __init__(self, folder: Path, stream: StreamName, *, from_seq: int = 0) -> None:
+    def __init__(
+        self, folder: Path, stream: StreamName, *, from_seq: int = 0, with_ring: bool = False
+    ) -> None:
         self.folder = folder
+        self._with_ring = with_ring and stream == "metrics"
         self.stream: StreamName = stream
         self.next_seq = from_seq
         """The number that the next `poll` begins with."""
@@ -141,6 +152,31 @@ class StreamFollower:
 
     def poll(self, max_bytes: int = BATCH_BYTES) -> Chunk | Skipped | None:
         """Return the next records (at most `max_bytes`, but at least one), a hole, or None for now."""
+        found = self._poll(max_bytes)
+        if found is None and self._with_ring:
+            found = self._poll_ring(max_bytes)
+        return found
+
+    def _poll_ring(self, max_bytes: int) -> Chunk | Skipped | None:
+        """Return what a ring holds beyond the journal; nobody may have taken it meanwhile."""
+        if not has_ring(self.folder):
+            return None
+        # numpy, for the few readers that come upon a ring.
+        from .ring_rest import read_rest
+
+        # The journal's end; what has been read beyond that was a ring's.
+        end = 0 if self._cursor is None else self._cursor.seq
+        records = read_rest(self.folder, metrics_end=end)[max(self.next_seq - end, 0) :]
+        found = self._poll(max_bytes)
+        if found is not None or not records:
+            return found
+        sizes = itertools.accumulate(map(len, records))
+        most = sum(1 for size in sizes if size <= max_bytes)
+        chunk = Chunk(self.next_seq, records[: max(most, 1)])
+        self.next_seq = _end_seq(chunk)
+        return chunk
+
+    def _poll(self, max_bytes: int) -> Chunk | Skipped | None:
         # Listed before reading: a segment that has a successor in this list will not grow any more.
         self._list()
         while True:
@@ -298,8 +334,11 @@ def read_stream(
     from_seq: int = 0,
     on_skip: Callable[[Skipped], None] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (sequence number, encoded record) of what the journal holds now; holes go to `on_skip`."""
-    follower = StreamFollower(folder, stream, from_seq=from_seq)
+    """Yield (sequence number, encoded record) of what the journal holds now; holes go to `on_skip`.
+
+    After the last record come those that only the ring of a killed trainer holds.
+    """
+    follower = StreamFollower(folder, stream, from_seq=from_seq, with_ring=True)
     while (found := follower.poll()) is not None:
         if isinstance(found, Chunk):
             yield from enumerate(found.records, start=found.first_seq)
@@ -318,6 +357,14 @@ def end_of_stream(folder: Path, stream: StreamName) -> StreamTail | None:
     return StreamTail(
         path=segments[-1].path, next_seq=cursor.seq, size=cursor.offset, damaged=cursor.damage is not None
     )
+
+
+def has_ring(folder: Path) -> bool:
+    """Whether a writer's folder has a ring, of a trainer that runs or that was killed."""
+    try:
+        return any(name == "ring" or name.startswith("ring-") for name in os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return False
 
 
 def _end_seq(chunk: Chunk) -> int:

@@ -31,7 +31,7 @@ class _Rank:
 
     def __init__(self, folder: Path) -> None:
         self.events = StreamFollower(folder, "events")
-        self.metrics = StreamFollower(folder, "metrics")
+        self.metrics = StreamFollower(folder, "metrics", with_ring=True)
         self.start: RunStart | None = None
         self.has_ended = False
 

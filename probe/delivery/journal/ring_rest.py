@@ -91,6 +91,15 @@ def read_ring(path: Path) -> RingImage | None:
     return None
 
 
+def _has_living_owner(path: Path) -> bool:
+    """Whether the header alone says that the trainer lives: a ring of megabytes is not read to see that."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+        if read_counters(header) is not None:
+            return is_alive(read_owner(header), silent_s=time.time() - path.stat().st_mtime)
+    return False
+
+
 def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
     """Return what is not in the journal.
 
@@ -120,8 +129,11 @@ def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
 def read_rest(folder: Path, *, metrics_end: int) -> list[bytes]:
     """Return the metrics records that the rings of a dead writer hold beyond its journal, in order."""
     records: list[bytes] = []
-    for image in filter(None, map(read_ring, ring_paths(folder))):
-        if image.is_alive:
+    for path in ring_paths(folder):
+        if _has_living_owner(path):
             break
+        image = read_ring(path)
+        if image is None:
+            continue
         records += rest_of(image, metrics_end=metrics_end + len(records)).records
     return records

@@ -41,6 +41,8 @@ _SECOND_S: Final = 1.0
 _LOOKS_PER_HANG: Final = 20
 _SHORTEST_PERIOD_S: Final = 0.05
 _LONGEST_PERIOD_S: Final = 0.25
+_LONGEST_STILL_S: Final = 0.5
+"""The same, where nothing has happened since the last look."""
 _STACK_FRAMES: Final = 256
 _SHOWN_THREADS: Final = 5
 _DATALOADER: Final = "torch/utils/data/dataloader.py"
@@ -107,7 +109,8 @@ class HangWatch:
         self._sign = (
             LifeSignWriter(recorder.folder, takes_signal=config.stack_signal) if recorder.has_helper else None
         )
-        self.period_s = min(max(config.hang_seconds / _LOOKS_PER_HANG, _SHORTEST_PERIOD_S), _LONGEST_PERIOD_S)
+        self._usual_s = min(max(config.hang_seconds / _LOOKS_PER_HANG, _SHORTEST_PERIOD_S), _LONGEST_PERIOD_S)
+        self.period_s = self._usual_s
         self._signs = 0
         self._was_training = False
         self._next_second_s = 0.0
@@ -136,6 +139,7 @@ class HangWatch:
             step=self._last_step(),
             cpu_s=time.process_time(),
         )
+        self.period_s = self._usual_s if is_alive else min(2 * self._usual_s, _LONGEST_STILL_S)
         ended = self._end() if is_alive else []
         is_new_second = now_s >= self._next_second_s
         is_training = self._is_training()

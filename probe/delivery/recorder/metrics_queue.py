@@ -56,7 +56,7 @@ class MetricsQueue:
     @property
     def lost(self) -> int:
         """Records that found no room, or that cannot be written."""
-        return self._lost + sum(ring.dropped for ring in self._rings)
+        return self._lost
 
     @property
     def ring(self) -> Ring:
@@ -117,6 +117,8 @@ class MetricsQueue:
         Returns:
             Seconds after which the newest step is old enough; None where none waits for that.
         """
+        if not self._beside and all(ring.is_empty for ring in self._rings):
+            return None
         with self._write_lock:
             left_s = None
             try:

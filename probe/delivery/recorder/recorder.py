@@ -22,7 +22,7 @@ import psutil
 
 from ...errors import JournalError
 from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
-from ..helper.helper import HelperKeeper
+from ..helper.helper import HelperKeeper, is_listened_to
 from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
 from .bell import Bell
 from .metrics_queue import MetricsQueue
@@ -331,7 +331,10 @@ class Recorder:
         self.memory = read_memory()
         if not self.folder.is_dir():
             self._note(f"{self.folder} has been removed; what is recorded from now on is lost")
-        if self._helper is not None and (problem := self._helper.ensure()) is not None:
+        if self._helper is None:
+            return
+        self._is_listened_to = is_listened_to(self.folder.parent)
+        if (problem := self._helper.ensure()) is not None:
             self._note(problem)
 
     def _write_events(self) -> None:

@@ -109,7 +109,7 @@ class Ring:
 
     @property
     def dropped(self) -> int:
-        """Records of C code that found no room."""
+        """Records of C code that found no room: such a step goes the slow way, and is not lost."""
         return int(self._numbers[_DROPPED])
 
     def append(self, kind: int, payload: bytes) -> bool:

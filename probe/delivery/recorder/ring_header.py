@@ -49,7 +49,7 @@ class Counters(NamedTuple):
     descriptor: int
     """Of the file; -1 where there is none."""
     dropped: int
-    """Records that found no room."""
+    """Records of C code that found no room: such a step goes the slow way."""
     errors: int
     """Writes to the file that failed."""
     wanted: int

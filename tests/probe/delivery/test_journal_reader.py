@@ -21,6 +21,8 @@ from probe.delivery.journal.journal_reader import (
     read_stream,
 )
 from probe.errors import JournalError
+from probe.wire import Frame, decode_record
+from probe.wire.columns import unpack_column, unpack_missing
 
 FIRST = "metrics-00000000000000000000.seg"
 
@@ -195,3 +197,21 @@ def test_list_runs_of_what_is_no_spool_says_so(tmp_path: Path) -> None:
 def test_read_run_json_unreadable_is_none(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(b"\xff{")
     assert read_run_json(tmp_path) is None
+
+
+GOLDEN = Path(__file__).with_name("golden") / "golden" / "0-1700000000000000000"
+
+
+def test_journal_of_the_first_format_stays_readable() -> None:
+    """Written before there were rings; its files are never written again."""
+    frames = [decode_record(data) for _, data in read_stream(GOLDEN, "metrics")]
+    assert [(frame.step, frame.scalars["loss"]) for frame in frames if isinstance(frame, Frame)] == [
+        (0, 1.0),
+        (1, 0.5),
+        (2, 1.0 / 3.0),
+    ]
+    assert isinstance(frames[2], Frame)
+    assert unpack_column(frames[2].columns[0]).tolist() == [2.5, 2.25]
+    assert unpack_missing(frames[2], 2).tolist() == [False, True]
+    kinds = [type(decode_record(data)).__name__ for _, data in read_stream(GOLDEN, "events")]
+    assert kinds == ["RunStart", "Layout", "RunEnd"]

@@ -1,0 +1,113 @@
+"""A training that is killed has lost nothing that a finished step had recorded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from delivery import assert_delivered
+
+from dashboard.ingest.spool import ingest_spool
+from dashboard.store.duck import DuckStore
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
+from probe.delivery.helper.ring_taker import take_ring
+from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.wire import Event, Frame, decode_record
+
+SCRIPT = Path(__file__).with_name("scripts") / "killed.py"
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 70
+
+
+def start(spool: Path, how: str, where: str, *, connect: str = "") -> subprocess.Popen[bytes]:
+    spool.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NANSCOPE_LINGER_S": "1"}
+    arguments = [str(spool), str(spool.parent / "log"), how, where, connect]
+    return subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=environment)
+
+
+def finished_steps(spool: Path) -> list[int]:
+    log = spool.parent / "log"
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def frames_of(spool: Path) -> list[Frame]:
+    (writer,) = (folder for folder in list_writers(spool / "killed") if not folder.name.startswith("host"))
+    records = [decode_record(data) for _, data in read_stream(writer, "metrics")]
+    return [record for record in records if isinstance(record, Frame)]
+
+
+def writer_of(spool: Path) -> Path:
+    (writer,) = (folder for folder in list_writers(spool / "killed") if not folder.name.startswith("host"))
+    return writer
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def assert_nothing_lost(spool: Path) -> None:
+    frames = frames_of(spool)
+    logged = [step for frame in frames if "log/mine" in frame.scalars for step in [frame.step]]
+    losses = [frame.step for frame in frames if "loss" in frame.scalars]
+    assert finished_steps(spool) == list(range(STEPS)) == losses == logged
+
+
+@pytest.mark.parametrize("where", ["step", "evaluation", "checkpoint"])
+@pytest.mark.parametrize("how", ["kill", "exit", "segfault"])
+def test_killed_training_has_lost_no_finished_step(spool: Path, how: str, where: str) -> None:
+    process = start(spool, how, where)
+    assert process.wait(120) == {"kill": -signal.SIGKILL, "exit": 3, "segfault": -signal.SIGSEGV}[how]
+    assert_nothing_lost(spool)
+
+
+def test_fault_of_the_newest_step_is_told_though_no_other_step_comes(spool: Path) -> None:
+    process = start(spool, "sleep", "fault")
+    try:
+        wait_until(lambda: len(finished_steps(spool)) == STEPS, "the training does not get on")
+        wait_until(lambda: "gradient_explosion" in kinds_of(spool), "the fault is not told")
+    finally:
+        process.kill()
+        process.wait(30)
+    assert_nothing_lost(spool)
+
+
+def kinds_of(spool: Path) -> set[str]:
+    records = [decode_record(data) for _, data in read_stream(writer_of(spool), "events")]
+    return {record.kind for record in records if isinstance(record, Event)}
+
+
+def test_helper_takes_the_ring_of_a_killed_trainer_once(spool: Path) -> None:
+    process = start(spool, "kill", "step", connect="tcp://127.0.0.1:9")
+    process.wait(120)
+    wait_until(lambda: not list(writer_of(spool).glob("ring*")), "nobody takes the ring")
+    lock = lock_path(host_folder(spool / "killed"))
+    wait_until(lambda: lock_owner(lock) is None, "the helper does not leave")
+    assert_nothing_lost(spool)
+    assert take_ring(writer_of(spool))
+    assert_nothing_lost(spool)
+
+
+@pytest.mark.parametrize("first", ["reader", "taker"])
+def test_reader_and_taker_give_the_same_records(spool: Path, tmp_path: Path, first: str) -> None:
+    start(spool, "kill", "step").wait(120)
+    before = list(read_stream(writer_of(spool), "metrics"))
+    store = DuckStore(tmp_path / "data")
+    try:
+        if first == "reader":
+            ingest_spool(store, spool)
+        assert take_ring(writer_of(spool)) and take_ring(writer_of(spool))
+        assert list(read_stream(writer_of(spool), "metrics")) == before
+        ingest_spool(store, spool)
+        assert_delivered(spool, "killed", store)
+    finally:
+        store.close()

@@ -1,0 +1,121 @@
+"""Taking the ring of a dead writer: once, whoever is killed in the middle of it, and whatever lies there."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from probe.delivery.helper.ring_taker import take_ring
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.journal_reader import StreamFollower, read_stream
+from probe.delivery.recorder import ring_header
+from probe.delivery.recorder.process_identity import own_identity
+from probe.delivery.recorder.ring import Ring
+from probe.delivery.recorder.ring_format import FRAME
+from probe.errors import JournalError
+
+RECORDS = [f"record {number}".encode() for number in range(6)]
+
+
+def leave(folder: Path, *, stored: int = 2) -> None:
+    """Leave a journal with the first records, and a ring of a dead process with all of them."""
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    ring = Ring(folder / "ring", 4096)
+    for record in RECORDS:
+        ring.append(FRAME, record)
+    if stored:
+        last = list(ring.records())[stored - 1]
+        ring.take(
+            end=last.end,
+            end_seq=last.seq + 1,
+            records=stored,
+            next_seq=0,
+            store=lambda: journal.append_many("metrics", RECORDS[:stored]) and None,
+        )
+    journal.close()
+    kill(folder / "ring")
+
+
+def kill(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(ring_header.OWNER_AT + 8)
+        file.write(struct.pack("<q", own_identity().started_ticks - 1))
+
+
+def journal_of(folder: Path) -> list[bytes]:
+    return [data for _, data in read_stream(folder, "metrics")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "0-1"
+
+
+@pytest.mark.parametrize("stored", [0, 2, 6])
+def test_taker_completes_the_stream_and_removes_the_ring(folder: Path, stored: int) -> None:
+    leave(folder, stored=stored)
+    assert take_ring(folder)
+    assert not (folder / "ring").exists()
+    assert list(read_stream(folder, "metrics")) == list(enumerate(RECORDS))
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_taker_killed_in_the_middle_is_followed_by_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    leave(folder)
+    append = JournalWriter.append_many
+
+    def killed(self: JournalWriter, stream: str, records: list[bytes]) -> int:
+        if written:
+            append(self, "metrics", records[:written])
+        raise JournalError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalWriter, "append_many", killed)
+        assert not take_ring(folder)
+    assert journal_of(folder) == RECORDS  # by a reader, while nobody has taken the rest
+    assert take_ring(folder) and take_ring(folder)
+    assert list(read_stream(folder, "metrics")) == list(enumerate(RECORDS))
+
+
+def test_follower_gives_the_ring_once_and_goes_on_when_it_is_taken(folder: Path) -> None:
+    leave(folder)
+    follower = StreamFollower(folder, "metrics", with_ring=True)
+    found: list[bytes] = []
+    while (chunk := follower.poll(max_bytes=12)) is not None:
+        found += getattr(chunk, "records", [])
+    assert found == RECORDS and follower.next_seq == len(RECORDS)
+    assert take_ring(folder)
+    assert follower.poll() is None
+
+
+def test_taker_leaves_a_living_writer_alone(folder: Path) -> None:
+    JournalWriter(folder, run="run", writer="0-1").close()
+    ring = Ring(folder / "ring", 4096)
+    ring.append(FRAME, RECORDS[0])
+    assert not take_ring(folder)
+    assert (folder / "ring").exists() and journal_of(folder) == []
+    ring.close()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"garbage" * 2000, bytes(300_000)])
+def test_taker_leaves_what_is_no_ring(folder: Path, garbage: bytes) -> None:
+    leave(folder)
+    (folder / "ring").write_bytes(garbage)
+    assert take_ring(folder)
+    assert (folder / "ring").read_bytes() == garbage
+    assert journal_of(folder) == RECORDS[:2]
+
+
+def test_taker_goes_on_with_the_next_ring(folder: Path) -> None:
+    leave(folder)
+    ring = Ring(folder / "ring-1", 8192)
+    ring.append(FRAME, b"of a larger model")
+    kill(folder / "ring-1")
+    assert journal_of(folder) == [*RECORDS, b"of a larger model"]
+    assert take_ring(folder)
+    assert journal_of(folder) == [*RECORDS, b"of a larger model"]
+    assert not list(folder.glob("ring*"))

@@ -1,0 +1,203 @@
+"""The queue of finished steps: in order, once each, on either thread, and the same events on both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from journals import read_journal
+from small_training import seeded_model, train
+
+import probe
+from probe.attach.layout import ModelLayout, describe_model
+from probe.detectors.base import Observation, ObservationBatch
+from probe.guard import Guard
+from probe.incidents.incidents import IncidentReporter, LateEvidence
+from probe.incidents.verdict import Verdict
+from probe.loop import step_queue
+from probe.loop.step_queue import MOST_WAITING, QueuedStep, StepQueue
+from probe.measure.statistics.statistics import TensorStatistics
+from probe.step.frames import MeasuredStep, build_observation
+from probe.step.losses import StepLoss
+from probe.wire import Event
+
+LAYOUT = describe_model(torch.nn.Linear(2, 1), name="net")
+
+
+class Judge:
+    """Stands in for an `IncidentReporter`: notes what it is given, and on which thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.steps: list[int] = []
+        self.batches: list[int] = []
+        self.guards: list[Guard] = []
+
+    @contextmanager
+    def judging(self, guard: Guard) -> Iterator[None]:
+        with self.lock:
+            self.guards.append(guard)
+            yield
+
+    def judge(self, observation: Observation, time: float, evidence: object) -> Verdict:
+        self.steps.append(observation.step)
+        return Verdict(alarms=(observation.step,))
+
+    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+        self.steps += batch.steps
+        self.batches.append(len(batch.steps))
+        return Verdict(alarms=tuple(batch.steps))
+
+
+def measured(step: int, layout: ModelLayout = LAYOUT) -> MeasuredStep:
+    return MeasuredStep(
+        step=step,
+        time=float(step),
+        layout=layout,
+        stage="local",
+        gradients=TensorStatistics(np.ones((6, 2)), np.zeros(2, np.bool_), True, 1.0),
+        total_norm=1.0,
+        parameter_norm=None,
+        loss=StepLoss(1.0, 1.0),
+        samples=4,
+    )
+
+
+class Queue:
+    """A queue with a stand-in for its judge, and a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.judge, self.now_s = Judge(), 100.0
+        self.arrived: list[int] = []
+        self.guard = Guard()
+        self.queue = StepQueue(cast(IncidentReporter, self.judge), self.guard, arrive=self._arrive)
+        monkeypatch.setattr(step_queue.time, "monotonic", lambda: self.now_s)
+
+    def _arrive(self, late: QueuedStep, guard: Guard) -> None:
+        self.arrived.append(late.measured.step)
+        late.state = "waiting"
+
+    def add(self, step: int, *, state: Any = "waiting", layout: ModelLayout = LAYOUT) -> QueuedStep:
+        queued = QueuedStep(measured(step, layout), (), state, self.now_s)
+        self.queue.add(queued)
+        return queued
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    return Queue(monkeypatch)
+
+
+def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
+    queued = steps.add(0)
+    steps.queue.look()
+    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert steps.judge.steps == [0] and queued.state == "judged"
+    assert steps.queue.period_s == 0.25
+    assert steps.judge.guards[-1] is not steps.guard
+    assert [verdict.alarms for verdict in steps.queue.take_verdicts()] == [(0,)]
+    assert steps.queue.take_verdicts() == []
+
+
+def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
+    for step in range(5):
+        steps.add(step)
+    unusual = build_observation(measured(5))
+    verdict = steps.queue.judge_at_once(unusual, 5.0, LateEvidence(()), steps.guard)
+    assert steps.judge.steps == [0, 1, 2, 3, 4, 5] and verdict.alarms == (5,)
+
+
+def test_many_waiting_steps_are_judged_where_they_pile_up(steps: Queue) -> None:
+    for step in range(MOST_WAITING):
+        steps.add(step)
+    assert steps.judge.steps == list(range(MOST_WAITING))
+
+
+def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
+    other = describe_model(torch.nn.Linear(2, 1), name="net")
+    steps.queue._step_s = 1e-6
+    for step in range(6):
+        steps.add(step, layout=LAYOUT if step < 2 else other)
+    steps.queue.judge_all()
+    assert steps.judge.batches == [2, 4]
+
+
+def test_late_step_is_waited_for_only_when_it_has_to_be(steps: Queue) -> None:
+    steps.add(0)
+    steps.add(1, state="late")
+    steps.queue.settle()
+    assert (steps.arrived, steps.judge.steps) == ([1], [])
+    steps.queue.judge_all()
+    assert steps.judge.steps == [0, 1]
+
+
+def test_late_step_arrives_though_no_other_step_comes(steps: Queue) -> None:
+    steps.add(0, state="late")
+    steps.now_s += 0.3
+    steps.queue.look()
+    assert (steps.arrived, steps.judge.steps) == ([0], [0])
+
+
+def test_failure_on_the_recorders_thread_switches_the_part_off_on_both(steps: Queue) -> None:
+    steps.judge.judge_quiet = lambda *_: 1 / 0  # type: ignore[assignment]
+    steps.add(0)
+    steps.now_s += 1.0
+    steps.queue.look()
+    assert steps.guard.failures == 1
+    assert steps.guard.run("detectors", lambda: 1) is None
+
+
+def test_two_threads_judge_each_step_once_and_in_order() -> None:
+    judge = Judge()
+    queue = StepQueue(cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None)
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            queue.look()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for step in range(3000):
+        queue.add(QueuedStep(measured(step), (), "waiting", 0.0))
+    queue.judge_all()
+    is_over.set()
+    thread.join(30)
+    assert judge.steps == list(range(3000))
+
+
+def events_of(
+    spool: Path, run_id: str, monkeypatch: pytest.MonkeyPatch, *, by_the_thread: bool
+) -> list[Event]:
+    """Train with a spike in the middle; have each step judged by itself, or all by the steps after them."""
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with monkeypatch.context() as patch, probe.watch(model, optimizer, run=run_id) as run:
+        assert run._recorder is not None
+        queue = next(watch for watch in run._recorder.watches if isinstance(watch, StepQueue))
+        patch.setattr(step_queue, "JUDGE_S", 0.0 if by_the_thread else 1e9)
+        for part in range(12):
+            train(model, optimizer, 10)
+            if by_the_thread:
+                queue.look()
+            (model(torch.ones(8, 6)).sum() * (1e5 if part == 8 else 1.0)).backward()
+            optimizer.step()
+            if by_the_thread:
+                queue.look()
+    events = read_journal(spool / run_id).events
+    return [event for event in events if event.kind in ("gradient_explosion", "loss_spike")]
+
+
+def test_events_are_the_same_whoever_judges(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_steps = events_of(spool, "one", monkeypatch, by_the_thread=False)
+    by_thread = events_of(spool, "two", monkeypatch, by_the_thread=True)
+    told = [(e.kind, e.step, e.subject, e.ended, e.count, e.last_step) for e in by_steps]
+    assert told and told == [(e.kind, e.step, e.subject, e.ended, e.count, e.last_step) for e in by_thread]

@@ -1,0 +1,248 @@
+"""The step writer between stand-ins: what it hands to whom, and when."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from probe.attach.layout import describe_model
+from probe.errors import AnomalyError
+from probe.guard import Guard
+from probe.incidents.verdict import NOTHING_FOUND, Verdict
+from probe.loop.step_writer import StepWriter
+from probe.measure.statistics.statistics import PendingStatistics, TensorStatistics
+from probe.settings.config import ProbeConfig
+from probe.settings.levels import Features
+from probe.step.frames import MeasuredStep
+from probe.step.late_values import LateValues
+from probe.step.losses import StepLoss
+from probe.step.open_step import FinishedStep, OpenStep
+from probe.wire import Frame
+
+LAYOUT = describe_model(torch.nn.Linear(2, 1), name="net")
+
+
+class Paper:
+    """Stands in for a `Recorder`."""
+
+    memory = None
+
+    def __init__(self) -> None:
+        self.watches: list[Any] = []
+        self.frames: list[tuple[Frame, bool]] = []
+
+    def frame(self, frame: Frame | MeasuredStep, *, is_addition: bool = False) -> None:
+        self.frames.append((frame if isinstance(frame, Frame) else frame.build(), is_addition))
+
+
+class Reporter:
+    """Stands in for an `IncidentReporter`: finds what it is told to find."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.armed = SimpleNamespace(is_on=False)
+        self.black_box = SimpleNamespace(keep=lambda *_: None, forget=lambda: None, before=lambda _: [])
+        self.judged: list[int] = []
+        self.verdict = NOTHING_FOUND
+
+    @contextmanager
+    def judging(self, guard: Guard) -> Iterator[None]:
+        with self.lock:
+            yield
+
+    def judge(self, observation: Any, time: float, evidence: Any) -> Verdict:
+        self.judged.append(observation.step)
+        return self.verdict
+
+    def judge_quiet(self, batch: Any, times: Any, stack: Any) -> Verdict:
+        self.judged += batch.steps
+        return NOTHING_FOUND
+
+
+class Samples:
+    """Stands in for a `SampleJudge`."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, float]] = []
+        self.alarms: list[int] = []
+
+    def wants(self, measured: MeasuredStep) -> bool:
+        return True
+
+    def take(self, measured: MeasuredStep) -> Verdict:
+        self.taken.append({name: read() for name, read in measured.logged.items()})
+        return NOTHING_FOUND
+
+    def note_alarm(self, step: int) -> None:
+        self.alarms.append(step)
+
+
+class Measures:
+    """Stands in for `StepMeasures`: nothing more is measured."""
+
+    due = Features(gradients=1)
+    is_basic = True
+    mailbox = SimpleNamespace(waiting=False)
+
+    def __init__(self) -> None:
+        self.suspicions: list[str] = []
+
+    def collect(self, measured: MeasuredStep, opened: OpenStep) -> None:
+        pass
+
+    def suspect(self, reason: str | None) -> None:
+        self.suspicions += [] if reason is None else [reason]
+
+
+class Desk:
+    """A writer between its stand-ins."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paper, self.reporter, self.samples = Paper(), Reporter(), Samples()
+        self.measures, self.guard = Measures(), Guard()
+        model = SimpleNamespace(
+            layout=LAYOUT, root=torch.nn.Linear(2, 1), parameters={}, no_replay_reason=None, is_on_cuda=False,
+            tells_of_updates=True,
+            measure_parameters=lambda: SimpleNamespace(is_finite=True),
+        )  # fmt: skip
+        early = SimpleNamespace(wants=lambda _: False, needs_gradients=lambda _: False)
+        self.writer = StepWriter(
+            cast(Any, model), cast(Any, self.measures), cast(Any, SimpleNamespace(read_time=lambda: None)),
+            config=ProbeConfig(**options), recorder=cast(Any, self.paper),
+            incidents=cast(Any, self.reporter), guard=self.guard, samples=cast(Any, self.samples),
+            early=cast(Any, early),
+        )  # fmt: skip
+
+    def finish(
+        self, step: int, *, loss: float = 1.0, late: LateValues | None = None, **logged: float
+    ) -> None:
+        """End a step."""
+        self.writer.begin_step(step)
+        self.writer.timing.is_late = late is not None
+        opened = OpenStep(logged={f"log/{name}": lambda value=value: value for name, value in logged.items()})
+        gradients = TensorStatistics(np.ones((6, 2)), np.zeros(2, np.bool_), True, 1.0)
+        values = StepLoss(loss, loss) if late is None else StepLoss(None, None)
+        self.writer.finish(FinishedStep(opened, step, gradients, "local", values, False, False, False, late))
+        assert self.guard.failures == 0
+
+    @property
+    def steps(self) -> list[int]:
+        return [frame.step for frame, is_addition in self.paper.frames if not is_addition]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def late_values(loss: float = 1.0) -> LateValues:
+    gradients = TensorStatistics(np.ones((6, 2)), np.zeros(2, np.bool_), True, 1.0)
+    return LateValues(PendingStatistics(lambda: gradients), lambda: StepLoss(loss, loss))
+
+
+def test_frame_is_with_the_recorder_when_the_step_ends(desk: Desk) -> None:
+    desk.finish(0, mine=2.0)
+    ((frame, is_addition),) = desk.paper.frames
+    assert (frame.step, is_addition, frame.scalars["log/mine"]) == (0, False, 2.0)
+    assert desk.reporter.judged == []
+
+
+def test_what_is_logged_later_is_added_until_the_next_backward(desk: Desk) -> None:
+    desk.finish(0)
+    desk.writer.log({"log/x": lambda: 3.0})
+    desk.writer.complete_newest()
+    desk.writer.log({"log/y": lambda: 4.0})
+    added = [(frame.step, dict(frame.scalars), is_addition) for frame, is_addition in desk.paper.frames[1:]]
+    assert added == [(0, {"log/x": 3.0}, True), (0, {"log/y": 4.0}, True)]
+    assert desk.samples.taken == [{"log/x": 3.0}]
+
+
+def test_unusual_step_is_judged_at_once_after_those_that_wait(desk: Desk) -> None:
+    desk.finish(0)
+    desk.finish(1)
+    desk.reporter.verdict = Verdict(suspicion="loss_spike at step 2", alarms=(2,))
+    desk.finish(2, loss=math.nan)
+    assert desk.reporter.judged == [0, 1, 2]
+    assert desk.measures.suspicions == ["loss_spike at step 2"] and desk.samples.alarms == [2]
+    assert desk.steps == [0, 1, 2]
+
+
+def test_mode_raise_has_an_anomaly_where_the_verdict_is_critical() -> None:
+    desk = Desk(mode="raise")
+    desk.finish(0)
+    assert desk.writer.anomaly is None
+    desk.reporter.verdict = Verdict(critical="the loss is NaN")
+    desk.finish(1)
+    assert isinstance(desk.writer.anomaly, AnomalyError) and desk.reporter.judged == [0, 1]
+
+
+def test_late_step_is_written_when_its_values_have_arrived(desk: Desk) -> None:
+    desk.finish(0, late=late_values(0.5))
+    desk.writer.log({"log/x": lambda: 3.0})
+    desk.writer.complete_newest()
+    assert desk.paper.frames == [] and desk.samples.taken == []
+    desk.finish(1)
+    (frame, is_addition) = desk.paper.frames[0]
+    assert (frame.step, frame.scalars["loss"], frame.scalars["log/x"], is_addition) == (0, 0.5, 3.0, False)
+    assert desk.steps == [0, 1] and desk.samples.taken == [{"log/x": 3.0}]
+
+
+def test_late_step_is_written_by_the_recorders_thread_where_no_other_comes(desk: Desk) -> None:
+    desk.finish(0, late=late_values(math.inf))
+    (queue,) = desk.paper.watches
+    thread = threading.Thread(target=lambda: look_until(queue, lambda: bool(desk.paper.frames)))
+    thread.start()
+    thread.join(30)
+    assert desk.steps == [0] and desk.reporter.judged == [0]
+    desk.writer.close()
+    assert desk.steps == [0] and len(desk.samples.taken) == 1
+
+
+def look_until(queue: Any, is_done: Any) -> None:
+    for _ in range(1000):
+        queue.look()
+        if is_done():
+            return
+        threading.Event().wait(0.01)
+
+
+def test_close_has_all_judged_written_and_complete(desk: Desk) -> None:
+    for step in range(3):
+        desk.finish(step, late=late_values() if step == 2 else None)
+    desk.writer.close()
+    assert desk.reporter.judged == desk.steps == [0, 1, 2]
+    assert len(desk.samples.taken) == 3
+    desk.writer.close()
+    assert desk.steps == [0, 1, 2]
+
+
+def test_value_on_its_way_from_a_device_is_added_when_it_is_there(desk: Desk) -> None:
+    class Coming:
+        is_ready = False
+
+        def __call__(self) -> float:
+            assert self.is_ready
+            return 7.0
+
+    coming = Coming()
+    desk.finish(0)
+    desk.writer.log({"log/x": coming, "log/y": lambda: 1.0})
+    assert dict(desk.paper.frames[-1][0].scalars) == {"log/y": 1.0}
+    coming.is_ready = True
+    desk.finish(1)
+    assert [dict(f.scalars) for f, added in desk.paper.frames if added] == [{"log/y": 1.0}, {"log/x": 7.0}]
+
+
+def test_forget_leaves_nothing_to_judge(desk: Desk) -> None:
+    desk.finish(0)
+    desk.writer.forget()
+    desk.writer.close()
+    assert desk.reporter.judged == []
