@@ -1,0 +1,322 @@
+"""All objects that a training script can reach, visited in slices of a step: containers and tensors.
+
+Used by the leak watch on the training thread. Asking the garbage collector for all objects takes 10 to 30 ms
+in one piece; what is reached from the script's variables is a hundredth of them. Runs no code of the script's
+classes. Between two slices it keeps identities and weak references: nothing lives longer for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import sysconfig
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    TracebackType,
+    WrapperDescriptorType,
+)
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .reachable import Access, user_frames, variables
+from .time_slices import TimeSlice
+
+_MAX_ITEMS: Final = 4096
+"""Of one container; a longer one is entered at both ends, at this many items in all."""
+_ENDS: Final = 256
+_TOGETHER: Final = 32
+"""Objects entered between two looks at the clock."""
+_OWN: Final = __name__.partition(".")[0]
+_LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "torch", "numpy", "dashboard", _OWN} - {"__main__"})
+"""Their classes are not entered, and their modules only by a wide walk; never our own."""
+_PACKAGES: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_NEVER: Final = (
+    *(str, bytes, bytearray, int, float, complex, type(None), range, slice, np.ndarray, np.generic),
+    *(torch.dtype, torch.device, torch.Size, torch.layout),
+    *(ModuleType, CodeType, FrameType, TracebackType, weakref.ref),
+    *(GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType),
+)
+_CONTAINERS: Final[tuple[type, ...]] = (list, dict, set, deque)
+_SEQUENCES: Final[tuple[type, ...]] = (*_CONTAINERS, tuple, frozenset)
+CLASS_NAMES: Final = type.__dict__["__dict__"]
+"""Reads the names of a class, whatever its metaclass says."""
+_WEAK_OFFSET: Final = type.__dict__["__weakrefoffset__"]
+
+Referents: TypeAlias = Callable[[Any], Iterable[Any]]
+
+
+class Visitor(Protocol):
+    """What is told of everything that the walk comes to, each once."""
+
+    def container(self, value: Any, length: int) -> None:
+        """A list, dict, set or deque that is not empty. Must not be kept."""
+
+    def tensor(self, value: Tensor) -> None:
+        """A tensor. Must not be kept."""
+
+
+class _Kind:
+    """How objects of one type are treated."""
+
+    __slots__ = ("is_container", "is_kept_weakly", "is_tensor", "length", "referents")
+
+    def __init__(self, kind: type) -> None:
+        base = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
+        self.length: Callable[[Any], int] | None = None if base is None else base.__len__  # type: ignore[attr-defined]
+        self.is_container = base in _CONTAINERS
+        self.is_tensor = issubclass(kind, Tensor)
+        self.is_kept_weakly = _WEAK_OFFSET.__get__(kind) != 0
+        self.referents = _referents_of(kind)
+
+    def held_by(self, value: Any) -> Iterable[Any]:
+        """Return what an object of this type holds, of a long container the ends."""
+        if self.length is not None and self.length(value) > _MAX_ITEMS:
+            return _ends_of(value)
+        return () if self.referents is None else self.referents(value)
+
+
+def held_by(value: Any) -> Iterable[Any]:
+    """Return what a walk goes on to from an object."""
+    return _Kind(type(value)).held_by(value)
+
+
+def _referents_of(kind: type) -> Referents | None:
+    """How to enter objects of a type; None: not at all."""
+    if issubclass(kind, _NEVER):
+        return None
+    if issubclass(kind, type):
+        return _of_class
+    if kind is FunctionType:
+        return _of_function
+    # The session's own histories are not the script's.
+    return None if _top_of(kind) == _OWN else gc.get_referents
+
+
+def _top_of(kind: type) -> str:
+    module = CLASS_NAMES.__get__(kind).get("__module__")
+    return module.partition(".")[0] if type(module) is str else ""
+
+
+def _of_class(kind: type) -> Iterable[Any]:
+    return () if _top_of(kind) in _LIBRARIES | {"builtins", ""} else list(CLASS_NAMES.__get__(kind).values())
+
+
+def _of_function(function: FunctionType) -> Iterable[Any]:
+    """What it has kept of the function round it, and its own attributes; not its module."""
+    held: list[Any] = [function.__dict__, function.__defaults__, function.__kwdefaults__]
+    return [*cells(function).values(), *(value for value in held if value)]
+
+
+def cells(function: FunctionType) -> dict[str, Any]:
+    """Return the variables of the function round it that a closure has kept."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def _ends_of(value: Any) -> list[Any]:
+    """The first and the last items of a long container; none of one that another thread changes."""
+    try:
+        return _read_ends(value)
+    except (RuntimeError, IndexError):
+        return []
+
+
+def _read_ends(value: Any) -> list[Any]:
+    if issubclass(type(value), dict):
+        items: Any = dict.values(value)
+        return [*itertools.islice(items, _ENDS), *itertools.islice(reversed(items), _ENDS)]
+    if issubclass(type(value), list | tuple | deque):
+        base: Any = next(base for base in (list, tuple, deque) if issubclass(type(value), base))
+        count = base.__len__(value)
+        return [base.__getitem__(value, index) for index in (*range(_ENDS), *range(count - _ENDS, count))]
+    members = set.__iter__(value) if issubclass(type(value), set) else frozenset.__iter__(value)
+    return list(itertools.islice(members, 2 * _ENDS))
+
+
+class HeapWalk:
+    """One walk, nearest first: the variables of the script, its modules, then (if wide) all others.
+
+    Args:
+        is_wide: also enter the modules of libraries.
+
+    Attributes:
+        parents: by the identity of what was found, that of what holds it; 0: a root.
+        accesses: by the identity of a root, the variable that it is the value of.
+        modules: by the identity of a module's dict, its name.
+        is_done: nothing is left.
+        is_whole: nothing had to be dropped, so far.
+    """
+
+    def __init__(self, *, is_wide: bool = False) -> None:
+        self.parents: dict[int, int] = {}
+        self.accesses: dict[int, Access] = {}
+        self.modules: dict[int, str] = {}
+        self.is_done, self.is_whole = False, True
+        self._is_begun = False
+        self._is_wide = is_wide
+        self._waiting: list[weakref.ref[Any]] = []
+        self._names: deque[str] = deque()
+
+    def go_on(self, frame: FrameType | None, time_slice: TimeSlice, visitor: Visitor) -> None:
+        """Visit what is left until the slice is over.
+
+        Args:
+            frame: where the training thread is: its variables are the first roots.
+            time_slice: how long.
+            visitor: is told of what is found.
+        """
+        _Slice(self, visitor, time_slice).run(self._take_up(frame))
+
+    def _take_up(self, frame: FrameType | None) -> list[Any]:
+        if not self._is_begun:
+            self._is_begun = True
+            self._names = deque(module_names(is_wide=self._is_wide))
+            return self._roots(frame)
+        waiting, self._waiting = self._waiting, []
+        return [value for reference in waiting if (value := reference()) is not None]
+
+    def _roots(self, frame: FrameType | None) -> list[Any]:
+        roots = []
+        for value, access in variables(_all_frames(frame)):
+            if id(value) not in self.parents:
+                self.parents[id(value)] = 0
+                self.accesses[id(value)] = access
+                roots.append(value)
+        return roots
+
+    def next_module(self) -> dict[str, Any] | None:
+        """Return the names of the next module; None when there is none."""
+        while self._names:
+            name = self._names.popleft()
+            module = sys.modules.get(name)
+            space = module.__dict__ if type(module) is ModuleType else None
+            if space is not None and id(space) not in self.parents:
+                self.parents[id(space)] = 0
+                self.modules[id(space)] = name
+                return space
+        return None
+
+    def live_roots(self, frame: FrameType | None) -> dict[int, Any]:
+        """Return those of the roots that are there now, by their identities. Not to be kept."""
+        found = {id(value): value for value, _ in variables(_all_frames(frame)) if id(value) in self.accesses}
+        spaces = ((identity, sys.modules.get(name)) for identity, name in self.modules.items())
+        return found | {
+            identity: module.__dict__ for identity, module in spaces if type(module) is ModuleType
+        }
+
+    def let_go(self, values: Iterable[Any]) -> None:
+        """Keep weak references to what waits for the next slice."""
+        self._waiting += [weakref.ref(value) for value in values]
+
+    def chain(self, identity: int) -> list[int]:
+        """Return the identities on the way from a root to what was found, the root first."""
+        found = [identity]
+        while (parent := self.parents.get(found[-1], 0)) and len(found) < len(self.parents):
+            found.append(parent)
+        return found[::-1]
+
+
+class _Slice:
+    """What a walk does in one slice. Holds objects: lives no longer than the slice."""
+
+    def __init__(self, walk: HeapWalk, visitor: Visitor, time_slice: TimeSlice) -> None:
+        self._walk, self._visitor, self._time = walk, visitor, time_slice
+        self._kinds: dict[type, _Kind] = {}
+        self._anchors: deque[Any] = deque()
+        """What can wait for another slice, by a weak reference; nearest first."""
+        self._plain: deque[Any] = deque()
+        """Lists, dicts and tuples, which cannot: entered at once."""
+
+    def run(self, roots: Sequence[Any]) -> None:
+        """Visit until the slice is over."""
+        walk = self._walk
+        for root in roots:
+            self._find(root)
+        while True:
+            for _ in range(_TOGETHER):
+                if self._plain:
+                    self._enter(self._plain.popleft())
+                elif self._anchors:
+                    self._enter(self._anchors.popleft())
+                elif (space := walk.next_module()) is not None:
+                    self._enter_module(space)
+                else:
+                    walk.is_done = True
+                    return
+            if self._time.is_over() and (not self._plain or self._time.is_late()):
+                break
+        walk.is_whole = walk.is_whole and not self._plain
+        walk.let_go(self._anchors)
+
+    def _find(self, value: Any) -> None:
+        """Tell of something new, and have it entered later."""
+        kind = self._kinds.get(type(value))
+        if kind is None:
+            kind = self._kinds[type(value)] = _Kind(type(value))
+        if kind.referents is None:
+            return
+        if kind.length is not None:
+            length = kind.length(value)
+            if not length or (length > 8 and type(value) is dict and "__builtins__" in value):
+                return
+            if kind.is_container:
+                self._visitor.container(value, length)
+        elif kind.is_tensor:
+            self._visitor.tensor(value)
+        (self._anchors if kind.is_kept_weakly else self._plain).append(value)
+
+    def _enter(self, value: Any) -> None:
+        self._find_new(value, self._kinds[type(value)].held_by(value))
+
+    def _enter_module(self, space: dict[str, Any]) -> None:
+        self._visitor.container(space, len(space))
+        self._find_new(space, list(space.values()))
+
+    def _find_new(self, holder: Any, held: Iterable[Any]) -> None:
+        parents, identity = self._walk.parents, id(holder)
+        for inner in held:
+            if type(inner) in _ATOMS or id(inner) in parents:
+                continue
+            parents[id(inner)] = identity
+            self._find(inner)
+
+
+_ATOMS: Final = frozenset({str, int, float, bool, bytes, type(None), CodeType, ModuleType})
+
+
+def _all_frames(frame: FrameType | None) -> list[FrameType]:
+    """The frames of the script: of this thread from `frame` outwards, then of the others."""
+    own = threading.get_ident()
+    starts = [frame, *(other for thread, other in sys._current_frames().items() if thread != own)]
+    return [outer for start in starts for outer in user_frames(start)]
+
+
+def module_names(*, is_wide: bool) -> list[str]:
+    """Return the names of the script's own modules, and of all others behind them if wide."""
+    own, others = [], []
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+        if type(file) is not str or top in {_OWN, "dashboard"}:
+            continue
+        is_library = top in _LIBRARIES or file.startswith(_PACKAGES)
+        (others if is_library else own).append(name)
+    return own + others if is_wide else own
