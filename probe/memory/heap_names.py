@@ -1,7 +1,7 @@
 """What leads to an object that a heap walk has found, as one would write it: ``model.head.cache['x']``.
 
-Follows the identities that the walk has kept, from the root on; runs no code of the script's classes. An object
-that has gone meanwhile has no name.
+Follows the identities that the walk has kept, from the root on; runs no code of the script's classes. What
+has gone meanwhile has no name.
 """
 
 from __future__ import annotations

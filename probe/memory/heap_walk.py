@@ -14,7 +14,7 @@ import sysconfig
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import (
     CodeType,
     FrameType,
@@ -34,14 +34,19 @@ from torch import Tensor
 from .reachable import Access, user_frames, variables
 from .time_slices import TimeSlice
 
-_MAX_ITEMS: Final = 4096
+_MAX_ITEMS: Final = 8192
 """Of one container; a longer one is entered at both ends, at this many items in all."""
 _ENDS: Final = 256
-_TOGETHER: Final = 32
-"""Objects entered between two looks at the clock."""
+_MAX_PUT_OFF: Final = 64
+"""Times in a walk that containers are put off to the next slice before they are dropped."""
+_LEAST_MODULE: Final = 8
+"""Names that every module has."""
+_TOGETHER: Final = 256
+"""What objects hold that are entered between two looks at the clock."""
 _OWN: Final = __name__.partition(".")[0]
 _LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "torch", "numpy", "dashboard", _OWN} - {"__main__"})
 """Their classes are not entered, and their modules only by a wide walk; never our own."""
+_UNENTERED: Final = _LIBRARIES | {"", "builtins"}
 _PACKAGES: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _NEVER: Final = (
     *(str, bytes, bytearray, int, float, complex, type(None), range, slice, np.ndarray, np.generic),
@@ -55,7 +60,7 @@ CLASS_NAMES: Final = type.__dict__["__dict__"]
 """Reads the names of a class, whatever its metaclass says."""
 _WEAK_OFFSET: Final = type.__dict__["__weakrefoffset__"]
 
-Referents: TypeAlias = Callable[[Any], Iterable[Any]]
+Referents: TypeAlias = Callable[[Any], Sequence[Any]]
 
 
 class Visitor(Protocol):
@@ -71,24 +76,25 @@ class Visitor(Protocol):
 class _Kind:
     """How objects of one type are treated."""
 
-    __slots__ = ("is_container", "is_kept_weakly", "is_tensor", "length", "referents")
+    __slots__ = ("is_container", "is_kept_weakly", "is_of_library", "is_tensor", "length", "referents")
 
     def __init__(self, kind: type) -> None:
         base = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
         self.length: Callable[[Any], int] | None = None if base is None else base.__len__  # type: ignore[attr-defined]
         self.is_container = base in _CONTAINERS
         self.is_tensor = issubclass(kind, Tensor)
+        self.is_of_library = _top_of(kind) in _UNENTERED
         self.is_kept_weakly = _WEAK_OFFSET.__get__(kind) != 0
         self.referents = _referents_of(kind)
 
-    def held_by(self, value: Any) -> Iterable[Any]:
+    def held_by(self, value: Any) -> Sequence[Any]:
         """Return what an object of this type holds, of a long container the ends."""
         if self.length is not None and self.length(value) > _MAX_ITEMS:
             return _ends_of(value)
         return () if self.referents is None else self.referents(value)
 
 
-def held_by(value: Any) -> Iterable[Any]:
+def held_by(value: Any) -> Sequence[Any]:
     """Return what a walk goes on to from an object."""
     return _Kind(type(value)).held_by(value)
 
@@ -110,11 +116,11 @@ def _top_of(kind: type) -> str:
     return module.partition(".")[0] if type(module) is str else ""
 
 
-def _of_class(kind: type) -> Iterable[Any]:
-    return () if _top_of(kind) in _LIBRARIES | {"builtins", ""} else list(CLASS_NAMES.__get__(kind).values())
+def _of_class(kind: type) -> Sequence[Any]:
+    return () if _top_of(kind) in _UNENTERED else list(CLASS_NAMES.__get__(kind).values())
 
 
-def _of_function(function: FunctionType) -> Iterable[Any]:
+def _of_function(function: FunctionType) -> Sequence[Any]:
     """What it has kept of the function round it, and its own attributes; not its module."""
     held: list[Any] = [function.__dict__, function.__defaults__, function.__kwdefaults__]
     return [*cells(function).values(), *(value for value in held if value)]
@@ -163,6 +169,9 @@ class HeapWalk:
         modules: by the identity of a module's dict, its name.
         is_done: nothing is left.
         is_whole: nothing had to be dropped, so far.
+        put_off: how often a container was put off to another slice.
+        waiting: what is to be entered, nearest first.
+        kinds: types of libraries, which are there for good.
     """
 
     def __init__(self, *, is_wide: bool = False) -> None:
@@ -170,9 +179,11 @@ class HeapWalk:
         self.accesses: dict[int, Access] = {}
         self.modules: dict[int, str] = {}
         self.is_done, self.is_whole = False, True
+        self.put_off = 0
+        self.waiting: deque[weakref.ref[Any]] = deque()
+        self.kinds: dict[type, _Kind] = {}
         self._is_begun = False
         self._is_wide = is_wide
-        self._waiting: list[weakref.ref[Any]] = []
         self._names: deque[str] = deque()
 
     def go_on(self, frame: FrameType | None, time_slice: TimeSlice, visitor: Visitor) -> None:
@@ -183,24 +194,19 @@ class HeapWalk:
             time_slice: how long.
             visitor: is told of what is found.
         """
-        _Slice(self, visitor, time_slice).run(self._take_up(frame))
-
-    def _take_up(self, frame: FrameType | None) -> list[Any]:
+        work = _Slice(self, visitor, time_slice)
         if not self._is_begun:
             self._is_begun = True
             self._names = deque(module_names(is_wide=self._is_wide))
-            return self._roots(frame)
-        waiting, self._waiting = self._waiting, []
-        return [value for reference in waiting if (value := reference()) is not None]
+            self._find_roots(work, frame)
+        work.run()
 
-    def _roots(self, frame: FrameType | None) -> list[Any]:
-        roots = []
+    def _find_roots(self, work: _Slice, frame: FrameType | None) -> None:
         for value, access in variables(_all_frames(frame)):
             if id(value) not in self.parents:
                 self.parents[id(value)] = 0
                 self.accesses[id(value)] = access
-                roots.append(value)
-        return roots
+                work.find(value)
 
     def next_module(self) -> dict[str, Any] | None:
         """Return the names of the next module; None when there is none."""
@@ -222,10 +228,6 @@ class HeapWalk:
             identity: module.__dict__ for identity, module in spaces if type(module) is ModuleType
         }
 
-    def let_go(self, values: Iterable[Any]) -> None:
-        """Keep weak references to what waits for the next slice."""
-        self._waiting += [weakref.ref(value) for value in values]
-
     def chain(self, identity: int) -> list[int]:
         """Return the identities on the way from a root to what was found, the root first."""
         found = [identity]
@@ -239,43 +241,69 @@ class _Slice:
 
     def __init__(self, walk: HeapWalk, visitor: Visitor, time_slice: TimeSlice) -> None:
         self._walk, self._visitor, self._time = walk, visitor, time_slice
-        self._kinds: dict[type, _Kind] = {}
+        self._kinds = dict(walk.kinds)
         self._anchors: deque[Any] = deque()
-        """What can wait for another slice, by a weak reference; nearest first."""
+        """What a weak reference can be kept to until another slice."""
         self._plain: deque[Any] = deque()
-        """Lists, dicts and tuples, which cannot: entered at once."""
+        """Lists, dicts and tuples, to which there is none: entered at once."""
+        self._anchor: Any = None
+        """What was entered last of what a weak reference leads to."""
 
-    def run(self, roots: Sequence[Any]) -> None:
+    def run(self) -> None:
         """Visit until the slice is over."""
         walk = self._walk
-        for root in roots:
-            self._find(root)
-        while True:
-            for _ in range(_TOGETHER):
-                if self._plain:
-                    self._enter(self._plain.popleft())
-                elif self._anchors:
-                    self._enter(self._anchors.popleft())
-                elif (space := walk.next_module()) is not None:
-                    self._enter_module(space)
-                else:
-                    walk.is_done = True
-                    return
+        while self._go_on():
             if self._time.is_over() and (not self._plain or self._time.is_late()):
+                self._put_off()
                 break
-        walk.is_whole = walk.is_whole and not self._plain
-        walk.let_go(self._anchors)
+        else:
+            walk.is_done = True
+        walk.waiting.extend(map(weakref.ref, self._anchors))
+        walk.kinds |= {kind: value for kind, value in self._kinds.items() if value.is_of_library}
 
-    def _find(self, value: Any) -> None:
+    def _go_on(self) -> bool:
+        """Enter the next few objects; return whether there are more."""
+        walk = self._walk
+        seen = 0
+        while seen < _TOGETHER:
+            if self._plain:
+                value = self._plain.popleft()
+            elif walk.waiting:
+                value = self._anchor = walk.waiting.popleft()()
+            elif self._anchors:
+                value = self._anchor = self._anchors.popleft()
+            elif (value := walk.next_module()) is not None:
+                self._anchor = None
+                self._visitor.container(value, len(value))
+            else:
+                return False
+            if value is not None:
+                seen += self._enter(value)
+        return True
+
+    def _put_off(self) -> None:
+        """Have lists and dicts for which there was no time found again in the next slice, by their holder."""
+        if not self._plain:
+            return
+        walk, anchor = self._walk, self._anchor
+        if anchor is None or walk.put_off >= _MAX_PUT_OFF:
+            walk.is_whole = False
+            return
+        walk.put_off += 1
+        for value in self._plain:
+            identity = id(value.holder if type(value) is _Rest else value)
+            while identity and identity != id(anchor):
+                identity = walk.parents.pop(identity, 0)
+        walk.waiting.appendleft(weakref.ref(anchor))
+
+    def find(self, value: Any) -> None:
         """Tell of something new, and have it entered later."""
-        kind = self._kinds.get(type(value))
-        if kind is None:
-            kind = self._kinds[type(value)] = _Kind(type(value))
+        kind = self._kind(type(value))
         if kind.referents is None:
             return
         if kind.length is not None:
             length = kind.length(value)
-            if not length or (length > 8 and type(value) is dict and "__builtins__" in value):
+            if not length or (length > _LEAST_MODULE and type(value) is dict and "__builtins__" in value):
                 return
             if kind.is_container:
                 self._visitor.container(value, length)
@@ -283,20 +311,44 @@ class _Slice:
             self._visitor.tensor(value)
         (self._anchors if kind.is_kept_weakly else self._plain).append(value)
 
-    def _enter(self, value: Any) -> None:
-        self._find_new(value, self._kinds[type(value)].held_by(value))
+    def _kind(self, of: type) -> _Kind:
+        kind = self._kinds.get(of)
+        if kind is None:
+            kind = self._kinds[of] = _Kind(of)
+        return kind
 
-    def _enter_module(self, space: dict[str, Any]) -> None:
-        self._visitor.container(space, len(space))
-        self._find_new(space, list(space.values()))
-
-    def _find_new(self, holder: Any, held: Iterable[Any]) -> None:
-        parents, identity = self._walk.parents, id(holder)
+    def _enter(self, value: Any) -> int:
+        """Find what an object holds and has not been found before; return how much there was to look at."""
+        rest = value if type(value) is _Rest else _Rest(value, self._kind(type(value)).held_by(value))
+        held = rest.take(_TOGETHER)
+        parents, identity = self._walk.parents, id(rest.holder)
         for inner in held:
             if type(inner) in _ATOMS or id(inner) in parents:
                 continue
             parents[id(inner)] = identity
-            self._find(inner)
+            self.find(inner)
+        if rest.is_left():
+            # Behind what has been found: a slice that cannot finish gets further than the one before.
+            self._plain.append(rest)
+        return len(held) + 1
+
+
+class _Rest:
+    """What a container holds, as far as it has not been looked at."""
+
+    __slots__ = ("_held", "_start", "holder")
+
+    def __init__(self, holder: Any, held: Sequence[Any]) -> None:
+        self.holder, self._held, self._start = holder, held, 0
+
+    def take(self, count: int) -> Sequence[Any]:
+        """Return the next items."""
+        start, self._start = self._start, self._start + count
+        return self._held[start : self._start]
+
+    def is_left(self) -> bool:
+        """Whether there are more."""
+        return self._start < len(self._held)
 
 
 _ATOMS: Final = frozenset({str, int, float, bool, bytes, type(None), CodeType, ModuleType})
@@ -311,12 +363,25 @@ def _all_frames(frame: FrameType | None) -> list[FrameType]:
 
 def module_names(*, is_wide: bool) -> list[str]:
     """Return the names of the script's own modules, and of all others behind them if wide."""
-    own, others = [], []
-    for name, module in list(sys.modules.items()):
+    own: list[str] = []
+    others: list[str] = []
+    for name in list(sys.modules):
         top = name.partition(".")[0]
-        file = module.__dict__.get("__file__") if type(module) is ModuleType else None
-        if type(file) is not str or top in {_OWN, "dashboard"}:
-            continue
-        is_library = top in _LIBRARIES or file.startswith(_PACKAGES)
-        (others if is_library else own).append(name)
+        is_library = _IS_LIBRARY.get(top)
+        if is_library is None:
+            is_library = _IS_LIBRARY[top] = _is_library(top)
+        if is_library:
+            others.append(name)
+        else:
+            own.append(name)
     return own + others if is_wide else own
+
+
+_IS_LIBRARY: Final[dict[str, bool]] = {}
+"""By the first part of modules' names: asked 1,500 times a look."""
+
+
+def _is_library(top: str) -> bool:
+    module = sys.modules.get(top)
+    file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+    return type(file) is not str or top in _LIBRARIES or file.startswith(_PACKAGES)

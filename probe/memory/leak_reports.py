@@ -1,4 +1,4 @@
-"""What is said of growing memory: findings with their messages, and the stack down to the line that feeds a leak.
+"""What is said of growing memory: findings with their messages, and the stack down to the line of a leak.
 
 Called by the leak watch on the training thread. Judges nothing.
 """

@@ -147,7 +147,7 @@ class LeakWatch:
         return found
 
     def _mark(self, step: int) -> None:
-        """Note the end of a step in what later ones are compared with; forget it where steps have restarted."""
+        """Note the end of a step in the first look; forget that where steps have restarted."""
         first = self._first or (None if self._open is None else self._open.look)
         if first is not None and step < first.step:
             self._end_series()
@@ -285,7 +285,7 @@ class LeakWatch:
         return max(_HELD_BYTES, _HELD_FRACTION * (self._own_bytes or 0.0))
 
     def _certain_ones(self) -> Callable[[Leak], bool]:
-        """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows on."""
+        """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows."""
         grown_before, emptied = frozenset(self._grown_before), frozenset(self._emptied)
 
         def is_certain(leak: Leak) -> bool:
