@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-_SLICE_NS: Final = 2_500_000
+_SLICE_NS: Final = 2_000_000
 """What one slice takes, unless a single piece of it takes longer."""
-_LATE_NS: Final = 3_500_000
+_LATE_NS: Final = 3_000_000
 """When it drops what it has not come to: less than the 5 ms that no step may be held up by."""
 _SHARE: Final = 60
 """Slices take one in so many nanoseconds: 1.7 %, under the 2 % of ARCHITECTURE.md."""

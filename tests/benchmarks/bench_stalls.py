@@ -7,7 +7,8 @@ Per process and script:
 
 - *steps*: how many there were, the median, and the three longest after the first 50, in ms;
 - *looks*: how many times the leak watch looked at the heap, the longest single hold of the training thread
-  and all of them as a share of the time;
+  by the wall clock and in CPU time (another process may take the processor meanwhile), in ms, and all of them
+  as a share of the time;
 - *found*: step of the `memory_leak` event.
 
 `--objects` makes the heap larger by so many tuples in a list of lists, as a large data set does.
@@ -63,26 +64,27 @@ def train(script: str, *, is_watched: bool, seconds: float, objects: int) -> dic
         "median_ms": 1e3 * statistics.median(step_s),
         "longest_ms": [1e3 * value for value in later[:3]],
         "looks": len(holds),
-        "longest_look_ms": 1e3 * max(holds, default=0.0),
-        "looks_share_pct": 100 * sum(holds) / seconds,
+        "longest_look_ms": 1e3 * max((wall for wall, _ in holds), default=0.0),
+        "longest_look_cpu_ms": 1e3 * max((cpu for _, cpu in holds), default=0.0),
+        "looks_share_pct": 100 * sum(wall for wall, _ in holds) / seconds,
         "found": findings,
         "samples": len(samples),
     }
 
 
-def watch_looks() -> list[float]:
-    """Have every look of the leak watch timed; return the list that its seconds are added to."""
-    from probe.memory.leak_watch import LeakWatch  # noqa: PLC0415 - a plain training does without the probe
+def watch_looks() -> list[tuple[float, float]]:
+    """Have every look of the leak watch timed; return the list of their wall and CPU seconds."""
+    from probe.memory.leak_watch import LeakWatch
 
-    holds: list[float] = []
+    holds: list[tuple[float, float]] = []
     look = LeakWatch.look
 
     def timed(self: LeakWatch, *args: Any) -> Any:
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.thread_time()
         try:
             return look(self, *args)
         finally:
-            holds.append(time.perf_counter() - started)
+            holds.append((time.perf_counter() - started, time.thread_time() - cpu))
 
     LeakWatch.look = timed  # type: ignore[method-assign]
     return holds
@@ -91,8 +93,8 @@ def watch_looks() -> list[float]:
 def open_run(model: nn.Module, optimizer: torch.optim.Optimizer, findings: list[int]) -> Any:
     """Watch the model, recording in a folder that is left to the system."""
     os.environ["NANSCOPE_QUIET"] = "1"
-    import probe  # noqa: PLC0415 - as above
-    from probe.incidents.incidents import IncidentReporter  # noqa: PLC0415
+    import probe
+    from probe.incidents.incidents import IncidentReporter
 
     report = IncidentReporter.report
 
@@ -119,7 +121,8 @@ def line_of(script: str, name: str, result: dict[str, Any]) -> str:
     longest = " ".join(f"{value:6.1f}" for value in result["longest_ms"])
     return (
         f"{script:8s} {name:8s} {result['steps']:6,} {result['median_ms']:7.2f}   {longest}   "
-        f"{result['looks']:5d} {result['longest_look_ms']:9.2f} {result['looks_share_pct']:8.2f} %   "
+        f"{result['looks']:5d} {result['longest_look_ms']:7.2f} "
+        f"{result['longest_look_cpu_ms']:7.2f} {result['looks_share_pct']:8.2f} %   "
         f"{', '.join(map(str, result['found'])) or '-'}"
     )
 
@@ -139,7 +142,7 @@ def main() -> None:
         print(json.dumps(train(options.scripts[0], is_watched=options.watched, **sizes)))
         return
     print(
-        "script   process   steps  median   three longest, ms      looks   longest     share   found at step"
+        "script   process   steps  median   three longest, ms      looks longest     CPU      share   found at step"
     )
     for script in options.scripts:
         for _ in range(options.pairs):
