@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-import psutil
 import torch
 
 from ..compat import torch_private
-from ..delivery.recorder.recorder import MemorySample
+from ..delivery.host_memory import MemorySample, read_swap
 from ..detectors.base import Finding
 from ..detectors.memory import Growth
 from ..detectors.resources import ResourceReading
@@ -145,7 +144,7 @@ def resource_reading(step: int, sample: MemorySample, used: float, total: float)
         free, everything = torch.cuda.mem_get_info()
         device_used, device_total = float(everything - free), float(everything)
     if total and used / total > _SWAP_FROM:
-        swap = float(psutil.swap_memory().used)
+        swap = read_swap()
     return ResourceReading(
         step=step,
         system_used_bytes=used,

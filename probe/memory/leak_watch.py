@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, Literal
 
-from ..delivery.recorder.recorder import MemorySample
+from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector, LeakJudge
 from ..detectors.resources import ResourceDetector

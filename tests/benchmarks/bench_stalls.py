@@ -9,7 +9,7 @@ Per process and script:
 - *looks*: how many times the leak watch looked at the heap, the longest single hold of the training thread
   by the wall clock and in CPU time (another process may take the processor meanwhile), in ms, and all of them
   as a share of the time;
-- *found*: step of the `memory_leak` event.
+- *found*: at which step, the the `memory_leak` event.
 
 `--objects` makes the heap larger by so many tuples in a list of lists, as a large data set does.
 """
@@ -142,7 +142,7 @@ def main() -> None:
         print(json.dumps(train(options.scripts[0], is_watched=options.watched, **sizes)))
         return
     print(
-        "script   process   steps  median   three longest, ms      looks longest     CPU      share   found at step"
+        "script   process   steps  median   three longest, ms      looks longest     CPU      share   found"
     )
     for script in options.scripts:
         for _ in range(options.pairs):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from probe.delivery.recorder.recorder import MemorySample
+from probe.delivery.host_memory import MemorySample
 from probe.memory.heap_looks import Look, more_tensors
 from probe.memory.heap_meter import Pacer, heap_reader, own_bytes
 from probe.memory.leak_reports import MemoryIncident
