@@ -38,11 +38,13 @@ _MAX_ITEMS: Final = 8192
 """Of one container; a longer one is entered at both ends, at this many items in all."""
 _ENDS: Final = 256
 _MAX_PUT_OFF: Final = 64
-"""Times in a walk that containers are put off to the next slice before they are dropped."""
+"""Times in a row that what an object holds is put off to the next slice before it is dropped."""
 _LEAST_MODULE: Final = 8
 """Names that every module has."""
 _TOGETHER: Final = 256
-"""What objects hold that are entered between two looks at the clock."""
+"""Objects found between two looks at the clock; about 1 us each."""
+_KNOWN_SHARE: Final = 16
+"""So many that are known already take as long as one that is not."""
 _OWN: Final = __name__.partition(".")[0]
 _LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "torch", "numpy", "dashboard", _OWN} - {"__main__"})
 """Their classes are not entered, and their modules only by a wide walk; never our own."""
@@ -169,7 +171,7 @@ class HeapWalk:
         modules: by the identity of a module's dict, its name.
         is_done: nothing is left.
         is_whole: nothing had to be dropped, so far.
-        put_off: how often a container was put off to another slice.
+        put_off: what was put off to another slice, and how often in a row.
         waiting: what is to be entered, nearest first.
         kinds: types of libraries, which are there for good.
     """
@@ -179,7 +181,7 @@ class HeapWalk:
         self.accesses: dict[int, Access] = {}
         self.modules: dict[int, str] = {}
         self.is_done, self.is_whole = False, True
-        self.put_off = 0
+        self.put_off = 0, 0
         self.waiting: deque[weakref.ref[Any]] = deque()
         self.kinds: dict[type, _Kind] = {}
         self._is_begun = False
@@ -286,10 +288,12 @@ class _Slice:
         if not self._plain:
             return
         walk, anchor = self._walk, self._anchor
-        if anchor is None or walk.put_off >= _MAX_PUT_OFF:
+        before, times = walk.put_off
+        times = times + 1 if before == id(anchor) else 1
+        if anchor is None or times > _MAX_PUT_OFF:
             walk.is_whole = False
             return
-        walk.put_off += 1
+        walk.put_off = id(anchor), times
         for value in self._plain:
             identity = id(value.holder if type(value) is _Rest else value)
             while identity and identity != id(anchor):
@@ -309,6 +313,8 @@ class _Slice:
                 self._visitor.container(value, length)
         elif kind.is_tensor:
             self._visitor.tensor(value)
+            if not gc.get_referents(value):
+                return
         (self._anchors if kind.is_kept_weakly else self._plain).append(value)
 
     def _kind(self, of: type) -> _Kind:
@@ -318,19 +324,21 @@ class _Slice:
         return kind
 
     def _enter(self, value: Any) -> int:
-        """Find what an object holds and has not been found before; return how much there was to look at."""
+        """Find what an object holds and has not been found before; return how much work it was."""
         rest = value if type(value) is _Rest else _Rest(value, self._kind(type(value)).held_by(value))
         held = rest.take(_TOGETHER)
         parents, identity = self._walk.parents, id(rest.holder)
+        work = 1 + len(held) // _KNOWN_SHARE
         for inner in held:
             if type(inner) in _ATOMS or id(inner) in parents:
                 continue
             parents[id(inner)] = identity
             self.find(inner)
+            work += 1
         if rest.is_left():
             # Behind what has been found: a slice that cannot finish gets further than the one before.
             self._plain.append(rest)
-        return len(held) + 1
+        return work
 
 
 class _Rest:
