@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from torch import nn
 
-from .heap_walk import CLASS_NAMES, HeapWalk, cells, held_by
+from .heap_kinds import CLASS_NAMES, cells, held_by
+from .heap_walk import HeapWalk
 from .reachable import Access, Root, attributes
 
 _CHILDREN: Final = ("_modules", "_parameters", "_buffers")

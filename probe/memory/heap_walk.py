@@ -8,35 +8,21 @@ classes. Between two slices it keeps identities and weak references: nothing liv
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 import sysconfig
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from types import (
-    CodeType,
-    FrameType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    ModuleType,
-    TracebackType,
-    WrapperDescriptorType,
-)
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Sequence
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from .heap_kinds import FEW, LIBRARIES, OWN, Kind
 from .reachable import Access, user_frames, variables
 from .time_slices import TimeSlice
 
-_MAX_ITEMS: Final = 8192
-"""Of one container; a longer one is entered at both ends, at this many items in all."""
-_ENDS: Final = 256
 _MAX_PUT_OFF: Final = 64
 """Times in a row that what an object holds is put off to the next slice before it is dropped."""
 _LEAST_MODULE: Final = 8
@@ -45,24 +31,7 @@ _TOGETHER: Final = 256
 """Objects found between two looks at the clock; about 1 us each."""
 _KNOWN_SHARE: Final = 16
 """So many that are known already take as long as one that is not."""
-_OWN: Final = __name__.partition(".")[0]
-_LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "torch", "numpy", "dashboard", _OWN} - {"__main__"})
-"""Their classes are not entered, and their modules only by a wide walk; never our own."""
-_UNENTERED: Final = _LIBRARIES | {"", "builtins"}
 _PACKAGES: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_NEVER: Final = (
-    *(str, bytes, bytearray, int, float, complex, type(None), range, slice, np.ndarray, np.generic),
-    *(torch.dtype, torch.device, torch.Size, torch.layout),
-    *(ModuleType, CodeType, FrameType, TracebackType, weakref.ref),
-    *(GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType),
-)
-_CONTAINERS: Final[tuple[type, ...]] = (list, dict, set, deque)
-_SEQUENCES: Final[tuple[type, ...]] = (*_CONTAINERS, tuple, frozenset)
-CLASS_NAMES: Final = type.__dict__["__dict__"]
-"""Reads the names of a class, whatever its metaclass says."""
-_WEAK_OFFSET: Final = type.__dict__["__weakrefoffset__"]
-
-Referents: TypeAlias = Callable[[Any], Sequence[Any]]
 
 
 class Visitor(Protocol):
@@ -73,90 +42,6 @@ class Visitor(Protocol):
 
     def tensor(self, value: Tensor) -> None:
         """A tensor. Must not be kept."""
-
-
-class _Kind:
-    """How objects of one type are treated."""
-
-    __slots__ = ("is_container", "is_kept_weakly", "is_of_library", "is_tensor", "length", "referents")
-
-    def __init__(self, kind: type) -> None:
-        base = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
-        self.length: Callable[[Any], int] | None = None if base is None else base.__len__  # type: ignore[attr-defined]
-        self.is_container = base in _CONTAINERS
-        self.is_tensor = issubclass(kind, Tensor)
-        self.is_of_library = _top_of(kind) in _UNENTERED
-        self.is_kept_weakly = _WEAK_OFFSET.__get__(kind) != 0
-        self.referents = _referents_of(kind)
-
-    def held_by(self, value: Any) -> Sequence[Any]:
-        """Return what an object of this type holds, of a long container the ends."""
-        if self.length is not None and self.length(value) > _MAX_ITEMS:
-            return _ends_of(value)
-        return () if self.referents is None else self.referents(value)
-
-
-def held_by(value: Any) -> Sequence[Any]:
-    """Return what a walk goes on to from an object."""
-    return _Kind(type(value)).held_by(value)
-
-
-def _referents_of(kind: type) -> Referents | None:
-    """How to enter objects of a type; None: not at all."""
-    if issubclass(kind, _NEVER):
-        return None
-    if issubclass(kind, type):
-        return _of_class
-    if kind is FunctionType:
-        return _of_function
-    # The session's own histories are not the script's.
-    return None if _top_of(kind) == _OWN else gc.get_referents
-
-
-def _top_of(kind: type) -> str:
-    module = CLASS_NAMES.__get__(kind).get("__module__")
-    return module.partition(".")[0] if type(module) is str else ""
-
-
-def _of_class(kind: type) -> Sequence[Any]:
-    return () if _top_of(kind) in _UNENTERED else list(CLASS_NAMES.__get__(kind).values())
-
-
-def _of_function(function: FunctionType) -> Sequence[Any]:
-    """What it has kept of the function round it, and its own attributes; not its module."""
-    held: list[Any] = [function.__dict__, function.__defaults__, function.__kwdefaults__]
-    return [*cells(function).values(), *(value for value in held if value)]
-
-
-def cells(function: FunctionType) -> dict[str, Any]:
-    """Return the variables of the function round it that a closure has kept."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return found
-
-
-def _ends_of(value: Any) -> list[Any]:
-    """The first and the last items of a long container; none of one that another thread changes."""
-    try:
-        return _read_ends(value)
-    except (RuntimeError, IndexError):
-        return []
-
-
-def _read_ends(value: Any) -> list[Any]:
-    if issubclass(type(value), dict):
-        items: Any = dict.values(value)
-        return [*itertools.islice(items, _ENDS), *itertools.islice(reversed(items), _ENDS)]
-    if issubclass(type(value), list | tuple | deque):
-        base: Any = next(base for base in (list, tuple, deque) if issubclass(type(value), base))
-        count = base.__len__(value)
-        return [base.__getitem__(value, index) for index in (*range(_ENDS), *range(count - _ENDS, count))]
-    members = set.__iter__(value) if issubclass(type(value), set) else frozenset.__iter__(value)
-    return list(itertools.islice(members, 2 * _ENDS))
 
 
 class HeapWalk:
@@ -172,6 +57,7 @@ class HeapWalk:
         is_done: nothing is left.
         is_whole: nothing had to be dropped, so far.
         put_off: what was put off to another slice, and how often in a row.
+        data: identities of what long containers hold.
         waiting: what is to be entered, nearest first.
         kinds: types of libraries, which are there for good.
     """
@@ -182,8 +68,9 @@ class HeapWalk:
         self.modules: dict[int, str] = {}
         self.is_done, self.is_whole = False, True
         self.put_off = 0, 0
+        self.data: set[int] = set()
         self.waiting: deque[weakref.ref[Any]] = deque()
-        self.kinds: dict[type, _Kind] = {}
+        self.kinds: dict[type, Kind] = {}
         self._is_begun = False
         self._is_wide = is_wide
         self._names: deque[str] = deque()
@@ -317,15 +204,15 @@ class _Slice:
                 return
         (self._anchors if kind.is_kept_weakly else self._plain).append(value)
 
-    def _kind(self, of: type) -> _Kind:
+    def _kind(self, of: type) -> Kind:
         kind = self._kinds.get(of)
         if kind is None:
-            kind = self._kinds[of] = _Kind(of)
+            kind = self._kinds[of] = Kind(of)
         return kind
 
     def _enter(self, value: Any) -> int:
         """Find what an object holds and has not been found before; return how much work it was."""
-        rest = value if type(value) is _Rest else _Rest(value, self._kind(type(value)).held_by(value))
+        rest = value if type(value) is _Rest else self._open(value)
         held = rest.take(_TOGETHER)
         parents, identity = self._walk.parents, id(rest.holder)
         work = 1 + len(held) // _KNOWN_SHARE
@@ -333,6 +220,8 @@ class _Slice:
             if type(inner) in _ATOMS or id(inner) in parents:
                 continue
             parents[id(inner)] = identity
+            if rest.is_data:
+                self._walk.data.add(id(inner))
             self.find(inner)
             work += 1
         if rest.is_left():
@@ -340,14 +229,21 @@ class _Slice:
             self._plain.append(rest)
         return work
 
+    def _open(self, value: Any) -> _Rest:
+        kind = self._kind(type(value))
+        is_inside = kind.length is not None and id(value) in self._walk.data
+        held = kind.held_by(value, most=FEW if is_inside else None)
+        return _Rest(value, held, is_data=is_inside or kind.is_data(value))
+
 
 class _Rest:
     """What a container holds, as far as it has not been looked at."""
 
-    __slots__ = ("_held", "_start", "holder")
+    __slots__ = ("_held", "_start", "holder", "is_data")
 
-    def __init__(self, holder: Any, held: Sequence[Any]) -> None:
+    def __init__(self, holder: Any, held: Sequence[Any], *, is_data: bool) -> None:
         self.holder, self._held, self._start = holder, held, 0
+        self.is_data = is_data
 
     def take(self, count: int) -> Sequence[Any]:
         """Return the next items."""
@@ -378,6 +274,8 @@ def module_names(*, is_wide: bool) -> list[str]:
         is_library = _IS_LIBRARY.get(top)
         if is_library is None:
             is_library = _IS_LIBRARY[top] = _is_library(top)
+        if top == OWN:
+            continue
         if is_library:
             others.append(name)
         else:
@@ -392,4 +290,4 @@ _IS_LIBRARY: Final[dict[str, bool]] = {}
 def _is_library(top: str) -> bool:
     module = sys.modules.get(top)
     file = module.__dict__.get("__file__") if type(module) is ModuleType else None
-    return type(file) is not str or top in _LIBRARIES or file.startswith(_PACKAGES)
+    return type(file) is not str or top in LIBRARIES or file.startswith(_PACKAGES)

@@ -1,8 +1,8 @@
 """Records every `module(...)` of one forward by temporary hooks: for a call that a person makes.
 
 The live path does without hooks; here they are on the modules inside the `with` block only: a watched root's
-class has a `__call__` of ours, which passes a replaced `nn.Module.__call__` by. On CUDA every call waits for the
-device, so that its time is its own.
+class has a `__call__` of ours, which passes a replaced `nn.Module.__call__` by. On CUDA every call waits for
+the device, so that its time is its own.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_walk_comes_to_what_is_held_and_names_it(number: int) -> None:
 
 def test_walk_in_many_slices_sees_what_one_slice_sees() -> None:
     model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(200)])
-    nested = {number: [[number, [number, number]]] for number in range(500)}
+    nested = {str(number): [[number, [number, number]]] for number in range(500)}
     frame = sys._getframe()
     _, at_once, one = walked(frame)
     walk, in_slices, many = walked(frame, pieces=2)
@@ -117,7 +117,7 @@ def test_walk_in_many_slices_sees_what_one_slice_sees() -> None:
 
 
 def test_walk_out_of_time_goes_on_in_the_next_slice() -> None:
-    holder = Holder({number: [[number]] for number in range(3000)})
+    holder = Holder({str(number): [[number]] for number in range(3000)})
     _, seen, slices = walked(sys._getframe(), pieces=1, late=20)
     assert slices > 2, "the test's slices are too long"
     assert sum(id(value) in seen.lengths for value in holder.inside.values()) == 3000
@@ -145,6 +145,21 @@ def test_walk_enters_a_long_list_at_both_ends() -> None:
     assert seen.lengths[id(items)] == 20_000
     assert id(items[0]) in seen.lengths and id(items[-1]) in seen.lengths
     assert id(items[10_000]) not in seen.lengths
+
+
+def test_walk_does_not_read_a_data_set_through() -> None:
+    samples = [[(number, [number]) for number in range(100)] for _ in range(1000)]
+    walk, seen, _ = walked(sys._getframe())
+    assert all(id(sample) in seen.lengths for sample in (samples[0], samples[255], samples[-1]))
+    assert sum(id(item) in walk.parents for sample in samples for item in sample) < 20 * 512
+
+
+def test_walk_enters_all_modules_of_a_long_list() -> None:
+    model = nn.Sequential(*[nn.ReLU() for _ in range(3000)])
+    for module in model:
+        module.kept = [module]
+    _, seen, _ = walked(sys._getframe())
+    assert all(id(module.kept) in seen.lengths for module in model)
 
 
 def test_walk_runs_no_code_of_classes() -> None:
@@ -197,5 +212,5 @@ def test_walk_comes_to_other_modules_and_names_what_they_hold(monkeypatch: pytes
 def test_module_names_are_of_libraries_only_when_wide() -> None:
     near, wide = module_names(is_wide=False), module_names(is_wide=True)
     assert "torch" not in near and "probe" not in near
-    assert "torch" in wide
+    assert "torch" in wide and "probe" not in wide
     assert wide[: len(near)] == near
