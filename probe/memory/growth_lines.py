@@ -1,24 +1,27 @@
 """The line of a script at which a container grows, or a running sum is carried on, found in its source.
 
-Used when a leak has been found. Reads and parses files; runs nothing. What a name is called where it grows is
-all that it goes by: a container that has another name there is not found.
+Used when a leak has been found. Reads and parses files, one function after the other; runs nothing. What a
+name is called where it grows is all that it goes by: a container that has another name there is not found.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ..threads.stacks import CONTEXT_LINES
 from ..wire import StackFrame
+from .source_parts import Part, split_source
 
 _GROWING: Final = frozenset(
     {"append", "appendleft", "add", "extend", "extendleft", "insert", "update", "setdefault", "push"}
 )
 _MAX_LINES: Final = 20_000
+Result = TypeVar("Result")
 
 
 class GrowthLine(NamedTuple):
@@ -50,6 +53,10 @@ class GrowthLine(NamedTuple):
         )
 
 
+Search: TypeAlias = Generator[None, None, "GrowthLine | None"]
+"""Yields after each piece of a file, so that the search can go on in another step."""
+
+
 def find_growth(
     name: str, file: str, *, within: int | None = None, carried: bool = False, key: str | int | None = None
 ) -> GrowthLine | None:
@@ -62,14 +69,31 @@ def find_growth(
         carried: look for a value that is computed from its own last one, not for a container.
         key: of the item that grows, `out` of ``history['out']``; None where it is no item, or not known.
     """
+    return at_once(search_growth(name, file, within=within, carried=carried, key=key))
+
+
+def at_once(search: Generator[None, None, Result]) -> Result:
+    """Run a search to its end and return what it found."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def search_growth(
+    name: str, file: str, *, within: int | None = None, carried: bool = False, key: str | int | None = None
+) -> Search:
+    """Do what `find_growth` does, in pieces of some milliseconds."""
     lines = linecache.getlines(file)
     if not lines or len(lines) > _MAX_LINES:
         return None
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    for statement, function, first in _statements(tree, "", 0):
+    sign = re.compile(rf"\b{re.escape(name)}\b.*(?:=|{'|'.join(sorted(_GROWING))})")
+    for statement, function, first in _parsed(lines, lambda part: _is_in(part, within) and part.holds(sign)):
+        if statement is None:
+            yield
+            continue
         if within is not None and first != within:
             continue
         grows = _carries(statement, name) if carried else _grows(statement, name)
@@ -77,6 +101,20 @@ def find_growth(
             text = lines[statement.lineno - 1].strip()[:120]
             return GrowthLine(file, statement.lineno, function or "<module>", first, text)
     return None
+
+
+def _is_in(part: Part, within: int | None) -> bool:
+    return within is None or part.first_line == within or part.start < within <= part.end
+
+
+def _parsed(
+    lines: Sequence[str], is_wanted: Callable[[Part], bool]
+) -> Iterator[tuple[ast.stmt | None, str, int]]:
+    """Yield the simple statements of the wanted parts with function and first line; None after each part."""
+    for part in split_source(lines):
+        if is_wanted(part) and (tree := part.parse()) is not None:
+            yield from _statements(tree, part.function, part.first_line)
+            yield None, "", 0
 
 
 def _statements(node: ast.AST, function: str, first: int) -> Iterator[tuple[ast.stmt, str, int]]:

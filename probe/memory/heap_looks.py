@@ -1,18 +1,16 @@
-"""Two looks at all objects that Python knows, some steps apart: which containers have grown between them.
+"""What a look at the heap has seen, and what the new items of a container that has grown are.
 
-Used by the leak watch on the training thread, only while memory grows: a look takes some 50 ms. It keeps
-numbers and identities, never an object.
+Used by the leak watch on the training thread, only while memory grows. Keeps numbers and identities, never an
+object.
 """
 
 from __future__ import annotations
 
 import bisect
-import gc
 import heapq
 import itertools
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -23,23 +21,18 @@ from torch import Tensor
 
 from ..compat import torch_private
 from .reachable import attributes
+from .time_slices import TimeSlice
 
-_LEAST_LENGTH: Final = 2
-"""Shorter containers are most of all; one that grows has this many soon."""
-_LEAST_GROWN: Final = 3
-_MAX_GROWN: Final = 200
-"""Containers looked into, those with the most new items first."""
-_CHECKED_TOGETHER: Final = 32_768
+LEAST_GROWN: Final = 3
+"""Items by which a container has grown; a shorter one that grows has this many soon."""
 _SAMPLED: Final = 48
 """New items of a container that are looked into."""
 _ITEM_OBJECTS: Final = 64
 _ITEM_DEPTH: Final = 4
-_MAX_TENSORS: Final = 50_000
 _MAX_NODES: Final = 3000
 
 _NOT_ENTERED: Final = (Tensor, np.ndarray, type, str, bytes, torch.nn.Module)
 
-_Sizer: TypeAlias = Callable[[Any], int]
 TensorKind: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
 
@@ -49,21 +42,44 @@ class Grown(NamedTuple):
     container: Any
     before: int
     now: int
+    steps: int
+    """Between the two."""
 
 
 @dataclass(slots=True)
 class Look:
-    """What there was at one moment."""
+    """What there was at one moment; over some steps, where one slice was not enough."""
 
     step: int
+    """At which it began."""
     sizes: dict[int, int] = field(default_factory=dict)
     """Length of each container, by identity."""
+    steps: dict[int, int] = field(default_factory=dict)
+    """At which it had this length."""
     tensors: dict[TensorKind, int] = field(default_factory=dict)
-    """How many tensors of each kind Python knew."""
+    """How many tensors of each kind there were."""
     marks: list[int] = field(default_factory=list)
     """Number of the next autograd node: at the look, and at the end of each step after it."""
     is_whole: bool = True
-    """Whether the time allowed was enough."""
+    """Whether nothing had to be left out for lack of time."""
+
+    def note_container(self, container: Any, length: int, step: int) -> None:
+        """Note the length of a container."""
+        self.sizes[id(container)], self.steps[id(container)] = length, step
+
+    def note_tensor(self, tensor: Tensor) -> None:
+        """Count a tensor."""
+        # One that the garbage collector has just cleared has no dtype.
+        with suppress(RuntimeError):
+            kind = (tensor.shape, tensor.dtype, tensor.device)
+            self.tensors[kind] = self.tensors.get(kind, 0) + 1
+
+    def growth_of(self, container: Any, length: int, step: int) -> Grown | None:
+        """Return by what a container has grown since this look; None where it has not."""
+        earlier = self.sizes.get(id(container))
+        if earlier is None or length < earlier + LEAST_GROWN or _is_bounded(container):
+            return None
+        return Grown(container, earlier, length, step - self.steps[id(container)])
 
     def mark(self) -> None:
         """Note that a step has ended."""
@@ -74,58 +90,6 @@ class Look:
     def step_of(self, number: int) -> int:
         """Return in which step after the look a node was made; 0: before it."""
         return bisect.bisect_right(self.marks, number)
-
-
-def look(step: int, *, limit_ns: int, before: Look | None = None) -> tuple[Look, list[Grown]]:
-    """Look at all objects once.
-
-    Args:
-        step: number of the step that has just ended.
-        limit_ns: of CPU time: what comes later is left out.
-        before: an earlier look.
-
-    Returns:
-        The look, and what has grown since `before`, most first: to be let go of at once.
-    """
-    deadline_ns = time.thread_time_ns() + limit_ns
-    now, grown = Look(step), []
-    known = {} if before is None else before.sizes
-    # Oldest first: what a training has made is near the end, and is looked at before the time is up.
-    objects = gc.get_objects(2)
-    objects += gc.get_objects(1)
-    objects += gc.get_objects(0)
-    sizers = _sizers(set(map(type, objects)))
-    tensors = []
-    for end in range(len(objects), 0, -_CHECKED_TOGETHER):
-        part = objects[max(end - _CHECKED_TOGETHER, 0) : end]
-        tensors += [item for item in part if type(item) is Tensor]
-        for item in [item for item in part if type(item) in sizers]:
-            length = sizers[type(item)](item)
-            if length < _LEAST_LENGTH:
-                continue
-            identity = id(item)
-            now.sizes[identity] = length
-            earlier = known.get(identity)
-            if earlier is not None and length >= earlier + _LEAST_GROWN:
-                grown.append(Grown(item, earlier, length))
-        if end > _CHECKED_TOGETHER and time.thread_time_ns() > deadline_ns:
-            now.is_whole = False
-            break
-    for tensor in tensors[:_MAX_TENSORS]:
-        # One that the garbage collector has just cleared has no dtype.
-        with suppress(RuntimeError):
-            key = (tensor.shape, tensor.dtype, tensor.device)
-            now.tensors[key] = now.tensors.get(key, 0) + 1
-    now.mark()
-    grown = [item for item in grown if item.container is not objects and not _is_bounded(item.container)]
-    grown.sort(key=lambda item: item.before - item.now)
-    return now, grown[:_MAX_GROWN]
-
-
-def _sizers(kinds: Iterable[type]) -> dict[type, _Sizer]:
-    """How to take the length of containers of these types without running code of their classes."""
-    bases: dict[type, _Sizer] = {base: base.__len__ for base in (list, dict, set, deque)}
-    return {kind: bases[base] for kind in kinds for base in bases if issubclass(kind, base)}
 
 
 def _is_bounded(container: Any) -> bool:
@@ -218,23 +182,39 @@ def _graph_number(tensor: Tensor) -> int | None:
     return None if node is None else torch_private.node_sequence_number(node)
 
 
-def steps_behind(tensor: Tensor, before: Look) -> int:
+def has_graph(tensor: Tensor) -> bool:
+    """Whether a tensor holds the graph that made it."""
+    return _graph_number(tensor) is not None
+
+
+def steps_behind(
+    tensor: Tensor, before: Look, *, wanted: int | None = None, time_slice: TimeSlice | None = None
+) -> int | None:
     """Return from how many steps since the look the graph behind a tensor has nodes; 0 if from none before.
 
     Goes back by the oldest node first, so that a chain through all steps is followed before what hangs on it.
+
+    Args:
+        tensor: whose graph it is.
+        before: the look, marked at the end of every step since.
+        wanted: so many are enough; None: all.
+        time_slice: None is returned when it is over before the end of the graph.
     """
     number = _graph_number(tensor)
     if number is None:
         return 0
+    enough = len(before.marks) - 1 if wanted is None else wanted
     waiting = [(number, 0, tensor.grad_fn)]
     steps: set[int] = set()
     seen: set[Any] = set()
     ties = itertools.count(1)
     while waiting and len(seen) < _MAX_NODES:
-        number, _, node = heapq.heappop(waiting)
+        number, tie, node = heapq.heappop(waiting)
         steps.add(before.step_of(number))
-        if 0 in steps and len(steps) >= len(before.marks):
+        if 0 in steps and len(steps) > enough:
             break
+        if time_slice is not None and not tie & 15 and tie and time_slice.is_over():
+            return None
         for following, _ in getattr(node, "next_functions", ()):
             if following is None or following in seen:
                 continue
@@ -247,7 +227,7 @@ def steps_behind(tensor: Tensor, before: Look) -> int:
 
 def more_tensors(before: Look, now: Look) -> list[tuple[TensorKind, int]]:
     """Return of which kinds of tensors there are more, by at least one in two steps, most first."""
-    least = max(_LEAST_GROWN, (now.step - before.step) / 2)
+    least = max(LEAST_GROWN, (now.step - before.step) / 2)
     more = [(kind, count - before.tensors.get(kind, 0)) for kind, count in now.tensors.items()]
     return sorted([item for item in more if item[1] >= least], key=lambda item: -item[1])
 

@@ -1,45 +1,42 @@
 """Watches memory through a run: finds growth that goes on, and looks for what grows only while it does.
 
 Called by the step writer on the training thread at the end of every step. A reading takes some microseconds
-and 0.05 % of the time at most; a look at all objects some 50 ms, a few times a run and only on suspicion.
+and 0.05 % of the time at most; a look at the heap is taken in slices of some milliseconds, less than 2 % of
+the time, and only on suspicion.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final, Literal
 
-import psutil
-import torch
-
-from ..compat import torch_private
-from ..delivery.recorder.recorder import MemorySample
+from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector, LeakJudge
-from ..detectors.resources import ResourceDetector, ResourceReading
-from ..threads.stacks import format_loop_stack, raw_stack
-from ..wire import StackFrame
-from ..wire.findings import size_text
-from .growth_lines import GrowthLine
-from .heap_looks import Grown, Look, look, more_tensors, shape_text
+from ..detectors.resources import ResourceDetector
+from .heap_looks import Look
 from .heap_meter import Pacer, cuda_reader, heap_reader, own_bytes
-from .leaks import Leak, find_leaks
+from .leak_reports import (
+    MemoryIncident,
+    leak_finding,
+    loop_stack,
+    resource_reading,
+    stack_to,
+    unexplained_finding,
+)
+from .leaks import Leak, LeakSearch, find_leaks
 from .memory_limit import memory_use
+from .open_look import OpenLook
+from .reachable import user_frames
+from .time_slices import LookBudget, TimeSlice
 
 _MIB: Final = 2**20
 _FLOOR: Final = 64 * 1024.0
 """Less growth over a window is none: the detectors' own histories fill up in the first steps."""
 _LOOK_STEPS: Final = (10, 40, 160)
 """Steps from the first look to each comparison with it; then memory must grow further before the next."""
-_LOOK_NS: Final = 400_000_000
-_NAMING_NS: Final = 150_000_000
-"""CPU time that a look at all objects may take, and the walk that names what has grown."""
-_FREE_LOOKS: Final = 6
-_LOOK_SHARE: Final = 200
-"""Looks after the first few wait this many times as long as the last one took: 0.5 % of the time."""
 _QUIET_READINGS: Final = 8
 """Readings in a row without growth that end a series of looks."""
 _REGROWTH_BYTES: Final = 4 * _MIB
@@ -48,21 +45,6 @@ _HELD_BYTES: Final = 32 * _MIB
 _HELD_FRACTION: Final = 0.05
 """A container without graphs is a leak when it holds so much, absolutely and of the process's memory."""
 _MAX_REPORTS: Final = 5
-_STACK_FRAMES: Final = 64
-_SWAP_FROM: Final = 0.9
-_NOT_FOUND: Final = "No container of the script was found that grows."
-_NOT_IN_HEAP: Final = (
-    "What grows is not what malloc hands out: look at pinned and shared memory, and at other allocators."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryIncident:
-    """What the watch has found, with the stack of an event."""
-
-    finding: Finding
-    stack: Sequence[StackFrame]
-    """Outermost frame first; the innermost is the line that feeds the leak, where it is known."""
 
 
 class LeakWatch:
@@ -73,9 +55,10 @@ class LeakWatch:
         read_heap: reads the bytes in use on the host; None where nothing tells them.
         read_process: reads the process's own resident bytes; None of them: not known.
         pacer: when allocators are read.
+        budget: when there may be a slice of a look.
 
     Attributes:
-        looks: how many looks at all objects were taken: a step with one is no ordinary step.
+        looks: slices of looks at the heap, so far: a step with one is no ordinary step.
     """
 
     def __init__(
@@ -85,6 +68,7 @@ class LeakWatch:
         read_heap: Callable[[], float] | None = None,
         read_process: Callable[[], float | None] = own_bytes,
         pacer: Pacer | None = None,
+        budget: LookBudget | None = None,
     ) -> None:
         self.looks = 0
         self._clock_ns = clock_ns
@@ -93,7 +77,7 @@ class LeakWatch:
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
         self._process = GrowthDetector()
         self._judge, self._resources = LeakJudge(), ResourceDetector()
-        self._pacer = pacer or Pacer()
+        self._pacer, self._budget = pacer or Pacer(), budget or LookBudget(clock_ns=clock_ns)
         self._sample: MemorySample | None = None
         self._growth: Growth | None = None
         self._suspicion: Growth | None = None
@@ -103,9 +87,19 @@ class LeakWatch:
         """In a row, without growth."""
         self._own_bytes: float | None = None
         self._free_bytes: float | None = None
+        self._open: OpenLook | None = None
+        """A look that is not finished."""
+        self._search: LeakSearch | None = None
+        """For the leaks that a finished look has found, and their lines."""
         self._first: Look | None = None
+        self._newest: Look | None = None
+        """What the first is compared with."""
         self._compared = 0
-        self._not_before_ns = 0
+        self._has_compared = False
+        self._suspect_bytes: list[float] = []
+        """What the containers that have grown hold, at the newest comparison."""
+        self._fruitless = 0
+        """Series of looks that have found nothing."""
         self._place: Literal["host", "device"] = "host"
         self._bars = {"host": 0.0, "device": 0.0}
         """Bytes from which on looks are taken."""
@@ -122,9 +116,11 @@ class LeakWatch:
 
     def wants(self, sample: MemorySample | None) -> bool:
         """Whether `follow` has anything to do at this step."""
-        return (
-            self._first is not None or sample is not self._sample or self._clock_ns() >= self._pacer.next_ns
-        )
+        return self._is_looking or sample is not self._sample or self._clock_ns() >= self._pacer.next_ns
+
+    @property
+    def _is_looking(self) -> bool:
+        return self._first is not None or self._open is not None
 
     def follow(self, step: int, sample: MemorySample | None, frame: FrameType | None) -> list[MemoryIncident]:
         """A step has ended.
@@ -137,20 +133,29 @@ class LeakWatch:
         Returns:
             What is wrong; nearly always empty.
         """
-        if self._first is not None and step < self._first.step:
-            self._first = None
-        if self._first is not None:
-            self._first.mark()
-            if self._is_time_to_compare(step):
-                return self.look(step, frame)
+        if self._is_looking:
+            self._mark(step)
+            if self._is_time_to_look(step) and (leaks := self.look(step, frame)):
+                return leaks
         found: list[MemoryIncident] = []
         if sample is not None and sample is not self._sample:
             found = self.note(step, sample, frame)
         if self._clock_ns() >= self._pacer.next_ns:
             self._read(step)
-            if self.wants_look():
+            if self.wants_look() and self._budget.allows():
                 self.look(step, frame)
         return found
+
+    def _mark(self, step: int) -> None:
+        """Note the end of a step in the first look; forget that where steps have restarted."""
+        first = self._first or (None if self._open is None else self._open.look)
+        if first is not None and step < first.step:
+            self._end_series()
+        elif first is not None:
+            first.mark()
+
+    def _end_series(self) -> None:
+        self._first = self._newest = self._open = self._search = None
 
     def note(self, step: int, sample: MemorySample, frame: FrameType | None) -> list[MemoryIncident]:
         """Take a new reading of process and machine, about once a second."""
@@ -160,15 +165,15 @@ class LeakWatch:
         self._free_bytes = use.total - use.used
         self._own_bytes = self._read_process() or float(sample.rss_bytes)
         growth = self._process.add(step, now, self._own_bytes)
-        findings = self._resources.observe(_resource_reading(step, sample, use.used, use.total))
+        findings = self._resources.observe(resource_reading(step, sample, use.used, use.total))
         if self._judge.is_leak(growth, step=step, free_bytes=self._free_bytes) and growth is not None:
-            leak = self._unattributed(step, growth)
+            leak = self._unattributed(growth)
             if leak is not None:
                 findings.append(leak)
         if self._read_heap is None and growth is not None:
             self._note_growth("host", growth)
             self._quiet_readings = 0
-        stack = _loop_stack(frame) if findings else []
+        stack = loop_stack(frame) if findings else []
         return [MemoryIncident(finding, stack) for finding in findings]
 
     def _read(self, step: int) -> None:
@@ -176,7 +181,7 @@ class LeakWatch:
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
         if self._read_heap is not None:
             value = self._read_heap()
-            is_open = self._first is not None or value >= self._bars["host"]
+            is_open = self._is_looking or value >= self._bars["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
         if self._read_cuda is None:
             self._read_cuda = cuda_reader()
@@ -192,36 +197,74 @@ class LeakWatch:
 
     def wants_look(self) -> bool:
         """Whether memory grows, and what grows is not being looked for already."""
-        if self._first is not None or self._growth is None or len(self._reported) >= _MAX_REPORTS:
+        if self._is_looking or self._growth is None or len(self._reported) >= _MAX_REPORTS:
             return False
         if not self._growth.keeps_pace:
             # The probe's own histories fill in the first some thousand steps, ever more slowly.
             return False
-        return self._growth.value >= self._bars[self._place] and self._clock_ns() >= self._not_before_ns
+        return self._growth.value >= self._bars[self._place]
 
-    def _is_time_to_compare(self, step: int) -> bool:
-        assert self._first is not None
-        due = self._first.step + _LOOK_STEPS[self._compared]
-        return step >= due and self._clock_ns() >= self._not_before_ns
+    def _is_time_to_look(self, step: int) -> bool:
+        """Whether there is something to look at now, and time for it."""
+        first = self._first if self._open is None and self._search is None else None
+        if first is not None and step < first.step + _LOOK_STEPS[self._compared]:
+            return False
+        return self._budget.allows()
 
     def look(self, step: int, frame: FrameType | None) -> list[MemoryIncident]:
-        """Look at all objects; from the second look on, say what has grown."""
-        cpu_ns = time.thread_time_ns()
+        """Look at the heap for one slice; when a comparison has come to its end, say what has grown."""
         self.looks += 1
-        now, grown = look(step, limit_ns=_LOOK_NS, before=self._first)
+        time_slice = self._budget.open_slice()
+        try:
+            if self._search is None and not self._look_on(step, frame, time_slice):
+                return []
+            return self._search_on(step, frame, time_slice)
+        finally:
+            self._budget.note(time_slice.spent_ns())
+
+    def _look_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
+        """Go on with a look, or begin one; return whether there is something to be searched."""
+        if self._open is None:
+            # What no variable of the script leads to is looked for when the rest has explained nothing.
+            self._open = OpenLook(step, before=self._first, is_wide=self._fruitless % 2 == 1)
+            if self._first is None:
+                self._open.look.mark()
+        if not self._open.go_on(step, frame, time_slice):
+            return False
+        taken, self._open = self._open, None
         if self._first is None:
-            self._first, self._compared, self._suspicion = now, 0, self._growth
-            return []
-        leaks = find_leaks(self._first, now, grown, frame, limit_ns=_NAMING_NS)
-        found = self._report(step, [leak for leak in leaks if self._is_certain(leak)], frame)
-        self._remember(now, grown)
+            self._first, self._compared, self._suspicion = taken.look, 0, self._growth
+            return False
+        files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
+        self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=self._certain_ones())
+        self._newest = taken.look
+        self._suspect_bytes = [suspect.leak().held_bytes for suspect in taken.suspects]
+        self._remember(taken)
         self._compared += 1
-        suspects = [leak.held_bytes for leak in leaks if _MIB <= leak.held_bytes < self._least_held()]
-        if self.looks >= _FREE_LOOKS:
-            self._not_before_ns = self._clock_ns() + _LOOK_SHARE * (time.thread_time_ns() - cpu_ns)
+        self._has_compared = True
+        return True
+
+    def _search_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> list[MemoryIncident]:
+        """Go on with the search for the leaks' names and lines; report them at its end."""
+        assert self._search is not None
+        while True:
+            try:
+                next(self._search)
+            except StopIteration as end:
+                self._search = None
+                return self._finish(step, end.value, frame)
+            if time_slice.is_over():
+                return []
+
+    def _finish(self, step: int, leaks: Sequence[Leak], frame: FrameType | None) -> list[MemoryIncident]:
+        """A comparison has come to its end."""
+        found = self._report(step, leaks, frame)
+        least = self._least_held()
+        suspects = [held for held in self._suspect_bytes if _MIB <= held < least]
         if found or self._compared >= len(_LOOK_STEPS) or suspects or self._is_quiet():
             self._raise_bar(suspects)
-            self._first = None
+            self._fruitless = 0 if found or suspects else self._fruitless + 1
+            self._end_series()
         if found:
             self._bars[self._place] = 2 * self._value
         return found
@@ -241,130 +284,42 @@ class LeakWatch:
     def _least_held(self) -> float:
         return max(_HELD_BYTES, _HELD_FRACTION * (self._own_bytes or 0.0))
 
-    def _is_certain(self, leak: Leak) -> bool:
-        """Whether it is a leak whatever comes: it keeps graphs, or holds much and grows every time."""
-        if leak.subject in self._reported:
-            return False
-        if leak.has_graph:
-            return True
-        if leak.is_dataset or leak.identity in self._emptied or leak.identity not in self._grown_before:
-            return False
-        return leak.held_bytes >= self._least_held()
+    def _certain_ones(self) -> Callable[[Leak], bool]:
+        """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows."""
+        grown_before, emptied = frozenset(self._grown_before), frozenset(self._emptied)
 
-    def _remember(self, now: Look, grown: Sequence[Grown]) -> None:
+        def is_certain(leak: Leak) -> bool:
+            if leak.subject in self._reported:
+                return False
+            if leak.has_graph:
+                return True
+            if leak.is_dataset or leak.identity in emptied or leak.identity not in grown_before:
+                return False
+            return leak.held_bytes >= self._least_held()
+
+        return is_certain
+
+    def _remember(self, taken: OpenLook) -> None:
         """Which containers have grown, and which of those that had have been emptied since."""
         for identity, length in self._lengths.items():
-            if now.sizes.get(identity, 0) < length:
+            if taken.look.sizes.get(identity, 0) < length:
                 self._emptied.add(identity)
-        self._grown_before |= {id(item.container) for item in grown}
-        self._lengths |= {id(item.container): item.now for item in grown}
+        self._grown_before |= taken.grown.keys()
+        self._lengths |= taken.grown
 
     def _report(self, step: int, leaks: Sequence[Leak], frame: FrameType | None) -> list[MemoryIncident]:
-        """One event for the worst of them; the others are named in it."""
         if not leaks or len(self._reported) >= _MAX_REPORTS:
             return []
         self._reported |= {leak.subject for leak in leaks}
-        worst, growth = leaks[0], self._growth or self._suspicion
-        lines = [
-            f"Memory leak: {worst.sentence()}",
-            *([] if growth is None else [_pace(growth, self._free_bytes)]),
-            *([f"It has {worst.length:,} items at step {step}."] if worst.content else []),
-            *(f"And {leak.sentence()}" for leak in leaks[1:4]),
-            worst.remedy(),
-        ]
-        finding = Finding(
-            kind="memory_leak",
-            severity="warning",
-            subject=worst.subject,
-            message="\n".join(lines),
-            value=None if growth is None else growth.bytes_per_step,
-            threshold=None,
-            baseline=_baseline(growth, worst),
-            neighbours=() if growth is None else growth.readings,
-            affected=tuple(leak.subject for leak in leaks),
-        )
-        return [MemoryIncident(finding, _stack_to(worst.line, frame))]
+        finding = leak_finding(step, leaks, self._growth or self._suspicion, free_bytes=self._free_bytes)
+        return [MemoryIncident(finding, stack_to(leaks[0].line, frame))]
 
-    def _unattributed(self, step: int, growth: Growth) -> Finding | None:
+    def _unattributed(self, growth: Growth) -> Finding | None:
         """Growth of the process that no container of the script explains; said once."""
         if self._reported:
             return None
         self._reported.add("process")
-        more = "" if self._first is None else self._more_tensors(step)
-        return Finding(
-            kind="memory_leak",
-            severity="warning",
-            subject="process",
-            message="\n".join(
-                [
-                    f"Memory of the process grows without end: {size_text(growth.grown)} since step "
-                    f"{growth.readings[-1][0] - growth.total_steps}",
-                    _pace(growth, self._free_bytes),
-                    f"{_NOT_FOUND if self.looks > 1 else _NOT_IN_HEAP}{more}",
-                ]
-            ),
-            value=growth.bytes_per_step,
-            threshold=None,
-            baseline=_baseline(growth, None),
-            neighbours=growth.readings,
+        looks = None if self._first is None or self._newest is None else (self._first, self._newest)
+        return unexplained_finding(
+            growth, free_bytes=self._free_bytes, has_looked=self._has_compared, looks=looks
         )
-
-    def _more_tensors(self, step: int) -> str:
-        assert self._first is not None
-        now, _ = look(step, limit_ns=_LOOK_NS)
-        self.looks += 1
-        more = more_tensors(self._first, now)
-        return f" More tensors than at step {self._first.step}: {shape_text(more)}." if more else ""
-
-
-def _pace(growth: Growth, free_bytes: float | None) -> str:
-    """How fast memory grows, and when it is used up."""
-    pace = growth.bytes_per_step
-    text = f"Memory grows by {size_text(pace)} a step, {size_text(1000 * pace)} in 1,000 steps"
-    if free_bytes is not None and pace > 0:
-        steps = free_bytes / pace
-        if steps < 1e7:
-            text += f": what is free ({size_text(free_bytes)}) lasts for about {steps:,.0f} steps"
-    return f"{text}."
-
-
-def _baseline(growth: Growth | None, leak: Leak | None) -> dict[str, float] | None:
-    numbers: dict[str, float] = {}
-    if growth is not None:
-        numbers |= {"baseline_bytes": growth.baseline, "bytes": growth.value, "steps": float(growth.steps)}
-    if leak is not None:
-        numbers |= {"items": float(leak.length), "items_per_step": leak.per_step}
-    return numbers or None
-
-
-def _loop_stack(frame: FrameType | None) -> list[StackFrame]:
-    return format_loop_stack(raw_stack(frame, limit=_STACK_FRAMES))
-
-
-def _stack_to(line: GrowthLine | None, frame: FrameType | None) -> list[StackFrame]:
-    """The training loop's stack down to the line: it stands in for the frame of its function."""
-    stack = _loop_stack(frame)
-    if line is None:
-        return stack
-    for index in range(len(stack) - 1, -1, -1):
-        if (stack[index].file, stack[index].function) == (line.file, line.function):
-            return [*stack[:index], line.as_frame()]
-    return [*stack, line.as_frame()]
-
-
-def _resource_reading(step: int, sample: MemorySample, used: float, total: float) -> ResourceReading:
-    device_used = device_total = swap = None
-    if torch_private.cuda_is_initialised():
-        free, everything = torch.cuda.mem_get_info()
-        device_used, device_total = float(everything - free), float(everything)
-    if total and used / total > _SWAP_FROM:
-        swap = float(psutil.swap_memory().used)
-    return ResourceReading(
-        step=step,
-        system_used_bytes=used,
-        system_total_bytes=total,
-        process_bytes=float(sample.rss_bytes),
-        swap_used_bytes=swap,
-        device_used_bytes=device_used,
-        device_total_bytes=device_total,
-    )

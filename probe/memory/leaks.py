@@ -1,32 +1,27 @@
 """What leaks: a container, or a value carried on from step to step, by its name and the line that feeds it.
 
-Used by the leak watch on the training thread, with two looks at the heap some steps apart.
+Used by the leak watch on the training thread, with what two looks at the heap some steps apart have found.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
-from typing import Any, Final
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from .growth_lines import GrowthLine, find_growth
-from .heap_looks import Content, Grown, Look, content_of, steps_behind
-from .reachable import Access, attributes, is_own_or_torch, user_frames, variables, walk
+from .growth_lines import GrowthLine, Search, search_growth
+from .heap_looks import Content
+from .reachable import Access, is_own_or_torch
 
-_LEAST_STEPS: Final = 3
+LEAST_STEPS: Final = 3
 """Steps whose graphs a container holds before it counts as one that holds every step's."""
-_CHAIN_SHARE: Final = 0.6
-"""Of the steps between two looks: a value whose graph goes back through so many is carried on."""
 _MAX_CARRIED: Final = 8
-_MAX_TENSORS: Final = 256
 _MAX_UNNAMED: Final = 3
+_NAMED_LINES: Final = 4
+"""Leaks that an event names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +49,7 @@ class Leak:
     @property
     def has_graph(self) -> bool:
         """Whether it keeps the graphs of all steps."""
-        return self.content is None or (self.content.has_graph and self.content.steps >= _LEAST_STEPS)
+        return self.content is None or (self.content.has_graph and self.content.steps >= LEAST_STEPS)
 
     @property
     def held_bytes(self) -> float:
@@ -91,64 +86,95 @@ def _rate(per_step: float, what: str) -> str:
     return f"1 {what} in {1 / per_step:.3g} steps"
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A container with tensors that has grown between two looks. Keeps nothing alive but code and classes."""
+
+    identity: int
+    kind: str
+    access: Access
+    content: Content
+    grown: int
+    """Items that it has got."""
+    steps: int
+    """In so many steps."""
+    length: int
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a variable leads to it."""
+        return self.access.root.code is not None
+
+    def leak(self, line: GrowthLine | None = None) -> Leak:
+        """Return what is said of it."""
+        return Leak(
+            identity=self.identity,
+            subject=self.access.text(),
+            place=self.access.root.place,
+            kind=self.kind,
+            per_step=self.grown / max(self.steps, 1),
+            length=self.length,
+            content=self.content,
+            line=line,
+            is_dataset=any(issubclass(owner, Dataset) for owner in self.access.owners()),
+        )
+
+
+LeakSearch: TypeAlias = Generator[None, None, list[Leak]]
+
+
 def find_leaks(
-    before: Look, now: Look, grown: Sequence[Grown], frame: FrameType | None, *, limit_ns: int
-) -> list[Leak]:
-    """Name what has grown between two looks, what keeps graphs first, then by bytes.
+    suspects: Sequence[Suspect],
+    carried: Sequence[Access],
+    files: Sequence[str],
+    *,
+    is_certain: Callable[[Leak], bool],
+) -> LeakSearch:
+    """Return the leaks that are certain, what keeps graphs first, then by bytes; the worst with their lines.
+
+    Yields where it can go on in another step.
 
     Args:
-        before: the earlier look, marked at the end of every step since.
-        now: the later one.
-        grown: containers that have grown.
-        frame: where the training thread is.
-        limit_ns: of CPU time: what is not reached within it has no name.
+        suspects: what has grown.
+        carried: values whose graphs go back through all steps.
+        files: of the frames of the training loop.
+        is_certain: whether it is a leak, whatever comes.
     """
-    contents = [(item, content_of(item, before)) for item in grown]
-    wanted = {id(item.container): (item, content) for item, content in contents if _matters(content)}
-    frames = user_frames(frame)
-    files = list(dict.fromkeys(each.f_code.co_filename for each in frames))
-    leaks: list[Leak] = []
-    carried: list[Access] = []
-    tensors = 0
-    for value, access in walk(variables(frames), deadline_ns=time.thread_time_ns() + limit_ns):
-        if id(value) in wanted:
-            leaks.append(_named(*wanted.pop(id(value)), access, now.step - before.step, files))
-        elif type(value) is Tensor and tensors < _MAX_TENSORS and value.grad_fn is not None:
-            tensors += 1
-            if steps_behind(value, before) >= max(_CHAIN_SHARE * (len(before.marks) - 1), _LEAST_STEPS):
-                carried.append(access)
-    largest = sorted(wanted.values(), key=lambda pair: (-pair[1].steps, -pair[1].bytes_per_item))
-    for item, content in largest[:_MAX_UNNAMED]:
-        leaks.append(_unnamed(item, content, now.step - before.step, files))
-    if not any(leak.has_graph for leak in leaks) and (found := _carried(carried, files)) is not None:
-        leaks.append(found)
-    return sorted(leaks, key=lambda leak: (not leak.has_graph, -leak.held_bytes))
+    pairs = [(suspect, suspect.leak()) for suspect in _worst(suspects)]
+    has_graph = any(leak.has_graph for _, leak in pairs)
+    pairs.sort(key=lambda pair: (not pair[1].has_graph, -pair[1].held_bytes))
+    pairs = [pair for pair in pairs if is_certain(pair[1])]
+    found = []
+    for suspect, leak in pairs[:_NAMED_LINES]:
+        line = yield from _line(suspect.access, files)
+        found.append(replace(leak, line=line))
+    found += [leak for _, leak in pairs[_NAMED_LINES:]]
+    if not has_graph:
+        value = yield from _carried(carried, files)
+        found = [value, *found] if value is not None and is_certain(value) else found
+    return found
 
 
-def _matters(content: Content) -> bool:
+def _worst(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """All that variables lead to, and of the others those that keep most."""
+    unnamed = [suspect for suspect in suspects if not suspect.is_named]
+    unnamed.sort(key=lambda suspect: (-suspect.content.steps, -suspect.content.bytes_per_item))
+    return [*(suspect for suspect in suspects if suspect.is_named), *unnamed[:_MAX_UNNAMED]]
+
+
+def matters(content: Content) -> bool:
+    """Whether the new items of a container keep tensors, arrays or graphs."""
     return content.bytes_per_item > 0 or content.has_graph
 
 
-def _named(item: Grown, content: Content, access: Access, steps: int, files: Sequence[str]) -> Leak:
-    owners = access.owners()
-    return Leak(
-        identity=id(item.container),
-        subject=access.text(),
-        place=access.root.place,
-        kind=type(item.container).__name__,
-        per_step=(item.now - item.before) / max(steps, 1),
-        length=item.now,
-        content=content,
-        line=_line(access, files),
-        is_dataset=any(issubclass(owner, Dataset) for owner in owners),
-    )
-
-
-def _carried(found: Sequence[Access], files: Sequence[str]) -> Leak | None:
+def _carried(found: Sequence[Access], files: Sequence[str]) -> Generator[None, None, Leak | None]:
     """Of the values whose graphs go back through all steps, the one that is made of its own last value."""
-    if not found:
+    lines = []
+    for access in found[:_MAX_CARRIED]:
+        line = yield from _line(access, files, carried=True)
+        lines.append((access, line))
+    if not lines:
         return None
-    lines = [(access, _line(access, files, carried=True)) for access in found[:_MAX_CARRIED]]
     # What outlives a step by itself: an attribute, rather than a variable that came out of it.
     lines.sort(key=lambda pair: (pair[1] is None, not pair[0].owners()))
     access, line = lines[0]
@@ -164,28 +190,27 @@ def _carried(found: Sequence[Access], files: Sequence[str]) -> Leak | None:
     )
 
 
-def _line(access: Access, files: Sequence[str], *, carried: bool = False) -> GrowthLine | None:
+def _line(access: Access, files: Sequence[str], *, carried: bool = False) -> Search:
     """The statement that feeds it: in its function, its classes' files, then the files of the stack."""
     name, root = access.name(), access.root
+    if access.parent is None and root.code is None:
+        return None
     key = access.key if access.part == "item" and type(access.key) in (str, int) else None
-    if access.parent is None or not access.owners():
+    candidates = [*_class_files(access.owners()), *files]
+    if root.code is not None and (access.parent is None or not access.owners()):
         file = root.code.co_filename
         within = None if root.is_global else root.code.co_firstlineno
-        if (line := find_growth(name, file, within=within, carried=carried, key=key)) is not None:
+        line = yield from search_growth(name, file, within=within, carried=carried, key=key)
+        if line is not None:
             return line
         candidates = [file, *files]
-    else:
-        candidates = [*_class_files(access.owners()), *files]
-    return _first_line(name, candidates, carried=carried, key=key)
-
-
-def _first_line(
-    name: str, files: Sequence[str], *, carried: bool = False, key: str | int | None = None
-) -> GrowthLine | None:
-    for file in dict.fromkeys(files):
-        if is_own_or_torch(file):
+    elif root.code is None and root.is_global:
+        candidates = [root.file, *candidates]
+    for file in dict.fromkeys(candidates):
+        if not file or is_own_or_torch(file):
             continue
-        if (line := find_growth(name, file, carried=carried, key=key)) is not None:
+        line = yield from search_growth(name, file, carried=carried, key=key)
+        if line is not None:
             return line
     return None
 
@@ -197,44 +222,3 @@ def _class_files(owners: Sequence[type]) -> list[str]:
         if isinstance(file, str):
             found.append(file)
     return found
-
-
-def _unnamed(item: Grown, content: Content, steps: int, files: Sequence[str]) -> Leak:
-    """A container that no variable of the script leads to: named by the object or module that holds it."""
-    subject, owner = _holder(item.container)
-    name = subject.rpartition(".")[2]
-    line = _first_line(name, [*_class_files([owner] if owner else []), *files]) if subject else None
-    return Leak(
-        identity=id(item.container),
-        subject=subject or f"a {type(item.container).__name__}",
-        place="",
-        kind=type(item.container).__name__,
-        per_step=(item.now - item.before) / max(steps, 1),
-        length=item.now,
-        content=content,
-        line=line,
-        is_dataset=owner is not None and issubclass(owner, Dataset),
-    )
-
-
-def _holder(container: Any) -> tuple[str, type | None]:
-    """``Meter.history`` and the class, or ``package.module.name`` and None; "" where neither holds it."""
-    plain: dict[type, bool] = {}
-    for holder in gc.get_referrers(container):
-        kind = type(holder)
-        if kind is not dict:
-            if issubclass(kind, list | tuple | FrameType | CodeType):
-                continue
-            for name, value in attributes(holder, plain):
-                if value is container:
-                    return f"{kind.__name__}.{name}", kind
-            continue
-        key = next((key for key, value in dict.items(holder) if value is container), None)
-        if type(key) is not str:
-            continue
-        for owner in gc.get_referrers(holder):
-            if type(owner) is ModuleType and vars(owner) is holder:
-                return f"{owner.__name__}.{key}", None
-            if any(value is container for _, value in attributes(owner, plain)):
-                return f"{type(owner).__name__}.{key}", type(owner)
-    return "", None

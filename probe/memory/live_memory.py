@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..compat import torch_private
+from ..delivery.host_memory import read_memory
 from ..wire.findings import size_text
 from .heap_meter import heap_reader
 from .memory_limit import memory_use
@@ -205,9 +205,9 @@ def _read_use(live: LiveMemory, *, on_cuda: bool) -> None:
         live.free_bytes = float(free + torch.cuda.memory_reserved()) - live.used_bytes
         live.total_bytes = float(total)
         return
-    machine = psutil.virtual_memory()
-    use = memory_use(machine.total - machine.available, machine.total)
-    live.free_bytes, live.total_bytes = use.total - use.used, use.total
+    if (sample := read_memory()) is not None:
+        use = memory_use(sample.system_used_bytes, sample.system_total_bytes)
+        live.free_bytes, live.total_bytes = use.total - use.used, use.total
     read_heap = heap_reader()
     live.used_bytes = None if read_heap is None else read_heap()
 

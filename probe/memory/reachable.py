@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import (
     CodeType,
@@ -58,13 +58,18 @@ class Root(NamedTuple):
     """A variable of the script."""
 
     name: str
-    code: CodeType
-    """Of the function that has it; of the module for a global variable."""
+    code: CodeType | None
+    """Of the function that has it; of the module for a global variable. None where no variable leads to it:
+    the name is that of a module or of a class then."""
     is_global: bool
+    file: str = ""
+    """Where there is no code."""
 
     @property
     def place(self) -> str:
-        """Say where it is, such as ``in train(), train.py``."""
+        """Say where it is, such as ``in train(), train.py``; nothing where no variable leads to it."""
+        if self.code is None:
+            return ""
         file = Path(self.code.co_filename).name
         return f"in {file}" if self.is_global else f"in {self.code.co_qualname}(), {file}"
 
@@ -158,6 +163,40 @@ def variables(frames: Iterable[FrameType]) -> list[tuple[Any, Access]]:
             if not name.startswith("__")
         ]
     return found
+
+
+def value_at(access: Access, frames: Sequence[FrameType]) -> Any:
+    """Return what is now where a way leads to; None where it ends before."""
+    parts = []
+    while access.parent is not None:
+        parts.append((access.part, access.key))
+        access = access.parent
+    value = _value_of(access.root, frames)
+    for part, key in reversed(parts):
+        value = _part_of(value, part, key)
+    return value
+
+
+def _value_of(root: Root, frames: Sequence[FrameType]) -> Any:
+    for frame in frames:
+        if root.is_global and root.code is not None:
+            if frame.f_code.co_filename == root.code.co_filename and root.name in frame.f_globals:
+                return frame.f_globals[root.name]
+        elif frame.f_code is root.code:
+            return function_variables(frame).get(root.name)
+    return None
+
+
+def _part_of(value: Any, part: Part, key: Any) -> Any:
+    kind = type(value)
+    if part == "attribute":
+        return next((item for name, item in attributes(value, {}) if name == key), None)
+    if part == "item" and issubclass(kind, dict):
+        return dict.get(value, key)
+    if part == "item" and type(key) is int and issubclass(kind, list | tuple | deque):
+        base: Any = next(base for base in (list, tuple, deque) if issubclass(kind, base))
+        return base.__getitem__(value, key) if key < base.__len__(value) else None
+    return None
 
 
 def _let_go(frame: FrameType, local: Any) -> None:

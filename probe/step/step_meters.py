@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 import torch
 
 from ..compat import torch_private
-from ..delivery.recorder.recorder import MemorySample, Recorder, read_memory
+from ..delivery.host_memory import MemorySample, read_memory
+from ..delivery.recorder.recorder import Recorder
 from ..guard import Guard
 
 _CUDA_MEMORY_NS: Final = 1_000_000_000

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, overload
 
+import numpy as np
 from torch import nn
 
 from ...attach.layout import ModelLayout, describe_model, unwrap
-from ...measure.statistics.statistics import tensor_statistics
+from ...detectors.gradient_limits import rows_above, rows_below
+from ...measure.statistics.statistics import Floats, tensor_statistics
 from . import tables
 from .call_results import Result
 
@@ -233,20 +235,23 @@ def check_gradient_vanishing(
 
 
 def explosions(report: GradientReport, threshold: float) -> GradientViolations:
-    """Select what is above a limit from gradients measured before."""
+    """Select what is above a limit from gradients measured before; NaN stands first."""
     _require_positive("threshold", threshold)
-    found = [p for p in report.parameters if p.norm is not None and not p.norm <= threshold]
-    # NaN first: it compares with nothing.
-    found.sort(key=lambda p: (p.is_finite, -p.norm if p.norm is not None and p.is_finite else 0.0))
+    there = [p for p in report.parameters if p.norm is not None]
+    found = [there[row] for row in rows_above(_norms(there), threshold)]
     return _violations("explosion", report, threshold, found)
 
 
 def vanishings(report: GradientReport, threshold: float) -> GradientViolations:
     """Select what is below a limit from gradients measured before."""
     _require_positive("threshold", threshold)
-    found = [p for p in report.parameters if p.norm is not None and p.norm < threshold]
-    found.sort(key=lambda p: p.norm or 0.0)
+    there = [p for p in report.parameters if p.norm is not None]
+    found = [there[row] for row in rows_below(_norms(there), threshold)]
     return _violations("vanishing", report, threshold, found)
+
+
+def _norms(parameters: Sequence[ParameterGradient]) -> Floats:
+    return np.array([p.norm for p in parameters], dtype=np.float64)
 
 
 def measure_gradients(

@@ -9,17 +9,17 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from ...attach.layout import ModelLayout
 from ...detectors import default_detectors
 from ...detectors.base import DetectorThresholds, Finding, Observation
+from ...detectors.gradient_limits import OutsideLimit, outside_limits
 from ...measure.statistics.statistics import Floats, TensorStatistics, tensor_statistics
 from ...wire import Severity
 from . import tables
@@ -303,42 +303,27 @@ def _absolute(
     explosion_threshold: float | None,
     vanishing_threshold: float | None,
 ) -> list[StepFinding]:
-    """Judge norms against the caller's own limits."""
-    norm, found = gradients.norm, []
-    if explosion_threshold is not None:
-        rows = np.flatnonzero(~gradients.missing & ~(norm <= explosion_threshold))
-        found += _outside(layout, norm, rows, step, kind="gradient_explosion", threshold=explosion_threshold)
-    if vanishing_threshold is not None:
-        rows = np.flatnonzero(~gradients.missing & (norm < vanishing_threshold))
-        found += _outside(layout, norm, rows, step, kind="gradient_vanishing", threshold=vanishing_threshold)
-    return found
+    """Say which norms are outside of the caller's own limits."""
+    there = np.flatnonzero(~gradients.missing)
+    norms = gradients.norm[there]
+    found = outside_limits(norms, explosion=explosion_threshold, vanishing=vanishing_threshold)
+    names = [layout.names[row] for row in there]
+    return [_outside(names, norms, outside, step) for outside in found]
 
 
-def _outside(
-    layout: ModelLayout,
-    norm: Floats,
-    rows: npt.NDArray[np.intp],
-    step: int,
-    *,
-    kind: str,
-    threshold: float,
-) -> list[StepFinding]:
-    if not len(rows):
-        return []
-    is_explosion = kind == "gradient_explosion"
-    worst = int(rows[np.argmax(norm[rows]) if is_explosion else np.argmin(norm[rows])])
-    value, name = float(norm[worst]), layout.names[worst]
-    return [
-        StepFinding(
-            kind=kind,
-            severity="warning",
-            subject=name,
-            message=f"{len(rows)} parameters have a gradient norm {'above' if is_explosion else 'below'} "
-            f"{tables.number(threshold)} at step {step}, worst {name} ({tables.number(value)})",
-            value=value,
-            threshold=threshold,
-        )
-    ]
+def _outside(names: Sequence[str], norms: Floats, outside: OutsideLimit, step: int) -> StepFinding:
+    worst = int(outside.rows[0])
+    value, name = float(norms[worst]), names[worst]
+    side = "above" if outside.kind == "gradient_explosion" else "below"
+    return StepFinding(
+        kind=outside.kind,
+        severity="warning",
+        subject=name,
+        message=f"{len(outside.rows)} parameters have a gradient norm {side} "
+        f"{tables.number(outside.limit)} at step {step}, worst {name} ({tables.number(value)})",
+        value=value,
+        threshold=outside.limit,
+    )
 
 
 def _counted(summary: TrainingSummary, step: MonitoredStep) -> TrainingSummary:

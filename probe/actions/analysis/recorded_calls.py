@@ -1,7 +1,8 @@
 """Records every `module(...)` of one forward by temporary hooks: for a call that a person makes.
 
-The live path does without hooks; here they are on the modules inside the `with` block only. On CUDA every
-call waits for the device, so that its time is its own.
+The live path does without hooks; here they are on the modules inside the `with` block only: a watched root's
+class has a `__call__` of ours, which passes a replaced `nn.Module.__call__` by. On CUDA every call waits for
+the device, so that its time is its own.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from ...attach.layout import clean_name
+from ...attach.observation.outputs import all_tensors_in
 from ...compat import torch_dynamo, torch_private
 from .tensor import occupied_bytes
 
 MAX_CALLS: Final = 100_000
 """Calls that are recorded: a recurrent model may make millions."""
 _MAX_TENSORS: Final = 64
-_MAX_DEPTH: Final = 4
+_MAX_DEPTH: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,27 +149,11 @@ def calls_recorded(
 def find_tensors(value: Any) -> list[Tensor]:
     """Return the tensors in nested containers, dataclasses and plain objects, each once, in order."""
     found: dict[int, Tensor] = {}
-    _collect(value, found, 0)
+    for tensor in all_tensors_in(value, depth=_MAX_DEPTH, parts=2 * _MAX_TENSORS):
+        found.setdefault(id(tensor), tensor)
+        if len(found) >= _MAX_TENSORS:
+            break
     return list(found.values())
-
-
-def _collect(value: Any, found: dict[int, Tensor], depth: int) -> None:
-    if len(found) >= _MAX_TENSORS:
-        return
-    if isinstance(value, Tensor):
-        found.setdefault(id(value), value)
-        return
-    if depth > _MAX_DEPTH or isinstance(value, str | bytes | int | float | nn.Module):
-        return
-    if isinstance(value, list | tuple):
-        parts = list(value[: 2 * _MAX_TENSORS])
-    elif isinstance(value, dict):
-        parts = list(value.values())[: 2 * _MAX_TENSORS]
-    else:
-        fields = getattr(value, "__dict__", None)
-        parts = list(fields.values())[: 2 * _MAX_TENSORS] if isinstance(fields, dict) else []
-    for part in parts:
-        _collect(part, found, depth + 1)
 
 
 def split_input(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-import psutil
 import torch
 
 from ...compat import torch_private
+from ...delivery.host_memory import resident_bytes
 from . import tables
 from .anomaly_mode import anomaly_detection
 from .call_results import Result
@@ -202,7 +201,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
             path="/".join([*(entry.region.name for entry in outer), self.name]),
             began_ns=time.perf_counter_ns(),
             cpu_ns=time.process_time_ns(),
-            rss_bytes=_rss_bytes(),
+            rss_bytes=resident_bytes(),
             cuda_bytes=_cuda_bytes(),
             anomaly=anomaly,
         )
@@ -286,7 +285,7 @@ def debug_operation(
 
 
 def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
-    rss_bytes, cuda_bytes = _rss_bytes(), _cuda_bytes()
+    rss_bytes, cuda_bytes = resident_bytes(), _cuda_bytes()
     is_on_cuda = cuda_bytes is not None
     return RegionReport(
         name=entry.region.name,
@@ -299,10 +298,6 @@ def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
         cuda_peak_bytes=torch.cuda.max_memory_allocated() if is_on_cuda else None,
         error=None if kind is None else kind.__name__,
     )
-
-
-def _rss_bytes() -> int:
-    return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
 def _cuda_bytes() -> int | None:

@@ -10,11 +10,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-import psutil
 import torch
 from torch import Tensor
 
 from ...compat import torch_private
+from ...delivery.host_memory import resident_bytes
 from . import tables
 from .call_results import Result
 from .tensor import occupied_bytes
@@ -148,15 +148,14 @@ class ClearedMemory(Result):
 
 def clear_memory() -> ClearedMemory:
     """Collect garbage and give CUDA's cached blocks back; no tensor that is in use is touched."""
-    process = psutil.Process()
-    before, reserved = process.memory_info().rss, _cuda_reserved()
+    before, reserved = resident_bytes(), _cuda_reserved()
     collected = gc.collect()
     if reserved is not None:
         torch.cuda.empty_cache()
     return ClearedMemory(
         collected=collected,
         rss_before_bytes=before,
-        rss_after_bytes=process.memory_info().rss,
+        rss_after_bytes=resident_bytes(),
         cuda_reserved_before_bytes=reserved,
         cuda_reserved_after_bytes=_cuda_reserved(),
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...attach.layout import ModelLayout
 from ...delivery.control.grammar import LOGGED, Quantity
-from ...delivery.recorder.recorder import MemorySample
+from ...delivery.host_memory import MemorySample
 from ...step.frames import MeasuredStep, module_sample
 
 Floats = npt.NDArray[np.float64]

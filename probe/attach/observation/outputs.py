@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from ...compat import torch_private
 _MAX_DEPTH: Final = 3
 _MAX_FIELDS: Final = 16
 """Looked at in each container: a cache of a thousand keys is no output."""
+_MAIN: Final = ("logits", "last_hidden_state")
 _SMALL: Final = 16_384
 
 
@@ -30,25 +31,37 @@ def first_tensor(value: Any, depth: int = 0) -> Tensor | None:
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
     """Yield the floating-point and complex tensors of nested containers, in their order."""
+    found = all_tensors_in(value, depth=_MAX_DEPTH - depth, parts=_MAX_FIELDS, first=_MAIN)
+    return (tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
+
+
+def all_tensors_in(value: Any, *, depth: int, parts: int, first: Sequence[str] = ()) -> Iterator[Tensor]:
+    """Yield the tensors of nested containers and of the attributes of other objects.
+
+    Args:
+        value: what a module takes or returns.
+        depth: containers in containers that are entered.
+        parts: looked at in each container.
+        first: keys of mappings whose values come before those of the others.
+    """
     if isinstance(value, Tensor):
-        if value.is_floating_point() or value.is_complex():
-            yield value
+        yield value
         return
-    if depth >= _MAX_DEPTH or value is None or isinstance(value, str | bytes | int | float | Module):
+    if depth <= 0 or value is None or isinstance(value, str | bytes | int | float | Module):
         return
-    for part in _parts(value):
-        yield from tensors_in(part, depth + 1)
+    for part in _parts(value, parts, first):
+        yield from all_tensors_in(part, depth=depth - 1, parts=parts, first=first)
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: Any, most: int, first: Sequence[str]) -> list[Any]:
     if isinstance(value, list | tuple):
-        return list(value[:_MAX_FIELDS])
+        return list(value[:most])
     if isinstance(value, Mapping):
-        names = [name for name in ("logits", "last_hidden_state") if name in value]
+        names = [name for name in first if name in value]
         names += [name for name in value if name not in names]
-        return [value[name] for name in names[:_MAX_FIELDS]]
+        return [value[name] for name in names[:most]]
     fields = getattr(value, "__dict__", None)
-    return list(fields.values())[:_MAX_FIELDS] if isinstance(fields, dict) else []
+    return list(fields.values())[:most] if isinstance(fields, dict) else []
 
 
 def is_small(value: Any) -> bool:

@@ -13,16 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import msgspec
-import psutil
 
 from ...errors import JournalError
 from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
 from ..helper.helper import HelperKeeper, is_listened_to
+from ..host_memory import MemorySample, read_memory
 from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
 from .bell import Bell
 from .metrics_queue import MetricsQueue
@@ -44,16 +43,6 @@ _CLOSE_S: Final = 2.0
 """How long whoever flushes or closes waits for the thread: a disk can hang."""
 _CLOSE_AGAIN_S: Final = 0.2
 """The same, for who comes when that time is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySample:
-    """Memory as the operating system sees it, read about once a second."""
-
-    rss_bytes: int
-    """Resident memory of the training process."""
-    system_used_bytes: int
-    system_total_bytes: int
 
 
 class FrameSource(Protocol):
@@ -380,16 +369,3 @@ class Recorder:
         if self.failed is None:
             _logger.warning("nanscope: training goes on, but its recording has a problem: %s", problem)
         self.failed = problem
-
-
-def read_memory() -> MemorySample | None:
-    """Read this process's resident memory and the machine's; None where the system does not tell."""
-    try:
-        machine = psutil.virtual_memory()
-        return MemorySample(
-            rss_bytes=psutil.Process().memory_info().rss,
-            system_used_bytes=machine.total - machine.available,
-            system_total_bytes=machine.total,
-        )
-    except (psutil.Error, OSError):
-        return None

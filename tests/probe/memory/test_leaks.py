@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from probe.delivery.recorder.recorder import MemorySample
-from probe.memory.heap_looks import look, more_tensors
+from probe.delivery.host_memory import MemorySample
+from probe.memory.heap_looks import Look, more_tensors
 from probe.memory.heap_meter import Pacer, heap_reader, own_bytes
-from probe.memory.leak_watch import LeakWatch, MemoryIncident
+from probe.memory.leak_reports import MemoryIncident
+from probe.memory.leak_watch import LeakWatch
+from probe.memory.open_look import OpenLook
+from probe.memory.time_slices import LookBudget, TimeSlice
 
 STEPS = 60
 MIB = 2**20
@@ -36,11 +39,21 @@ class EveryStep(Pacer):
         return
 
 
+class AllTheTime(LookBudget):
+    """Allows a slice at every step, and as long a one as is needed."""
+
+    def allows(self) -> bool:
+        return True
+
+    def open_slice(self) -> TimeSlice:
+        return TimeSlice(10**11)
+
+
 class Watched:
     """A loop's watch, and what it has found."""
 
     def __init__(self) -> None:
-        self.watch = LeakWatch(read_heap=heap_reader(), pacer=EveryStep())
+        self.watch = LeakWatch(read_heap=heap_reader(), pacer=EveryStep(), budget=AllTheTime())
         self.found: list[MemoryIncident] = []
 
     def step(self, number: int) -> None:
@@ -364,7 +377,7 @@ def test_leaks_a_look_keeps_nothing_alive(watched: Watched) -> None:
 
 def test_leaks_growth_of_the_device_is_followed_too(watched: Watched) -> None:
     live = [0.0]
-    watch = LeakWatch(read_heap=None, pacer=EveryStep())
+    watch = LeakWatch(read_heap=None, pacer=EveryStep(), budget=AllTheTime())
     watch._read_cuda = lambda: live[0]
     for number in range(30):
         live[0] += MIB
@@ -378,7 +391,7 @@ def test_leaks_losses_on_a_device(watched: Watched) -> None:
         pytest.skip("no CUDA device")
     net = Net().cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    watched.watch = LeakWatch(read_heap=None, pacer=EveryStep())
+    watched.watch = LeakWatch(read_heap=None, pacer=EveryStep(), budget=AllTheTime())
     outputs = []
     for number in range(STEPS):
         output = net(torch.randn(512, 16, device="cuda"))
@@ -442,20 +455,17 @@ def test_leaks_steps_that_restart_are_followed_anew(watched: Watched) -> None:
     assert watched.only.finding.subject == "losses"
 
 
-def test_look_that_is_out_of_time_has_seen_the_newest() -> None:
-    old = [[number, number] for number in range(50_000)]
-    gc.collect()
-    recent = [1, 2, 3]
-    now, _ = look(0, limit_ns=0)
-    assert not now.is_whole
-    assert now.sizes[id(recent)] == 3
-    assert id(old[0]) not in now.sizes
+def look(step: int, before: Look | None = None) -> Look:
+    """Look at the heap at once."""
+    taken = OpenLook(step, before=before)
+    assert taken.go_on(step, sys._getframe(1), TimeSlice(10**11))
+    return taken.look
 
 
 def test_look_counts_tensors_by_kind() -> None:
-    before, _ = look(0, limit_ns=10**9)
+    before = look(0)
     kept = [torch.zeros(3, 7, 11) for _ in range(12)]
-    now, _ = look(10, limit_ns=10**9, before=before)
+    now = look(10, before)
     kinds = {tuple(shape): count for (shape, _, _), count in more_tensors(before, now)}
     assert kinds[(3, 7, 11)] == len(kept)
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import probe
 from probe.delivery.journal.journal_reader import list_writers, read_stream
 from probe.memory.heap_meter import Pacer, heap_reader
+from probe.memory.time_slices import LookBudget, TimeSlice
 from probe.wire import Event, decode_record
 
 
@@ -25,6 +26,8 @@ def events(spool: Path, run: str) -> list[Event]:
 @pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
 def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns: None)
+    monkeypatch.setattr(LookBudget, "allows", lambda self: True)
+    monkeypatch.setattr(LookBudget, "open_slice", lambda self: TimeSlice(10**11))
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []

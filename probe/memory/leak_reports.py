@@ -1,0 +1,156 @@
+"""What is said of growing memory: findings with their messages, and the stack down to the line of a leak.
+
+Called by the leak watch on the training thread. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+import torch
+
+from ..compat import torch_private
+from ..delivery.host_memory import MemorySample, read_swap
+from ..detectors.base import Finding
+from ..detectors.memory import Growth
+from ..detectors.resources import ResourceReading
+from ..threads.stacks import format_loop_stack, raw_stack
+from ..wire import StackFrame
+from ..wire.findings import size_text
+from .growth_lines import GrowthLine
+from .heap_looks import Look, more_tensors, shape_text
+from .leaks import Leak
+
+_STACK_FRAMES: Final = 64
+_SWAP_FROM: Final = 0.9
+_NOT_FOUND: Final = "No container of the script was found that grows."
+_NOT_IN_HEAP: Final = (
+    "What grows is not what malloc hands out: look at pinned and shared memory, and at other allocators."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryIncident:
+    """What the watch has found, with the stack of an event."""
+
+    finding: Finding
+    stack: Sequence[StackFrame]
+    """Outermost frame first; the innermost is the line that feeds the leak, where it is known."""
+
+
+def leak_finding(
+    step: int, leaks: Sequence[Leak], growth: Growth | None, *, free_bytes: float | None
+) -> Finding:
+    """Return one finding for the worst of some leaks; the others are named in it."""
+    worst = leaks[0]
+    lines = [
+        f"Memory leak: {worst.sentence()}",
+        *([] if growth is None else [_pace(growth, free_bytes)]),
+        *([f"It has {worst.length:,} items at step {step}."] if worst.content else []),
+        *(f"And {leak.sentence()}" for leak in leaks[1:4]),
+        worst.remedy(),
+    ]
+    return Finding(
+        kind="memory_leak",
+        severity="warning",
+        subject=worst.subject,
+        message="\n".join(lines),
+        value=None if growth is None else growth.bytes_per_step,
+        threshold=None,
+        baseline=_baseline(growth, worst),
+        neighbours=() if growth is None else growth.readings,
+        affected=tuple(leak.subject for leak in leaks),
+    )
+
+
+def unexplained_finding(
+    growth: Growth, *, free_bytes: float | None, has_looked: bool, looks: tuple[Look, Look] | None
+) -> Finding:
+    """Return the finding for growth of the process that no container of the script explains.
+
+    Args:
+        growth: of the process's own memory.
+        free_bytes: memory that is left; None: not known.
+        has_looked: whether two looks at the heap have been compared.
+        looks: the first look and the newest one.
+    """
+    return Finding(
+        kind="memory_leak",
+        severity="warning",
+        subject="process",
+        message="\n".join(
+            [
+                f"Memory of the process grows without end: {size_text(growth.grown)} since step "
+                f"{growth.readings[-1][0] - growth.total_steps}",
+                _pace(growth, free_bytes),
+                f"{_NOT_FOUND if has_looked else _NOT_IN_HEAP}{'' if looks is None else _more(*looks)}",
+            ]
+        ),
+        value=growth.bytes_per_step,
+        threshold=None,
+        baseline=_baseline(growth, None),
+        neighbours=growth.readings,
+    )
+
+
+def _more(before: Look, now: Look) -> str:
+    more = more_tensors(before, now)
+    return f" More tensors than at step {before.step}: {shape_text(more)}." if more else ""
+
+
+def _pace(growth: Growth, free_bytes: float | None) -> str:
+    """How fast memory grows, and when it is used up."""
+    pace = growth.bytes_per_step
+    text = f"Memory grows by {size_text(pace)} a step, {size_text(1000 * pace)} in 1,000 steps"
+    if free_bytes is not None and pace > 0:
+        steps = free_bytes / pace
+        if steps < 1e7:
+            text += f": what is free ({size_text(free_bytes)}) lasts for about {steps:,.0f} steps"
+    return f"{text}."
+
+
+def _baseline(growth: Growth | None, leak: Leak | None) -> dict[str, float] | None:
+    numbers: dict[str, float] = {}
+    if growth is not None:
+        numbers |= {"baseline_bytes": growth.baseline, "bytes": growth.value, "steps": float(growth.steps)}
+    if leak is not None:
+        numbers |= {"items": float(leak.length), "items_per_step": leak.per_step}
+    return numbers or None
+
+
+def loop_stack(frame: FrameType | None) -> list[StackFrame]:
+    """Return the training loop's stack, outermost frame first."""
+    return format_loop_stack(raw_stack(frame, limit=_STACK_FRAMES))
+
+
+def stack_to(line: GrowthLine | None, frame: FrameType | None) -> list[StackFrame]:
+    """Return the training loop's stack down to the line: it stands in for the frame of its function."""
+    stack = loop_stack(frame)
+    if line is None:
+        return stack
+    for index in range(len(stack) - 1, -1, -1):
+        if (stack[index].file, stack[index].function) == (line.file, line.function):
+            return [*stack[:index], line.as_frame()]
+    return [*stack, line.as_frame()]
+
+
+def resource_reading(step: int, sample: MemorySample, used: float, total: float) -> ResourceReading:
+    """Return what is used of the machine, the process and a device that is in use already."""
+    device_used = device_total = swap = None
+    if torch_private.cuda_is_initialised():
+        free, everything = torch.cuda.mem_get_info()
+        device_used, device_total = float(everything - free), float(everything)
+    if total and used / total > _SWAP_FROM:
+        swap = read_swap()
+    return ResourceReading(
+        step=step,
+        system_used_bytes=used,
+        system_total_bytes=total,
+        process_bytes=float(sample.rss_bytes),
+        swap_used_bytes=swap,
+        device_used_bytes=device_used,
+        device_total_bytes=device_total,
+    )

@@ -1,0 +1,155 @@
+"""A look at the heap while it is taken, slice by slice: what there is, and what has grown since another.
+
+Used by the leak watch on the training thread. Keeps numbers, names and identities from one slice to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Final
+
+from torch import Tensor
+
+from .heap_looks import Grown, Look, content_of, has_graph, steps_behind
+from .heap_names import access_of
+from .heap_walk import HeapWalk
+from .leaks import LEAST_STEPS, Suspect, matters
+from .reachable import Access, user_frames, value_at
+from .time_slices import TimeSlice
+
+_MAX_GROWN: Final = 200
+"""Containers looked into."""
+_MAX_TENSORS: Final = 64
+"""Tensors whose graphs are followed."""
+_CHAIN_SHARE: Final = 0.6
+"""Of the steps between two looks: a value whose graph goes back through so many is carried on."""
+
+
+class OpenLook:
+    """One look.
+
+    Args:
+        step: number of the step that has just ended.
+        before: an earlier look; None at the first one.
+        is_wide: also look at what only the modules of libraries lead to.
+
+    Attributes:
+        look: what there is.
+        grown: length of each container that has grown, by identity.
+        suspects: those of them that keep tensors or graphs.
+        carried: values whose graphs go back through the steps since the earlier look.
+    """
+
+    def __init__(self, step: int, *, before: Look | None = None, is_wide: bool = False) -> None:
+        self.look = Look(step)
+        self.grown: dict[int, int] = {}
+        self.suspects: list[Suspect] = []
+        self.carried: list[Access] = []
+        self._before = before
+        self._walk = HeapWalk(is_wide=is_wide)
+        self._graphs: list[Access] = []
+        """Tensors whose graphs are still to be followed."""
+        self._is_second_try = False
+
+    def go_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
+        """Look for one slice; return whether that was the last one.
+
+        Args:
+            step: number of the step that has just ended.
+            frame: where the training thread is.
+            time_slice: how long.
+        """
+        if not self._walk.is_done:
+            self._walk_on(step, frame, time_slice)
+        while self._walk.is_done and self._graphs and not time_slice.is_over():
+            self._follow_graph(frame, time_slice)
+        self.look.is_whole = self._walk.is_whole
+        return self._walk.is_done and not self._graphs
+
+    def _walk_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> None:
+        seen = _Seen(self.look, self._before, step)
+        self._walk.go_on(frame, time_slice, seen)
+        if not (seen.grown or seen.tensors):
+            return
+        roots = self._walk.live_roots(frame)
+        for grown in seen.grown:
+            if len(self.grown) >= _MAX_GROWN or time_slice.is_late():
+                break
+            self._look_into(grown, roots)
+        for tensor in seen.tensors[:_MAX_TENSORS]:
+            if time_slice.is_late():
+                break
+            self._note_graph(tensor, roots, time_slice)
+
+    def _note_graph(self, tensor: Tensor, roots: Mapping[int, Any], time_slice: TimeSlice) -> None:
+        """Follow a tensor's graph now, or in a slice of its own where a variable leads to it."""
+        steps = None if time_slice.is_over() else self._steps_behind(tensor, time_slice)
+        if steps is not None and steps < self._least_steps:
+            return
+        access = access_of(self._walk, roots, tensor)
+        if access is not None and access.root.code is not None:
+            (self._graphs if steps is None else self.carried).append(access)
+
+    @property
+    def _least_steps(self) -> float:
+        """Steps that the graph of a value that is carried on goes back through."""
+        return max(_CHAIN_SHARE * (len(self._before.marks) - 1), LEAST_STEPS) if self._before else 0.0
+
+    def _steps_behind(self, tensor: Tensor, time_slice: TimeSlice) -> int | None:
+        assert self._before is not None
+        return steps_behind(tensor, self._before, wanted=math.ceil(self._least_steps), time_slice=time_slice)
+
+    def _look_into(self, grown: Grown, roots: Mapping[int, Any]) -> None:
+        assert self._before is not None
+        identity = id(grown.container)
+        self.grown[identity] = grown.now
+        content = content_of(grown, self._before)
+        if not matters(content) or (access := access_of(self._walk, roots, grown.container)) is None:
+            return
+        suspect = Suspect(
+            identity=identity,
+            kind=type(grown.container).__name__,
+            access=access,
+            content=content,
+            grown=grown.now - grown.before,
+            steps=grown.steps,
+            length=grown.now,
+        )
+        self.suspects.append(suspect)
+
+    def _follow_graph(self, frame: FrameType | None, time_slice: TimeSlice) -> None:
+        """Follow the graph of one tensor; one that a whole slice is not enough for is left out."""
+        access = self._graphs[0]
+        value = value_at(access, user_frames(frame))
+        steps = self._steps_behind(value, time_slice) if type(value) is Tensor else 0
+        if steps is None and not self._is_second_try:
+            self._is_second_try = True
+            return
+        self._is_second_try = False
+        del self._graphs[0]
+        if steps is not None and steps >= self._least_steps:
+            self.carried.append(access)
+
+
+class _Seen:
+    """What one slice has come to that is to be looked into. Holds objects: lives no longer than the slice."""
+
+    def __init__(self, look: Look, before: Look | None, step: int) -> None:
+        self._look, self._before, self._step = look, before, step
+        self.grown: list[Grown] = []
+        self.tensors: list[Tensor] = []
+
+    def container(self, value: Any, length: int) -> None:
+        """Note its length, and by what it has grown."""
+        self._look.note_container(value, length, self._step)
+        grown = None if self._before is None else self._before.growth_of(value, length, self._step)
+        if grown is not None:
+            self.grown.append(grown)
+
+    def tensor(self, value: Tensor) -> None:
+        """Count it; its graph is followed later."""
+        self._look.note_tensor(value)
+        if self._before is not None and type(value) is Tensor and has_graph(value):
+            self.tensors.append(value)

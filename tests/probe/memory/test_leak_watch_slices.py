@@ -1,0 +1,159 @@
+"""The leak watch in slices: finds what it finds at once, never asks for all objects, keeps to its budget."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from probe.memory.heap_meter import Pacer
+from probe.memory.heap_walk import HeapWalk
+from probe.memory.leak_reports import MemoryIncident
+from probe.memory.leak_watch import LeakWatch
+from probe.memory.time_slices import LookBudget, TimeSlice
+
+MIB = 2**20
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class EveryStep(Pacer):
+    """Reads at every step."""
+
+    def note(self, started_ns: int, took_ns: int) -> None:
+        return
+
+
+class Pieces(TimeSlice):
+    """Over after so many looks at the clock; late never."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__()
+        self.left = pieces
+
+    def is_over(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+    def is_late(self) -> bool:
+        return False
+
+
+class Budget(LookBudget):
+    """Hands out small slices, or none."""
+
+    def __init__(self, *, pieces: int, is_open: bool = True) -> None:
+        super().__init__()
+        self.pieces, self.is_open = pieces, is_open
+        self.spent: list[int] = []
+
+    def allows(self) -> bool:
+        return self.is_open
+
+    def open_slice(self) -> TimeSlice:
+        return Pieces(self.pieces)
+
+    def note(self, spent_ns: int) -> None:
+        self.spent.append(spent_ns)
+
+
+class GrowingHeap:
+    """A heap that grows by a mebibyte at every reading."""
+
+    def __init__(self) -> None:
+        self.mib = 100
+
+    def __call__(self) -> float:
+        self.mib += 1
+        return float(self.mib * MIB)
+
+
+def watch_of(budget: LookBudget) -> LeakWatch:
+    return LeakWatch(read_heap=GrowingHeap(), read_process=lambda: 1.0, pacer=EveryStep(), budget=budget)
+
+
+def train(watch: LeakWatch, steps: int) -> list[MemoryIncident]:
+    """Keep every loss with its graph, in a model of some hundred modules."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(100)])
+    kept: list[Tensor] = []
+    found: list[MemoryIncident] = []
+    for number in range(steps):
+        kept.append(model(torch.ones(1, 4)).sum())
+        found += watch.follow(number, None, sys._getframe())
+        if found:
+            break
+    return found
+
+
+@pytest.fixture
+def objects_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody asks the garbage collector for all objects."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a list of all objects holds training up for as long as it takes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_objects", refuse)
+        patch.setattr(gc, "get_referrers", refuse)
+        yield
+
+
+@pytest.mark.usefixtures("objects_refused")
+@pytest.mark.parametrize("pieces", [10, 10**9])
+def test_leak_is_found_by_name_and_line_however_short_the_slices(pieces: int) -> None:
+    budget = Budget(pieces=pieces)
+    (incident,) = train(watch_of(budget), 3000)
+    assert incident.finding.subject == "kept"
+    assert "kept.append" in incident.finding.message
+    assert incident.finding.baseline is not None
+    assert incident.finding.baseline["items_per_step"] == 1.0
+    assert (len(budget.spent) > 20) == (pieces == 10)
+
+
+def test_slices_that_are_over_at_once_do_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    go_on = HeapWalk.go_on
+
+    def counted(self: HeapWalk, *args: Any) -> None:
+        before = len(self.parents)
+        go_on(self, *args)
+        found.append(len(self.parents) - before - len(self.accesses) * (not before))
+
+    monkeypatch.setattr(HeapWalk, "go_on", counted)
+    watch = watch_of(Budget(pieces=1))
+    samples = [[number] for number in range(100_000)]
+    train(watch, 60)
+    assert len(samples) == 100_000
+    assert len(found) > 20
+    assert max(found) < 5000
+
+
+def test_no_look_is_taken_without_a_budget() -> None:
+    watch = watch_of(Budget(pieces=10**9, is_open=False))
+    assert train(watch, 100) == []
+    assert watch.looks == 0
+
+
+def test_what_a_slice_took_is_taken_off_the_budget() -> None:
+    budget = Budget(pieces=10**9)
+    watch = watch_of(budget)
+    train(watch, 100)
+    assert len(budget.spent) == watch.looks > 1
+    assert min(budget.spent) > 0
+
+
+def test_leak_in_a_library_is_found_once_the_script_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils, "kept_for_ever", [], raising=False)
+    watch = watch_of(Budget(pieces=10**9))
+    model = nn.Linear(4, 4)
+    found: list[MemoryIncident] = []
+    for number in range(1500):
+        torch.utils.kept_for_ever.append(model(torch.ones(1, 4)).sum())  # type: ignore[attr-defined]
+        found += watch.follow(number, None, sys._getframe())
+        if found:
+            break
+    assert found[0].finding.subject == "torch.utils.kept_for_ever"
