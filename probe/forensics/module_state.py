@@ -158,7 +158,7 @@ def _changed_names(module: nn.Module, seen: _Seen) -> Iterator[str]:
 
 
 def _versions(attributes: dict[str, Any], buffers: dict[str, Any] | None) -> dict[str, int | None]:
-    if not buffers and Tensor not in map(type, attributes.values()):
+    if not buffers and Tensor not in {*map(type, attributes.values())}:
         return {}
     state = _state(attributes, buffers)
     return {name: _version(value) for name, value in state.items() if isinstance(value, Tensor)}

@@ -8,13 +8,15 @@ medians over the repeats. Bytecode is cached, as an installer leaves it. Per mod
 - *watch*: import and call of `probe.watch`, and how many modules that loads;
 - *steps*: the first three and the longest of 20, in ms of wall time and of the training thread's CPU time;
 - *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB;
-- *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms;
+- *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms, and to the
+  moment when every hook of `atexit` has run, the probe's among them: what follows is Python's and torch's;
 - *idle*: CPU time of the recorder's thread while the training sleeps, as a share of a core.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import statistics
@@ -106,6 +108,8 @@ def thread_cpu_s(name: str) -> float | None:
 def run_training(job: dict[str, Any]) -> None:
     """Train as the job says, and write what was measured to its file; ends with an exception if asked to."""
     model, optimizer, compute_loss = make_training(job["model"])
+    # What is registered first is called last.
+    atexit.register(lambda: Path(job["closed_file"]).write_text(str(time.monotonic())))
     result: dict[str, Any] = {}
     resident = resident_mib()
     if job["probe"]:
@@ -124,7 +128,7 @@ def run_training(job: dict[str, Any]) -> None:
         time.sleep(job["sleep_s"])
         after = thread_cpu_s(RECORDER_THREAD)
         result["idle"] = None if before is None or after is None else (after - before) / job["sleep_s"]
-    result["last_line"] = time.monotonic()
+    result |= {"last_line": time.monotonic(), "cpu_s": time.process_time()}
     Path(job["file"]).write_text(json.dumps(result))
     if job["raises"]:
         raise ValueError("the end of this training")
@@ -136,15 +140,24 @@ def run_training(job: dict[str, Any]) -> None:
 def measure(model: str, *, probe: bool, steps: int = STEPS, raises: bool = False, sleep_s: float = 0) -> Any:
     """Run one training in a process of its own; returns its measurements with `exit_ms`."""
     with tempfile.TemporaryDirectory(prefix="bench-start") as folder:
-        file = str(Path(folder) / "result.json")
+        file, closed_file = str(Path(folder) / "result.json"), Path(folder) / "closed"
         job = {"model": model, "probe": probe, "steps": steps, "raises": raises, "sleep_s": sleep_s}
         places = {"NANSCOPE_SPOOL": f"{folder}/spool", "NANSCOPE_CONNECT": "tcp://127.0.0.1:9"}
         places |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": BYTECODE}
-        command = [sys.executable, __file__, "--job", json.dumps(job | {"file": file})]
-        subprocess.run(command, env=os.environ | places, stderr=subprocess.DEVNULL, check=not raises)
+        job |= {"file": file, "closed_file": str(closed_file)}
+        command = [sys.executable, __file__, "--job", json.dumps(job)]
+        process = subprocess.Popen(command, env=os.environ | places, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
         ended = time.monotonic()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != raises:
+            raise RuntimeError(f"a training ended with {process.returncode}: {json.dumps(job)}")
         result = json.loads(Path(file).read_text())
-        return result | {"exit_ms": (ended - result["last_line"]) * 1e3}
+        return result | {
+            "exit_ms": (ended - result["last_line"]) * 1e3,
+            "exit_cpu_ms": (usage.ru_utime + usage.ru_stime - result["cpu_s"]) * 1e3,
+            "closed_ms": (float(closed_file.read_text()) - result["last_line"]) * 1e3,
+        }
 
 
 def pairs(repeats: int, model: str, **options: Any) -> tuple[list[Any], list[Any]]:
@@ -182,8 +195,13 @@ def report_exit(repeats: int) -> None:
     """Print how much later a process ends."""
     for title, raises in (("normal", False), ("exception", True)):
         plain, watched = pairs(repeats, "mlp", raises=raises)
-        before, after = (median(runs, lambda run: run["exit_ms"]) for runs in (plain, watched))
-        print(f"mlp      exit    {title:9} {before:6.0f} ms, with the probe {after:6.0f} ms")
+        for key, what in (
+            ("exit_ms", "in all"),
+            ("exit_cpu_ms", "in all, CPU"),
+            ("closed_ms", "until atexit"),
+        ):
+            before, after = (median(runs, lambda run, key=key: run[key]) for runs in (plain, watched))
+            print(f"mlp      exit    {title:9} {what:12} {before:6.0f} ms, with the probe {after:6.0f} ms")
 
 
 def report_idle(idle_s: float) -> None:
