@@ -119,14 +119,15 @@ class ArmedLoss:
 
     def enter(self) -> None:
         """A forward has returned: what follows may be a part of the loss."""
-        if not self.is_on or self._running is None or torch_private.in_backward():
+        if not self.is_on or torch_private.in_backward():
             return
         if self._watch is None:
-            from .loss_watch import LossWatch
+            from .loss_watch import LossWatch, RunningModules
 
             self.steps += 1
+            running = RunningModules(()) if self._running is None else self._running
             self._watch = LossWatch(
-                self._running, intended=self._intended, guard=self._guard, budget_ns=self._budget_ns
+                running, intended=self._intended, guard=self._guard, budget_ns=self._budget_ns
             )
         self._watch.enter()
 
