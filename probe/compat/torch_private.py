@@ -86,6 +86,10 @@ def in_backward() -> bool:
     return graph_task_id() != -1
 
 
+sequence_number: Callable[[], int] = _sequence_nr or (lambda: -1)
+"""Number that the next autograd node of this thread will get; -1 where torch cannot say."""
+
+
 def next_sequence_number() -> int | None:
     """Number that the next autograd node of this thread will get; None where torch cannot say."""
     return None if _sequence_nr is None else _sequence_nr()
@@ -153,6 +157,10 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _is_functorch_wrapped or (lambd
 
 
 _transform_level: Callable[[], int | None] | None = symbol("_functorch", "maybe_current_level")
+
+
+transform_level: Callable[[], int | None] = _transform_level or (lambda: None)
+"""Level of the innermost `torch.func` transform that runs; None outside of all."""
 
 
 def in_transform() -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..delivery.control.rule_options import WatchpointOptions
 
 _logger = logging.getLogger(__name__)
+_PERIOD_S: Final = 0.1
 _WHO: Final[dict[Source, str]] = {
     "browser": "the page",
     "api": "the HTTP API",
@@ -55,6 +56,7 @@ class ControlWatch:
         self._folder, self._tracker, self._events = folder, tracker, events
         self._guard = Guard()
         self._asked = 0
+        self.period_s = _PERIOD_S
 
     def look(self) -> list[Event]:
         """Follow what waits; return events of what was changed."""
