@@ -12,6 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -63,6 +65,52 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """What a session is made of, whole from the beginning."""
+
+    run: str
+    recorder: Recorder
+    incidents: IncidentReporter
+    tracker: StepTracker
+
+
+def build_session(
+    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
+) -> SessionParts:
+    """Build a session's parts, bottom-up: what writes, what says what is wrong, what follows the steps.
+
+    Raises:
+        ValueError: the model has no trainable parameters.
+        JournalError: the spool cannot be written.
+    """
+    layout = describe_model(model, name=config.model_name or "")
+    start = describe_run(run=config.run or derive_run_id(os.environ), name=config.name, level=config.level)
+    recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
+    with ExitStack() as unfinished:
+        # A part that cannot be built must not leave the recorder's thread behind.
+        unfinished.callback(recorder.close, outcome="finished", last_step=None)
+        recorder.event(layout.record)
+        model_name = layout.record.model
+        incidents = IncidentReporter(start, model_name, config=config, recorder=recorder, guard=guard)
+        tracker = StepTracker(
+            model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
+        )
+        hangs = HangWatch(
+            start,
+            model_name,
+            config=config,
+            recorder=recorder,
+            mark=tracker.mark,
+            last_step=lambda: tracker.last_step,
+        )
+        gaps = GapWatch(start, model_name, recorder=recorder, last_step=lambda: tracker.last_step)
+        recorder.watches += [hangs, gaps, ControlWatch(recorder.folder, tracker, incidents)]
+        add_installed_rules(tracker.rules.add_rule, guard)
+        unfinished.pop_all()
+    return SessionParts(run=start.run, recorder=recorder, incidents=incidents, tracker=tracker)
+
+
 class Probe(AnalysisCalls, RuleCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
@@ -100,52 +148,25 @@ class Probe(AnalysisCalls, RuleCalls):
     @classmethod
     def attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
         """A session that records the model's training from now on; inert where no journal can be written."""
-        probe = cls()
-        naming_root = unwrap(model)
-        layout = describe_model(model, name=config.model_name or "")
-        start = describe_run(
-            run=config.run or derive_run_id(os.environ), name=config.name, level=config.level
-        )
+        guard = Guard()
         try:
-            recorder = Recorder(
-                config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes
-            )
+            parts = build_session(model, optimizer, config, guard)
         except JournalError as error:
             _logger.error("nanscope: this run is not recorded: %s", error)
-            return probe
-        recorder.event(layout.record)
-        probe.run, probe.active, probe._recorder = start.run, True, recorder
-        probe.mode = config.mode
-        probe._incidents = IncidentReporter(
-            start, layout.record.model, config=config, recorder=recorder, guard=probe._guard
-        )
-        probe._tracker = tracker = StepTracker(
-            model,
-            layout,
-            optimizer,
-            config=config,
-            recorder=recorder,
-            incidents=probe._incidents,
-            guard=probe._guard,
-        )
-        model_name, last_step = layout.record.model, lambda: tracker.last_step
-        recorder.watches += [
-            HangWatch(
-                start,
-                model_name,
-                config=config,
-                recorder=recorder,
-                mark=tracker.mark,
-                last_step=last_step,
-            ),
-            GapWatch(start, model_name, recorder=recorder, last_step=last_step),
-            ControlWatch(recorder.folder, tracker, probe._incidents),
-        ]
-        add_installed_rules(tracker.rules.add_rule, probe._guard)
-        probe._key = id(naming_root)
-        _sessions[probe._key] = probe
-        probe._model_reference = weakref.ref(naming_root, lambda _: probe._let_go())
+            return cls()
+        probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
         _process.watch_over()
+        return probe
+
+    @classmethod
+    def of_parts(cls, parts: SessionParts, root: nn.Module, *, mode: Mode, guard: Guard) -> Probe:
+        """The session of a model whose parts are built: it is among the running ones from here on."""
+        probe = cls()
+        probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
+        probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
+        probe._key = id(root)
+        _sessions[probe._key] = probe
+        probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
         return probe
 
     def log(self, **values: Any) -> None:
@@ -183,9 +204,42 @@ class Probe(AnalysisCalls, RuleCalls):
         tracker = self._tracker
         return None if tracker is None else tracker.rules
 
-    def _watched_model(self) -> nn.Module | None:
+    # -- `Session`, for those who act on a run from outside; the user has the model and the optimizer
+
+    @property
+    def watched_model(self) -> nn.Module | None:
+        """The naming root; None when it is gone or the session is closed."""
         reference = self._model_reference
         return None if reference is None else reference()
+
+    def _watched_model(self) -> nn.Module | None:
+        return self.watched_model
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that were seen to update the watched model."""
+        tracker = self._tracker
+        return [] if tracker is None else tracker.optimizers
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Whether the model is trained on the thread that asks; also while it was never called."""
+        tracker = self._tracker
+        return tracker is not None and tracker.is_of_this_thread
+
+    def is_updated_by(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer updates the watched model."""
+        tracker = self._tracker
+        return tracker is not None and tracker.owns(optimizer)
+
+    def record_finding(self, finding: Finding) -> None:
+        """Write an event of what a call found or did, at the step that is under way."""
+        tracker, incidents = self._tracker, self._incidents
+        if incidents is not None and tracker is not None:
+            step, stack = tracker.next_step, capture_stack()
+            self._guard.run("finding", incidents.report, finding, step, time.time(), stack=stack)
+
+    # -- for the user
 
     def set_level(self, level: Level, **features: int) -> None:
         """Measure more or less from the next step on, from any thread; on an inert handle nothing happens.
@@ -290,26 +344,6 @@ class Probe(AnalysisCalls, RuleCalls):
             optimizers=tracker.optimizers,
             samples=tracker.open_samples,
         )
-
-    def _record_finding(self, finding: Finding) -> None:
-        """Write an event of what a call of the user's found or did, at the step that is under way."""
-        tracker, incidents = self._tracker, self._incidents
-        if incidents is not None and tracker is not None:
-            step, stack = tracker.next_step, capture_stack()
-            self._guard.run("finding", incidents.report, finding, step, time.time(), stack=stack)
-
-    def _optimizers(self) -> list[Optimizer]:
-        """Those that were seen to update the watched model."""
-        tracker = self._tracker
-        return [] if tracker is None else tracker.optimizers
-
-    def _is_updated_by(self, optimizer: Optimizer) -> bool:
-        tracker = self._tracker
-        return tracker is not None and tracker.owns(optimizer)
-
-    def _is_of_this_thread(self) -> bool:
-        tracker = self._tracker
-        return tracker is not None and tracker.is_of_this_thread
 
     def _let_go(self) -> None:
         """The model is gone. The garbage collector calls this, on any thread and amid anything that it does:

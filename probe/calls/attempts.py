@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,21 +18,28 @@ from torch.optim.optimizer import Optimizer
 
 from ..actions.recovery.kept_state import renormalised_weights, versions
 from ..actions.recovery.update_skip import parameters_of
+from ..actions.watched_session import Session
 from ..attach.hooks import listen_to_steps
 from ..compat import torch_private
 from ..detectors.base import Finding
-from ..session import Probe, running_sessions
+from ..session import running_sessions
 
 _logger = logging.getLogger("probe.actions.recovery")
-_counts: weakref.WeakKeyDictionary[Probe, Counter[str]] = weakref.WeakKeyDictionary()
+_counts: weakref.WeakKeyDictionary[Session, Counter[str]] = weakref.WeakKeyDictionary()
 _LEVELS: Final = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 
-def session_of(optimizer: Optimizer | None) -> Probe | None:
-    """The running session that an optimizer belongs to; without one, the only one of this thread."""
+def session_of(optimizer: Optimizer | None, among: Sequence[Session] | None = None) -> Session | None:
+    """The session that an optimizer belongs to; without one, the only one of this thread.
+
+    Args:
+        optimizer: that is asked about, if any.
+        among: these sessions; all that are running by default.
+    """
+    sessions = running_sessions() if among is None else among
     if optimizer is not None:
-        return next((each for each in running_sessions() if each._is_updated_by(optimizer)), None)
-    here = [session for session in running_sessions() if session._is_of_this_thread()]
+        return next((session for session in sessions if session.is_updated_by(optimizer)), None)
+    here = [session for session in sessions if session.is_of_this_thread]
     return here[0] if len(here) == 1 else None
 
 
@@ -41,11 +48,11 @@ def known_parameters(optimizer: Optimizer | None) -> Iterable[Tensor]:
     if optimizer is not None:
         return parameters_of(optimizer)
     session = session_of(None)
-    model = None if session is None else session._watched_model()
+    model = None if session is None else session.watched_model
     return () if model is None else model.parameters()
 
 
-def tell(session: Probe | None, finding: Finding) -> None:
+def tell(session: Session | None, finding: Finding) -> None:
     """Write an event to its session; without one, a line in the log.
 
     What comes again under one name is numbered: several may fall into one step, each an event of its own.
@@ -58,7 +65,7 @@ def tell(session: Probe | None, finding: Finding) -> None:
     count = counts[finding.subject]
     if finding.kind == "recovery" or count > 1:
         finding = dataclasses.replace(finding, subject=f"{finding.subject} {count}")
-    session._record_finding(finding)
+    session.record_finding(finding)
 
 
 class UpdateWatch:

@@ -149,8 +149,8 @@ def _settle(failure: _Failure) -> None:
     cleared: list[Optimizer | nn.Module] = [] if failure.optimizer is None else [failure.optimizer]
     if not cleared and session is not None:
         # Of an optimizer that has made no step yet a session does not know.
-        model = session._watched_model()
-        cleared = [*session._optimizers(), *([] if model is None else [model])]
+        model = session.watched_model
+        cleared = [*session.optimizers, *([] if model is None else [model])]
     for owner in cleared:
         owner.zero_grad(set_to_none=True)
     why = "ran out of memory" if failure.is_out_of_memory else "failed"

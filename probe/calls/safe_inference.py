@@ -13,13 +13,14 @@ from torch import nn
 from ..actions.recovery.enforcement import kind_of
 from ..actions.recovery.memory_release import release_after
 from ..actions.recovery.tensor_conditions import apply_policy, describe_violations, lasting_violations
+from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..compat.other_ranks import talks_to_other_ranks
 from ..detectors.base import Finding
 from ..errors import PolicyError
 from ..incidents.failure_texts import is_out_of_memory
 from ..measure.input_sample import argument_names
-from ..session import Probe, running_session
+from ..session import running_session
 from ..settings.policies import InputPolicy, OutputPolicy, Policy
 from .attempts import tell
 from .batch_halves import first_dimension, joined, rows_of
@@ -83,7 +84,7 @@ def safe_inference(
 @dataclass(frozen=True, slots=True)
 class _Call:
     model: nn.Module
-    session: Probe | None
+    session: Session | None
     retries: int
     splits: bool
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from .base import Finding, Floats
+from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import ModuleSample, Sample, Succession
 from .sampled_thresholds import SampledThresholds
@@ -53,8 +54,8 @@ def level_of(losses: Sequence[float] | Floats) -> Level:
     The error of a median of n normal values is 1.2533 sigma / sqrt(n), and sigma is 1.4826 MAD.
     """
     values = np.asarray(losses, dtype=np.float64)
-    median = float(np.median(values))
-    mad = float(np.median(np.abs(values - median)))
+    median = float(median_of(values))
+    mad = float(median_of(np.abs(values - median)))
     return Level(median, 1.2533 * 1.4826 * mad / math.sqrt(len(values)))
 
 

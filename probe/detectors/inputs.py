@@ -6,11 +6,10 @@ import math
 from collections import deque
 from typing import Final
 
-import numpy as np
-
 from ..wire import Severity
 from .base import Finding
 from .baselines import SeriesHistory, Strikes
+from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import InputSample, Lasting, Sample
 from .sampled_thresholds import SampledThresholds
@@ -145,7 +144,7 @@ class _InputHistory:
         if log_size > limit:
             return math.exp(min(limit, 700.0)), "history"
         limit = median + max(SUSTAINED_SHARE * mads * mad, factor)
-        if len(self._last) == SUSTAINED and float(np.median(self._last)) > limit:
+        if len(self._last) == SUSTAINED and float(median_of(self._last)) > limit:
             return math.exp(min(limit, 700.0)), "history"
         return None, ""
 

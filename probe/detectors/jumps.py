@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Floats
+from .medians import median_of
 
 LASTING: Final = 5
 """Values that are judged together."""
@@ -145,7 +146,7 @@ class JumpDetector:
         known = before[~np.isnan(before)]
         if len(known) < BEFORE // 2:
             return None
-        level, rise = float(np.median(five)), max(float(np.median(known)), 0.0)
+        level, rise = float(median_of(five)), max(float(median_of(known)), 0.0)
         risen = five - max(rise - DRIFT, 0.0)
         total = float(np.clip(risen, 0.0, CAP).sum())
         if not (total > self._sum_limit[series] or risen.min() > self._low_limit[series]):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Finding
+from .medians import median_of
 from .sample import Floats, Sample, Succession
 from .sampled_thresholds import SampledThresholds
 
@@ -95,7 +96,7 @@ class NotUpdatedDetector:
             travel = np.abs(norm[changed] - before[changed]) / np.maximum(norm[changed], before[changed])
         self._intervals += counted
         self._steps += steps * counted
-        self._travel += np.median(np.nan_to_num(travel)) * counted
+        self._travel += median_of(np.nan_to_num(travel)) * counted
         may_wait = np.array(
             [_has_idle_group(sample) or name in self._waiting for name in sample.parameter_names]
         )
@@ -170,7 +171,7 @@ def _sizable(sample: Sample) -> Flags:
     present = grad > 0.0
     if not present.any() or not np.isfinite(grad).all():
         return np.zeros(len(grad), dtype=np.bool_)
-    sizable: Flags = present & (grad >= SIZABLE_SHARE * np.median(grad[present]))
+    sizable: Flags = present & (grad >= SIZABLE_SHARE * median_of(grad[present]))
     return sizable
 
 
@@ -183,7 +184,7 @@ def _lost(sample: Sample, late: npt.NDArray[np.intp]) -> str:
         return ""
     others = np.setdiff1d(np.flatnonzero((grad > 0.0) & (norm > 0.0)), late)
     # Adam's steps do not shrink with the gradient: of ordinary ones at a low rate none is lost.
-    if not len(others) or (grad[late] / norm[late]).max() > LOST_SHARE * np.median(
+    if not len(others) or (grad[late] / norm[late]).max() > LOST_SHARE * median_of(
         grad[others] / norm[others]
     ):
         return ""

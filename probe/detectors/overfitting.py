@@ -10,6 +10,7 @@ import numpy as np
 
 from .base import Finding
 from .convergence import Level, level_of
+from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import Sample, Succession
 from .sampled_thresholds import SampledThresholds
@@ -82,17 +83,17 @@ class OverfittingDetector:
             return []
         losses = np.array([evaluation.loss for evaluation in evaluations])
         # The median of three: a single lucky evaluation is no minimum.
-        smooth = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
+        smooth = median_of(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
         near = int(np.argmin(smooth))
         lowest, best = float(smooth[near]), near + int(np.argmin(losses[near : near + 3]))
         if best >= len(losses) - late:
             return []
         # Second differences: a steady rise or fall is no noise. Their variance is 3 times that of the first.
         changes = np.diff(losses, 2)
-        noise = float(np.median(np.abs(changes - np.median(changes)))) / math.sqrt(3.0)
+        noise = float(median_of(np.abs(changes - median_of(changes)))) / math.sqrt(3.0)
         limit = lowest + max(options.overfitting_rise * abs(lowest), NOISE * noise)
         since = losses[-max(late, (len(losses) - best) // 2) :]
-        if losses[-late:].min() <= limit or np.median(since) <= limit:
+        if losses[-late:].min() <= limit or median_of(since) <= limit:
             return []
         levels = _training_levels(evaluations, best)
         if levels is None or not _falls(*levels):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..wire import Severity
 from .base import Finding
+from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import Floats, Sample
 from .sampled_thresholds import SampledThresholds
@@ -97,11 +98,11 @@ class SlowdownDetector:
         times = np.array([seconds / steps for _, steps, seconds, _ in chosen])
         sizes = np.array([size for *_, size in chosen])
         # A larger batch may take longer in proportion.
-        grown = max(float(np.median(sizes)) / samples, 1.0) if samples > 0.0 else 1.0
+        grown = max(float(median_of(sizes)) / samples, 1.0) if samples > 0.0 else 1.0
         limit = max(options.slowdown_factor * usual, usual + MADS * mad) * grown
         if (times > limit).mean() < SLOW_SHARE:
             return []
-        now = float(np.median(times))
+        now = float(median_of(times))
         grave = 1.0 + WARNING_FACTOR * (options.slowdown_factor - 1.0)
         severity: Severity = "warning" if now > grave * usual * grown else "info"
         return [
@@ -185,7 +186,7 @@ class _WholeRun:
         """Median times of equal parts of the run; None while it is too short."""
         if self._seconds < GROWING_S or len(self._times) < PARTS * MIN_IN_PART:
             return None
-        return np.array([np.median(part) for part in np.array_split(np.array(self._times), PARTS)])
+        return np.array([median_of(part) for part in np.array_split(np.array(self._times), PARTS)])
 
 
 class AnomalyRateDetector:
@@ -233,9 +234,9 @@ class AnomalyRateDetector:
 def _level(intervals: list[tuple[int, int, float, float]]) -> tuple[float, float, float]:
     """Median and MAD of the seconds of a step, and the median batch size."""
     times = np.array([seconds / steps for _, steps, seconds, _ in intervals])
-    median = float(np.median(times))
-    sizes = float(np.median([size for *_, size in intervals]))
-    return median, float(np.median(np.abs(times - median))), sizes
+    median = float(median_of(times))
+    sizes = float(median_of([size for *_, size in intervals]))
+    return median, float(median_of(np.abs(times - median))), sizes
 
 
 def _not_counted(sample: Sample) -> str:

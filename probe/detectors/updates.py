@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from .base import Finding
+from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import Floats, Sample, Succession
 from .sampled_thresholds import SampledThresholds
@@ -155,7 +156,7 @@ class UpdateRatioDetector:
         if sample.loss is None:
             return None
         self._after.append(sample.loss)
-        loss = float(np.median(self._after))
+        loss = float(median_of(self._after))
         if len(self._after) < SUFFER_SAMPLES or loss <= LOSS_RISE * before:
             return None
         how = f"and the loss went from {before:.4g} to {loss:.4g} by step {sample.step}"
@@ -224,7 +225,7 @@ def _median(sample: Sample, ratio: Floats) -> float | None:
     known = np.isfinite(ratio)
     if sample.grad_norm is not None and len(sample.grad_norm) == len(ratio):
         known &= sample.grad_norm > 0.0
-    return float(np.median(ratio[known])) if known.any() else None
+    return float(median_of(ratio[known])) if known.any() else None
 
 
 def _left_by_clipping(sample: Sample) -> float:

@@ -19,6 +19,7 @@ from ..wire.message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words
+from .medians import median_of
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -157,10 +158,10 @@ class RecentSteps:
         after = np.flatnonzero(known & (numbers >= jump.step) & (numbers <= jump.found))
         if not len(before) or not len(after):
             return None
-        level = float(np.median(values[after]))
-        if jump.series > 1 and not level > _NEGLIGIBLE_SHARE * float(np.median(totals[after])):
+        level = float(median_of(values[after]))
+        if jump.series > 1 and not level > _NEGLIGIBLE_SHARE * float(median_of(totals[after])):
             return None
-        return float(np.median(values[before])), level
+        return float(median_of(values[before])), level
 
     def _series(self, jump: Jump) -> str:
         if jump.series < 2:

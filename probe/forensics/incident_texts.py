@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..detectors.base import Finding
 from ..threads.whereabouts import is_installed
 from ..wire import StackFrame, is_in_derivative
 from .origin import EITHER_KIND
-from .replay import Replay
+
+if TYPE_CHECKING:
+    from .replay import Replay
 
 JUDGED_LATE: Final = (
     'the step was judged after its update, without waiting for the device (verdict="before_update" always '

@@ -6,11 +6,9 @@ the same afterwards; a replay that cannot be made, or is not the step's own, say
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -28,6 +26,7 @@ from .origin import EITHER_KIND
 from .passes import StepReplay
 from .running_modules import refuse_what_needs_all_ranks
 from .tensor_facts import classify
+from .unnoticed import unnoticed
 
 DEFAULT_LIMIT_S: Final = 30.0
 _MAX_NAMES: Final = 10_000
@@ -39,8 +38,6 @@ _COMPILED_ONLY: Final = (
     "replayed eagerly the forward is finite: it went wrong only in the compiled code, or depends on "
     f"{NOT_RESTORED}"
 )
-_replaying: set[int] = set()
-"""Threads that are inside a replay; nearly always none, which is quick to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +68,6 @@ class Replay:
     def came_from_another_rank(self) -> bool:
         """Whether this rank only received the bad values."""
         return self.reason == _FROM_ANOTHER_RANK
-
-
-def is_replaying() -> bool:
-    """Whether this thread is inside a replay: hooks of the session must then do nothing."""
-    return bool(_replaying) and threading.get_ident() in _replaying
-
-
-@contextmanager
-def unnoticed() -> Iterator[None]:
-    """Have the sessions take no notice of the forwards that this thread makes in the block."""
-    thread = threading.get_ident()
-    if thread in _replaying:
-        yield
-        return
-    _replaying.add(thread)
-    try:
-        yield
-    finally:
-        _replaying.discard(thread)
 
 
 def locate_origin(

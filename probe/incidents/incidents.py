@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from ..forensics.bundle.writer import BundleWriter
 from ..forensics.capture import RootCapture
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from ..forensics.loss.armed_loss import ArmedLoss
-from ..forensics.replay import Replay, locate_origin
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
@@ -37,6 +36,9 @@ from ..wire import Event, Evidence, Frame, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .verdict import Verdict, first_critical, is_alarming, suspicion_of
+
+if TYPE_CHECKING:
+    from ..forensics.replay import Replay
 
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
@@ -359,7 +361,7 @@ class IncidentReporter(EventWriter):
         self._replays += 1
         replay = self._guard.run(
             "replay",
-            locate_origin,
+            _locate_origin,
             evidence.root,
             evidence.captures,
             parameters=evidence.parameters,
@@ -401,6 +403,13 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
+
+
+def _locate_origin(*step: Any, **options: Any) -> Replay:
+    # A healthy run replays nothing, and 20 modules stay unread. In the guard: the disk may be gone.
+    from ..forensics.replay import locate_origin
+
+    return locate_origin(*step, **options)
 
 
 def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:

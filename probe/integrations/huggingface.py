@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 from transformers import Trainer, TrainerCallback
 
+from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..guard import Guard
 from ..session import Probe
@@ -149,11 +150,11 @@ def _wrapped(trainer: Any, model: nn.Module) -> nn.Module:
     return wrapped if isinstance(wrapped, nn.Module) and unwrap(wrapped) is unwrap(model) else model
 
 
-def _log_progress(run: Probe, state: Any) -> None:
+def _log_progress(run: Session, state: Any) -> None:
     run.log(epoch=state.epoch, global_step=state.global_step, max_steps=state.max_steps)
 
 
-def _log_metrics(run: Probe, metrics: Mapping[str, Any]) -> None:
+def _log_metrics(run: Session, metrics: Mapping[str, Any]) -> None:
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     run.log(**{name: value for name, value in numbers.items() if not name.endswith(_NOT_OF_THE_MODEL)})
 

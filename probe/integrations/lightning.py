@@ -19,6 +19,7 @@ from typing import Any, Final
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..compat import torch_ranks
 from ..delivery.recorder.run_id import derive_run_id
@@ -95,7 +96,7 @@ class NanscopeCallback(Callback):  # type: ignore[misc]  # optional: not followe
         if self.run is not None and self.run.active:
             self._guard.run("end", self.run.close)
 
-    def _log_progress(self, run: Probe, trainer: Any) -> None:
+    def _log_progress(self, run: Session, trainer: Any) -> None:
         values = {"epoch": trainer.current_epoch, "global_step": trainer.global_step}
         if self._max_steps is not None:
             values["max_steps"] = self._max_steps

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..attach.hooks import Attachment
 from ..compat.host_copy import is_capturing
-from ..forensics.replay import is_replaying
+from ..forensics.unnoticed import is_replaying
 from .step_measures import StepMeasures
 
 _logger = logging.getLogger(__name__)

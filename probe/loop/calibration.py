@@ -21,6 +21,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ..detectors.medians import median_of
+
 PLAIN_EVERY: Final = 200
 """One step in so many is left plain."""
 NEIGHBOURS: Final = (-4, -3, -2, 2, 3, 4)
@@ -101,7 +103,7 @@ class Calibration:
         middle = self._recent[_REACH]
         block = [self._recent[_REACH + offset] for offset in NEIGHBOURS]
         times = np.array([ns for _, ns, is_ordinary in (middle, *block) if is_ordinary])
-        longest = _PAUSE * float(np.median(times)) if len(times) else 0.0
+        longest = _PAUSE * float(median_of(times)) if len(times) else 0.0
         if not middle[2] or middle[1] > longest:
             return
         neighbours = times[1:][times[1:] <= longest]

@@ -9,27 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..delivery.control.control_files import RequestFolder, put_answer, take_requests
-from ..delivery.control.control_messages import (
-    AddWatchpoint,
-    Answer,
-    AskState,
-    ChangeFeatures,
-    ChangeLevel,
-    ChangeLimit,
-    ChangePreset,
-    RemoveWatchpoint,
-    Resume,
-    Source,
-    TrainerState,
-    WatchpointState,
-    WriteBundle,
-    decode_ask,
-    encode_answer,
-)
-from ..delivery.control.rule_options import WatchpointOptions
 from ..delivery.helper.helper import is_listened_to
 from ..detectors.base import Finding
 from ..errors import WireError
@@ -39,6 +21,19 @@ from ..wire import Event
 from .control import Command, SetFeatures, SetLevel, SetLimit, SetPreset
 from .control import Source as CommandSource
 from .step_tracker import StepTracker
+
+if TYPE_CHECKING:
+    from ..delivery.control.control_messages import (
+        AddWatchpoint,
+        ChangeFeatures,
+        ChangeLevel,
+        ChangeLimit,
+        ChangePreset,
+        Source,
+        TrainerState,
+        WriteBundle,
+    )
+    from ..delivery.control.rule_options import WatchpointOptions
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S: Final = 0.25
@@ -83,6 +78,8 @@ class ControlWatch:
     def _look(self) -> list[Event]:
         events = []
         for request_id, data in take_requests(self._folder):
+            from ..delivery.control.control_messages import Answer, encode_answer
+
             event, error = self._guard.attempt(self._follow, data)
             events += [] if event is None else [event]
             if error is not None and not isinstance(error, ValueError | WireError):
@@ -103,6 +100,15 @@ class ControlWatch:
             WireError: it is none.
             ValueError: it cannot be followed; says why.
         """
+        from ..delivery.control.control_messages import (
+            AddWatchpoint,
+            AskState,
+            RemoveWatchpoint,
+            Resume,
+            WriteBundle,
+            decode_ask,
+        )
+
         ask = decode_ask(data)
         request, rules, who = ask.request, self._tracker.rules, _WHO[ask.source]
         if isinstance(request, AddWatchpoint | WriteBundle):
@@ -124,6 +130,9 @@ class ControlWatch:
         return None
 
     def _options(self, request: AddWatchpoint | WriteBundle) -> WatchpointOptions:
+        from ..delivery.control.control_messages import WriteBundle
+        from ..delivery.control.rule_options import WatchpointOptions
+
         if isinstance(request, WriteBundle):
             self._asked += 1
             name = f"bundle asked for ({self._asked})"
@@ -156,6 +165,8 @@ class ControlWatch:
         return self._events.make(finding, step, time.time(), stack=())
 
     def _state(self) -> TrainerState:
+        from ..delivery.control.control_messages import TrainerState, WatchpointState
+
         settings = self._tracker.settings
         return TrainerState(
             step=self._tracker.last_step,
@@ -176,6 +187,8 @@ def _command(request: ChangeLevel | ChangePreset | ChangeFeatures | ChangeLimit,
     Raises:
         ValueError: a value is not allowed.
     """
+    from ..delivery.control.control_messages import ChangeFeatures, ChangeLevel, ChangePreset
+
     by: CommandSource = "browser" if source == "browser" else "api"
     if isinstance(request, ChangeLevel):
         return SetLevel(request.level, by)

@@ -71,7 +71,9 @@ class ReachLook:
         self._types: dict[str, type[nn.Module]] = {}
         self._seen: dict[int, _Seen] = {}
         self._all: dict[str, _Seen] = {}
-        modules = {names[id(module)]: module for module in root.modules() if id(module) in names}
+        # A healthy model has no group: then all that is asked is who is called and does not belong to it.
+        below = root.modules() if groups else ()
+        modules = {names[id(module)]: module for module in below if id(module) in names}
         for group in groups:
             owner = modules.get(group) or modules.get(group.rpartition(".")[0])
             if owner is None:
@@ -118,6 +120,9 @@ class ReachLook:
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> _Token | None:
         """A module is called."""
         inner = self._inner
+        if inner is None and not self._all and id(module) in self._names:
+            self._others += 1
+            return None
         seen = self._guard.run_brief(_PART, self._enter, module, args, kwargs)
         token = None if inner is None else inner.enter(module, args, kwargs)
         return None if seen is None and token is None else (seen, inner, token)

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..attach.layout import ModelLayout, clean_name
+from ..attach.layout import ModelLayout, module_names
 from ..attach.watched_model import WatchedModel
 from ..compat import torch_ranks
 from ..detectors.not_updated import NotUpdatedDetector
@@ -88,8 +88,8 @@ class WiringWatch:
             missing = np.zeros(len(self._names), dtype=np.bool_)
             missing[self._suspects()] = True
             groups = topmost_modules(self._names, missing)
-            names = {id(module): clean_name(path) for path, module in self._model.root.named_modules()}
-            self._look = ReachLook(self._model.root, groups, names, guard=self._guard)
+            root = self._model.root
+            self._look = ReachLook(root, groups, module_names(root), guard=self._guard)
         return self._look.begin(called, args, kwargs)
 
     def end_call(self, output: Any = None, *, raised: bool = False) -> None:

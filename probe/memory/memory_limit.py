@@ -43,7 +43,7 @@ def memory_use(system_used: float, system_total: float, *, folder: Path = _FOLDE
 
 def _number(file: Path) -> float | None:
     try:
-        text = file.read_text(encoding="ascii").strip()
+        text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return float(text) if text.isdigit() else None
@@ -51,7 +51,7 @@ def _number(file: Path) -> float | None:
 
 def _detail(file: Path, name: str) -> float:
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return 0.0
     return next(

@@ -18,31 +18,22 @@ from torch.optim.optimizer import Optimizer
 from ...delivery.recorder.recorder import Recorder
 from ...guard import Guard
 from ...settings.config import Mode
-from .anomaly_mode import anomaly_detection
-from .backward_pass import BackwardReport, debug_backward_pass
-from .forward_pass import ForwardReport, debug_forward_pass
-from .gradient_checks import (
-    DEFAULT_EXPLOSION_NORM,
-    DEFAULT_VANISHING_NORM,
-    GradientReport,
-    GradientViolations,
-    check_gradient_explosion,
-    check_gradient_vanishing,
-    check_gradients,
-)
-from .gradient_flow import DEFAULT_RATIO, GradientFlow, analyze_gradient_flow
-from .inspection import ModelInspection, inspect_model
-from .monitoring import MonitoredStep, TrainingSummary, monitor_training_step
-from .optimizers import OptimizerReport, analyze_optimizer
-from .parameters import ParameterReport, ParameterSnapshot, check_model_parameters, snapshot_parameters
-from .recorded import summarise_recorded
-from .regions import RegionReport, RegionTable, debug_context, debug_operation
-from .run_report import read_report
-from .summary import DebugSummary, clear_debug_history, get_debug_summary
-from .tensor import TensorReport, analyze_tensor
-from .threads import awaitable_reading, awaitable_running
-from .training_step import TrainingStepReport, debug_training_step
-from .watched_tensors import deferred_statistics
+from .default_limits import DEFAULT_EXPLOSION_NORM, DEFAULT_RATIO, DEFAULT_VANISHING_NORM
+
+if TYPE_CHECKING:
+    from .anomaly_mode import anomaly_detection
+    from .backward_pass import BackwardReport
+    from .forward_pass import ForwardReport
+    from .gradient_checks import GradientReport, GradientViolations
+    from .gradient_flow import GradientFlow
+    from .inspection import ModelInspection
+    from .monitoring import MonitoredStep, TrainingSummary
+    from .optimizers import OptimizerReport
+    from .parameters import ParameterReport, ParameterSnapshot
+    from .regions import RegionReport, RegionTable, debug_context
+    from .summary import DebugSummary
+    from .tensor import TensorReport
+    from .training_step import TrainingStepReport
 
 _LOGGED_PREFIX: Final = "log/"
 _NOTHING: Final = "no model is watched here"
@@ -94,6 +85,8 @@ class AnalysisCalls:
 
     def analyze_tensor(self, tensor: Tensor, name: str | None = None) -> TensorReport:
         """See `probe.analyze_tensor`."""
+        from .tensor import analyze_tensor
+
         return analyze_tensor(tensor, name)
 
     def watch_tensor(self, name: str, tensor: Tensor) -> None:
@@ -111,6 +104,8 @@ class AnalysisCalls:
         self, model: nn.Module | None = None, threshold: float | None = None, *, loss_scale: float = 1.0
     ) -> GradientReport:
         """See `probe.check_gradients`."""
+        from .gradient_checks import GradientReport, check_gradients
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return GradientReport(
@@ -126,6 +121,8 @@ class AnalysisCalls:
         loss_scale: float = 1.0,
     ) -> GradientViolations:
         """See `probe.check_gradient_explosion`."""
+        from .gradient_checks import GradientViolations, check_gradient_explosion
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return GradientViolations(
@@ -141,6 +138,8 @@ class AnalysisCalls:
         loss_scale: float = 1.0,
     ) -> GradientViolations:
         """See `probe.check_gradient_vanishing`."""
+        from .gradient_checks import GradientViolations, check_gradient_vanishing
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return GradientViolations(
@@ -156,6 +155,8 @@ class AnalysisCalls:
         loss_scale: float = 1.0,
     ) -> GradientFlow:
         """See `probe.analyze_gradient_flow`."""
+        from .gradient_flow import GradientFlow, analyze_gradient_flow
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return GradientFlow(
@@ -175,6 +176,8 @@ class AnalysisCalls:
         self, model: nn.Module | None = None, *, keep_values: bool = True
     ) -> ParameterSnapshot:
         """See `probe.snapshot_parameters`."""
+        from .parameters import snapshot_parameters
+
         model = model if model is not None else self._watched_model()
         return snapshot_parameters(nn.Module() if model is None else model, keep_values=keep_values)
 
@@ -186,6 +189,8 @@ class AnalysisCalls:
         optimizer: Optimizer | None = None,
     ) -> ParameterReport:
         """See `probe.check_model_parameters`."""
+        from .parameters import ParameterReport, check_model_parameters
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return ParameterReport(
@@ -195,6 +200,8 @@ class AnalysisCalls:
 
     def inspect_model(self, model: nn.Module | None = None, input: Any = None) -> ModelInspection:
         """See `probe.inspect_model`."""
+        from .inspection import ModelInspection, inspect_model
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return ModelInspection(
@@ -211,18 +218,24 @@ class AnalysisCalls:
 
     def analyze_optimizer(self, optimizer: Optimizer, model: nn.Module | None = None) -> OptimizerReport:
         """See `probe.analyze_optimizer`."""
+        from .optimizers import analyze_optimizer
+
         return analyze_optimizer(optimizer, model if model is not None else self._watched_model())
 
     # -- passes and steps
 
     def debug_forward_pass(self, model: nn.Module, inputs: Any, layer_hooks: bool = True) -> ForwardReport:
         """See `probe.debug_forward_pass`."""
+        from .forward_pass import debug_forward_pass
+
         return debug_forward_pass(model, inputs, layer_hooks and self.active)
 
     def debug_backward_pass(
         self, loss: Tensor, retain_graph: bool = False, *, model: nn.Module | None = None
     ) -> BackwardReport:
         """See `probe.debug_backward_pass`."""
+        from .backward_pass import debug_backward_pass
+
         model = model if model is not None else self._watched_model()
         return debug_backward_pass(loss, retain_graph, model=model)
 
@@ -236,6 +249,8 @@ class AnalysisCalls:
         **options: Any,
     ) -> TrainingStepReport:
         """See `probe.debug_training_step`, options included."""
+        from .training_step import debug_training_step
+
         if not self.active:
             options = {"layer_hooks": False, "measure_updates": False, **options}
         return debug_training_step(model, inputs, targets, loss_fn, optimizer, **options)
@@ -251,6 +266,8 @@ class AnalysisCalls:
         logger: logging.Logger | None = None,
     ) -> MonitoredStep:
         """See `probe.monitor_training_step`; logs only to a logger given here: the session does by itself."""
+        from .monitoring import MonitoredStep, monitor_training_step
+
         model = model if model is not None else self._watched_model()
         if model is None:
             return MonitoredStep(step=step, loss=None, total_norm=None, findings=(), note=_NOTHING)
@@ -267,6 +284,8 @@ class AnalysisCalls:
 
     def anomaly_detection(self, enabled: bool | None = None, *, check_nan: bool = True) -> anomaly_detection:
         """See `probe.anomaly_detection`."""
+        from .anomaly_mode import anomaly_detection
+
         return anomaly_detection(enabled, check_nan=check_nan)
 
     def debug_context(
@@ -278,6 +297,8 @@ class AnalysisCalls:
         logger: logging.Logger | None = None,
     ) -> debug_context:
         """See `probe.debug_context`; times are series of the run, errors and slow runs events of it."""
+        from .regions import debug_context
+
         return debug_context(
             name,
             anomaly=anomaly,
@@ -296,6 +317,8 @@ class AnalysisCalls:
         logger: logging.Logger | None = None,
     ) -> Any:
         """See `probe.debug_operation`; times are series of the run, errors and slow runs events of it."""
+        from .regions import debug_operation
+
         return debug_operation(
             name, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger, region=self.debug_context
         )
@@ -306,6 +329,8 @@ class AnalysisCalls:
 
     def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
         """See `probe.get_debug_summary`; with the session's regions and what its journal has (`recorded`)."""
+        from .recorded import summarise_recorded
+
         summary = self._summary(model)
         if self._recorder is None:
             return summary
@@ -314,12 +339,16 @@ class AnalysisCalls:
         return replace(summary, recorded=summarise_recorded(self._recorder.folder, mode=self.mode))
 
     def _summary(self, model: nn.Module | None) -> DebugSummary:
+        from .summary import get_debug_summary
+
         return get_debug_summary(
             model if model is not None else self._watched_model(), regions=self._own_regions()
         )
 
     def clear_debug_history(self, model: nn.Module | None = None) -> None:
         """See `probe.clear_debug_history`."""
+        from .summary import clear_debug_history
+
         clear_debug_history(
             model if model is not None else self._watched_model(), regions=self._own_regions()
         )
@@ -347,6 +376,10 @@ class AnalysisCalls:
             ValueError: this handle records nothing.
             OSError: the files cannot be written.
         """
+        from .inspection import inspect_model
+        from .parameters import check_model_parameters
+        from .run_report import read_report
+
         if self._recorder is None:
             raise ValueError("there is no run to report on: this handle records nothing")
         if self.active:
@@ -360,11 +393,15 @@ class AnalysisCalls:
         return report.save(stem.with_name(f"{stem.name}-rank{report.rank}") if report.rank else stem)
 
     def _own_regions(self) -> RegionTable:
+        from .regions import RegionTable
+
         if self._regions is None:
             self._regions = RegionTable()
         return self._regions
 
     def _record_tensor(self, name: str, tensor: Tensor) -> None:
+        from .watched_tensors import deferred_statistics
+
         try:
             values = deferred_statistics(name, tensor)
         except ValueError as error:
@@ -384,6 +421,8 @@ class AsyncAnalysisCalls:
     """The calls of one session as coroutines; `probe.aio` says what is safe."""
 
     def __init__(self, session: AnalysisCalls) -> None:
+        from .threads import awaitable_reading, awaitable_running
+
         self.analyze_tensor = awaitable_reading(session.analyze_tensor)
         self.check_gradients = awaitable_reading(session.check_gradients)
         self.check_gradient_explosion = awaitable_reading(session.check_gradient_explosion)

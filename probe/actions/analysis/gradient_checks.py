@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 from torch import nn
@@ -15,11 +15,7 @@ from ...detectors.gradient_limits import rows_above, rows_below
 from ...measure.statistics.statistics import Floats, tensor_statistics
 from . import tables
 from .call_results import Result
-
-DEFAULT_EXPLOSION_NORM: Final = 10.0
-DEFAULT_VANISHING_NORM: Final = 1e-6
-"""Absolute L2 norms of one parameter's gradient, in loss per unit of the parameter. A convention, not a law:
-what is normal depends on the model. `watch` judges against the run's own history instead."""
+from .default_limits import DEFAULT_EXPLOSION_NORM, DEFAULT_VANISHING_NORM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

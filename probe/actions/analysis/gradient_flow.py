@@ -10,14 +10,11 @@ from torch import nn
 
 from . import tables
 from .call_results import Result
+from .default_limits import DEFAULT_RATIO
 from .gradient_checks import GradientReport, check_gradients, require_layout
 
 FlowState: TypeAlias = Literal["ok", "weak", "dead", "strong", "nonfinite", "missing"]
 
-DEFAULT_RATIO: Final = 1e4
-"""A layer is weak (strong) when its norm is this many times below the largest (above the smallest) of those
-between it and the loss. In the first steps of a ResNet, an LSTM and GPT-2s up to 6 layers by 512, the largest
-and the smallest norm were 93 to 333 times apart; LayerNorm's are the smallest."""
 _BAR_DECADES: Final = 10
 
 

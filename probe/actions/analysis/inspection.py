@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...attach.layout import clean_name
 from ...compat import torch_private
 from ...forensics.module_state import preserved, state_as_before
-from ...forensics.replay import unnoticed
+from ...forensics.unnoticed import unnoticed
 from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .call_results import Result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from torch import nn
@@ -24,7 +24,9 @@ from ...settings.config import ProbeConfig
 from ...settings.policies import InputPolicy, OutputPolicy, Policy
 from ...threads.stacks import capture_stack
 from ...wire import Event, Severity
-from .tensor_conditions import Violation, apply_policy, describe_violations, lasting_violations
+
+if TYPE_CHECKING:
+    from .tensor_conditions import Violation
 
 _PART: Final = "policies"
 _SUBJECT: Final = "policy: "
@@ -133,6 +135,8 @@ class _Side:
 
     def check(self, values: Sequence[tuple[str, Any]], step: int) -> list[Any]:
         """Write what is wrong as events, and return the values, mended where the policy says so."""
+        from .tensor_conditions import apply_policy, lasting_violations
+
         checked, found = apply_policy(self._policy, values)
         self._report(found, step)
         lasting = lasting_violations(self._policy, found)
@@ -145,6 +149,8 @@ class _Side:
             self._incidents.write(event, is_new=False)
 
     def _sentence(self, found: list[Violation], step: int) -> str:
+        from .tensor_conditions import describe_violations
+
         return f"{self._side.capitalize()} policy broken at step {step}: {describe_violations(found)}"
 
     def _report(self, found: list[Violation], step: int) -> None:

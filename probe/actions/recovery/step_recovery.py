@@ -7,7 +7,7 @@ about to be made. On the training thread, in the session's guard; a user's own f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch.optim.optimizer import Optimizer
 
@@ -21,12 +21,11 @@ from ...settings.config import ProbeConfig
 from ...settings.recovery_options import Recovery, Strategy, as_recovery
 from ...step.clipping import clip_by_norm
 from ...step.frames import MeasuredStep
-from .bad_buffers import describe_nan_buffers
-from .decline import UNSEEN, UNSEEN_WHAT, Verdict, why_not
-from .gradient_repair import replace_nonfinite, zero_gradients
-from .kept_state import GoodState, keep_good_state, renormalised_weights, versions
-from .ledger import Ledger
-from .update_skip import SkippedUpdate, parameters_of, was_moved
+
+if TYPE_CHECKING:
+    from .decline import Verdict
+    from .kept_state import GoodState
+    from .update_skip import SkippedUpdate
 
 _PART: Final = "recovery"
 _UNDO: Final = "recovery, putting back"
@@ -66,6 +65,8 @@ class StepRecovery:
         guard: Guard,
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
+        from .ledger import Ledger
+
         self.judges_explosions = options.explosion is not None
         self._options, self._model, self._guard = options, model, guard
         self._optimizers = optimizers
@@ -102,6 +103,9 @@ class StepRecovery:
             is_early: judged right after a backward or before clipping, not at the update.
             is_updated: the update was made, and no hook has told of it.
         """
+        from .decline import Verdict
+        from .kept_state import versions
+
         if is_updated:
             self._verdict = self._newest_good = None
             self._note_unseen_update(measured.step)
@@ -126,6 +130,9 @@ class StepRecovery:
 
     def before_closure(self, optimizer: Optimizer) -> None:
         """An optimizer's step begins that will evaluate a closure before its update."""
+        from .kept_state import versions
+        from .update_skip import parameters_of
+
         self._before_closure = self._guard.run(_PART, versions, parameters_of(optimizer))
 
     def before_update(self, optimizer: Optimizer) -> None:
@@ -160,11 +167,15 @@ class StepRecovery:
 
     def _look_for_unseen_update(self, step: int) -> None:
         """A backward begins after a bad step of whose update no hook has told: see whether it was made."""
+        from .kept_state import versions
+
         before, self._at_verdict = self._at_verdict, None
         if before != versions(self._model.layout.parameters):
             self._note_unseen_update(step)
 
     def _note_unseen_update(self, step: int) -> None:
+        from .decline import UNSEEN, UNSEEN_WHAT
+
         self._unseen_updates += 1
         if self._unseen_updates == _CERTAIN:
             self._ledger.note_declined(UNSEEN, step, what=UNSEEN_WHAT)
@@ -173,6 +184,8 @@ class StepRecovery:
 
     def _follow_good_step(self, step: int, optimizer: Optimizer) -> None:
         """Count a good step, and keep its state where that is due."""
+        from .kept_state import keep_good_state
+
         self._newest_good = None
         on_host = self._options.keep_state_on == "host"
         if self._good is not None:
@@ -201,6 +214,8 @@ class StepRecovery:
 
     def _decide(self, verdict: Verdict, optimizer: Optimizer) -> str | Strategy | None:
         """What is to be done about a bad step; None for nothing, of which the reason is told."""
+        from .decline import why_not
+
         if self._ledger.is_closed:
             return None
         is_distributed = has_other_ranks()
@@ -233,11 +248,17 @@ class StepRecovery:
         return action
 
     def _was_moved(self, optimizer: Optimizer) -> bool:
+        from .kept_state import versions
+        from .update_skip import parameters_of, was_moved
+
         before = self._before_closure
         return before is not None and was_moved(optimizer, before, versions(parameters_of(optimizer)))
 
     def _is_updated_elsewhere(self, optimizer: Optimizer) -> bool:
         """Whether parameters that are not of an optimizer were updated since the verdict, unseen."""
+        from .kept_state import renormalised_weights, versions
+        from .update_skip import parameters_of
+
         before = self._at_verdict
         if before is None:
             return False
@@ -259,6 +280,8 @@ class StepRecovery:
         return bool(strategy(AnomalyError(verdict.cause), context))
 
     def _act(self, action: str, verdict: Verdict, optimizer: Optimizer) -> None:
+        from .bad_buffers import describe_nan_buffers
+
         with torch_private.own_operations():
             action, done = self._carry_out(action, verdict, optimizer)
             if done and verdict.is_nonfinite and not verdict.is_done and action != "rollback":
@@ -269,6 +292,9 @@ class StepRecovery:
 
     def _carry_out(self, action: str, verdict: Verdict, optimizer: Optimizer) -> tuple[str, str]:
         """Take an action; returns what was really done and its description, "" where nothing had to be."""
+        from .gradient_repair import zero_gradients
+        from .update_skip import SkippedUpdate, parameters_of
+
         if action == "zero":
             zero_gradients(parameters_of(optimizer))
             return action, (
@@ -287,6 +313,8 @@ class StepRecovery:
         return action, left
 
     def _replace(self, verdict: Verdict) -> str:
+        from .gradient_repair import replace_nonfinite
+
         found = self._count_nonfinite()
         if not found and not verdict.is_done:
             return ""
@@ -298,6 +326,8 @@ class StepRecovery:
         )
 
     def _clip(self, verdict: Verdict) -> str:
+        from .gradient_repair import replace_nonfinite
+
         limit = self._options.max_norm
         if limit is None or verdict.is_done:
             return ""

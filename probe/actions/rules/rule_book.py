@@ -9,13 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from ...attach.watched_model import WatchedModel
-from ...compat.other_ranks import has_other_ranks
-from ...delivery.control.rule_options import MAX_NAME, MAX_WATCHPOINTS, WatchpointOptions
 from ...delivery.recorder.recorder import Recorder
 from ...detectors.base import Finding
 from ...guard import Guard
@@ -23,17 +21,17 @@ from ...incidents.failure_texts import TEXT_LIMIT
 from ...incidents.incidents import IncidentReporter, StepEvidence
 from ...settings.config import ProbeConfig
 from ...step.frames import MeasuredStep
-from ...threads.hang_events import duration_text
 from ...threads.stacks import capture_stack
 from ...wire import Event
-from .episode import RuleEpisode
 from .pause import PauseGate
 from .quantities import NameIndex, StepNumbers, check_pattern
-from .ranks_pause import within_timeouts
 from .snapshots import SnapshotWriter
-from .step_view import StepView
-from .user_rule import RuleFunction, UserRule
-from .watchpoint import Watchpoint
+
+if TYPE_CHECKING:
+    from ...delivery.control.rule_options import WatchpointOptions
+    from .episode import RuleEpisode
+    from .user_rule import RuleFunction, UserRule
+    from .watchpoint import Watchpoint
 
 MAX_RULES: Final = 50
 MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
@@ -93,6 +91,9 @@ class RuleBook:
         Raises:
             ValueError: it cannot be called, the name is taken, or there are `MAX_RULES` already.
         """
+        from ...delivery.control.rule_options import MAX_NAME
+        from .user_rule import UserRule
+
         if not callable(function):
             raise ValueError(f"add_rule() takes a function of a step, got {type(function).__name__}")
         chosen = name or getattr(function, "__name__", type(function).__name__)
@@ -110,6 +111,9 @@ class RuleBook:
             ValueError: a pattern matches nothing, the name is taken, there are `MAX_WATCHPOINTS` already, or
                 their histories are too large.
         """
+        from ...delivery.control.rule_options import MAX_WATCHPOINTS
+        from .watchpoint import Watchpoint
+
         watchpoint = Watchpoint(options)
         index = NameIndex()
         index.follow(self._model.layout)
@@ -273,6 +277,9 @@ class RuleBook:
     def _ask_for_pause(self, event: Event, *, is_before_update: bool) -> Event:
         if self._is_ending:
             return _with_line(event, "Not paused: the session ends with this step.")
+        from ...compat.other_ranks import has_other_ranks
+        from .ranks_pause import within_timeouts
+
         limit_s, until = self._pause_limit_s, ""
         if has_other_ranks():
             if not self._with_ranks:
@@ -288,6 +295,8 @@ class RuleBook:
         return event
 
     def _hold(self, cause: Event, limit_s: float) -> None:
+        from ...threads.hang_events import duration_text
+
         # Shut first: who is told of the pause may answer at once.
         self._gate.shut()
         if self._is_ending:
@@ -319,6 +328,8 @@ class RuleBook:
         return self._incidents.make(finding, cause.step, time.time(), stack=capture_stack(), ended=False)
 
     def _call_rules(self, measured: MeasuredStep) -> None:
+        from .step_view import StepView
+
         self._index.follow(measured.layout)
         view = StepView(measured, self._index)
         step_s = _step_s(measured)

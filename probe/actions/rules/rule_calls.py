@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...delivery.control.rule_options import Action, WatchpointOptions
 from ...wire import Severity
-from .user_rule import RuleFunction
 
 if TYPE_CHECKING:
+    from ...delivery.control.rule_options import Action, WatchpointOptions
     from .rule_book import RuleBook
+    from .user_rule import RuleFunction
 
 
 class RuleCalls:
@@ -71,6 +71,8 @@ class RuleCalls:
             ValueError: the condition cannot be read (says where, and what is allowed), it names what the
                 model has not, or an option is out of range.
         """
+        from ...delivery.control.rule_options import WatchpointOptions
+
         options = WatchpointOptions(
             condition=condition,
             action=action,

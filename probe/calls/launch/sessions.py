@@ -20,7 +20,7 @@ from ...settings.places import read_serve_state
 from .speech import say
 
 if TYPE_CHECKING:
-    from ... import session
+    from ...actions.watched_session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SessionStarter:
         """
         from ... import session, watching
 
-        if any(_is_watched_by(running, model) for running in session._sessions.values()):
+        if any(_is_watched_by(running, model) for running in session.running_sessions()):
             return False
         kind = type(unwrap(model)).__name__
         called = variable or kind
@@ -121,9 +121,9 @@ class SessionStarter:
         return True
 
 
-def _is_watched_by(running: session.Probe, model: nn.Module) -> bool:
+def _is_watched_by(running: Session, model: nn.Module) -> bool:
     """Whether a session watches the model, a part of it, or what contains it."""
-    watched = None if running._model_reference is None else running._model_reference()
+    watched = running.watched_model
     if watched is None:
         return False
     own = unwrap(model)

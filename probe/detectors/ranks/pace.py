@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..medians import median_of
 from .lineup import Lineup
 from .replicas import RankFinding
 
@@ -95,8 +96,8 @@ class PaceWatch:
     def _judge(self, step: int) -> list[RankFinding]:
         times = np.stack(self._rows)
         steps = times[:, :, 1]
-        paces = np.median(steps, axis=0)
-        step_s = float(np.median(paces))
+        paces = median_of(steps, axis=0)
+        step_s = float(median_of(paces))
         if np.ptp(paces) > _SAME_PACE * step_s:
             self._suspected = None
             return []
@@ -167,14 +168,14 @@ def _find_lag(times: Floats, step_s: float) -> _Lag:
     if not np.isfinite(own_s).all():
         return before
     own = _lag_of("own", own_s, step_s)
-    typical = np.median(own_s, axis=0)
+    typical = median_of(own_s, axis=0)
     is_ahead = typical.max() - typical[before.place] > _AGAIN_SHARE * step_s
     return own if is_ahead or own.late_s > _MORE * before.late_s else before
 
 
 def _lag_of(part: Literal["before", "own"], taken: Floats, step_s: float) -> _Lag:
-    typical = np.median(taken, axis=0)
+    typical = median_of(taken, axis=0)
     last = int(np.argmax(typical))
-    late_s = float(typical[last] - np.median(np.delete(typical, last)))
+    late_s = float(typical[last] - median_of(np.delete(typical, last)))
     rivals = np.delete(taken, last, axis=1).max(axis=1)
     return _Lag(part, last, late_s, float(np.mean(taken[:, last] > rivals + LATE_SHARE * step_s / 2)))

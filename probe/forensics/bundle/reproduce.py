@@ -26,9 +26,10 @@ from ..held_outputs import held_values
 from ..loss.loss_code import LossCode
 from ..module_state import preserved, state_as_before
 from ..passes import StepReplay
-from ..replay import Replay, locate_origin, unnoticed
+from ..replay import Replay, locate_origin
 from ..rerun import run_forward
 from ..running_modules import ModuleTracker
+from ..unnoticed import unnoticed
 from .calls import referred, unpack_call
 from .environment import apply_settings, differences
 from .loss_lines import loss_code_of

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 from torch import Tensor, nn
@@ -29,14 +29,12 @@ from ...wire.bundle_format import DESCRIPTION, SPOOL, VERSION
 from ...wire.event_json import event_json
 from ...wire.message_lines import BUNDLE
 from ..capture import RootCapture
-from . import last_steps
 from .black_box import PastBatch
-from .calls import CallPacker
-from .environment import describe_environment
-from .loss_lines import describe_loss
-from .model_state import describe_model, named_modules
-from .packer import TensorPacker, WrittenTensors
-from .schema import STATISTICS, TENSORS, Batch, Call, Gradient, LossMaker, Model
+
+if TYPE_CHECKING:
+    from .calls import CallPacker
+    from .packer import TensorPacker, WrittenTensors
+    from .schema import Batch, Call, Gradient, LossMaker, Model
 
 _MESSAGE_LIMIT: Final = 4000
 _FOLDER: Final = "bundles"
@@ -179,6 +177,10 @@ class BundleWriter:
 
     def _fill(self, folder: Path, event: Event, step: FailingStep | None) -> str:
         """Write everything; return in a few words what it is good for."""
+        from . import last_steps
+        from .environment import describe_environment
+        from .schema import STATISTICS
+
         reason, left_out = "nothing of the step was at hand", list[str]()
         packed: _Packed | None = None
         if step is not None:
@@ -203,6 +205,8 @@ class BundleWriter:
         return f"Bundle, which cannot be replayed ({reason}): " if reason else BUNDLE
 
     def _write_tensors(self, folder: Path, packed: _Packed) -> WrittenTensors:
+        from .schema import TENSORS
+
         needed = packed.tensors.nbytes
         free = shutil.disk_usage(folder).free
         if free < needed + _SPARE_BYTES:
@@ -243,6 +247,10 @@ def _packed(
     Raises:
         BundleError: something cannot be written.
     """
+    from .calls import CallPacker
+    from .model_state import describe_model, named_modules
+    from .packer import TensorPacker
+
     tensors = TensorPacker()
     captures = step.captures if with_calls else ()
     if with_calls and not captures:
@@ -268,6 +276,8 @@ def _packed(
 
 def _loss_maker(captures: Sequence[RootCapture], calls: CallPacker) -> tuple[LossMaker | None, list[str]]:
     """The lines that made the loss; a model that returns its loss needs none."""
+    from .loss_lines import describe_loss
+
     if not captures:
         return None, []
     try:
@@ -307,6 +317,8 @@ def _top_of(root: nn.Module, captures: Sequence[RootCapture]) -> nn.Module:
 
 
 def _gradient(name: str, parameter: nn.Parameter, tensors: TensorPacker) -> Gradient:
+    from .schema import Gradient
+
     if parameter.grad is None:
         return Gradient(name=name, tensor=None)
     try:

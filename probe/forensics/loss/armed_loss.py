@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from torch import Tensor, nn
 
@@ -19,13 +19,14 @@ from ...guard import Guard
 from ...threads.stacks import RawFrame, format_frames, inner_torch_removed, raw_stack
 from ...wire import Origin
 from ..capture import RootCapture
-from ..explain import op_name
-from ..op_recorder import OpNote
 from ..origin import descendants
-from ..replay import Replay
 from ..tensor_facts import classify
-from .loss_backward import LossBackward
-from .loss_watch import LossWatch, RunningModules
+
+if TYPE_CHECKING:
+    from ..op_recorder import OpNote
+    from ..replay import Replay
+    from .loss_backward import LossBackward
+    from .loss_watch import LossWatch, RunningModules
 
 STEPS: Final = 20
 """Steps that are watched after one whose origin could not be told."""
@@ -78,7 +79,7 @@ class ArmedLoss:
         self._guard, self._intended = guard, intended
         self._arms, self._left = ARMS, 0
         self._budget_ns = _BUDGET_NS
-        self._running = RunningModules(())
+        self._running: RunningModules | None = None
         self._parameters: tuple[Tensor, ...] = ()
         self._watch: LossWatch | None = None
         self._sending: list[_Sending] = []
@@ -110,6 +111,8 @@ class ArmedLoss:
             self._arms -= 1
             # The step that is being judged ends, too.
             self.is_on, self._left, self._is_told = True, STEPS + 1, False
+            from .loss_watch import RunningModules
+
             self._running = RunningModules([root])
             self._parameters = tuple(parameters.values())
         return replace(replay, reason=f"{replay.reason}; {_ARMED.format(steps=max(self._left - 1, 1))}")
@@ -119,9 +122,12 @@ class ArmedLoss:
         if not self.is_on or torch_private.in_backward():
             return
         if self._watch is None:
+            from .loss_watch import LossWatch, RunningModules
+
             self.steps += 1
+            running = RunningModules(()) if self._running is None else self._running
             self._watch = LossWatch(
-                self._running, intended=self._intended, guard=self._guard, budget_ns=self._budget_ns
+                running, intended=self._intended, guard=self._guard, budget_ns=self._budget_ns
             )
         self._watch.enter()
 
@@ -150,6 +156,8 @@ class ArmedLoss:
         watch = self._watch
         if watch is None or self._seen is not None:
             return
+        from .loss_backward import LossBackward
+
         site = inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
         with torch_private.own_operations():
             is_bad = any(bool(classify(loss)) for loss in losses)
@@ -194,6 +202,9 @@ class ArmedLoss:
         """
         if not self.has_seen or self._seen is None:
             return None
+        from ..explain import op_name
+        from ..replay import Replay
+
         self._is_told = True
         seen, note = self._seen, self._seen.note
         module = note.place.module

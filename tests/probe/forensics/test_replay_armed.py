@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import probe
 from probe.forensics.loss.armed_loss import ARMS, STEPS
-from probe.forensics.replay import is_replaying
+from probe.forensics.unnoticed import is_replaying
 from probe.session import Probe
 from probe.wire import Event
 

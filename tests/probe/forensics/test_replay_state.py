@@ -10,7 +10,8 @@ import torch
 from replayed_step import CapturedStep, Lambda, around, batch, run_step
 from torch import nn
 
-from probe.forensics.replay import is_replaying, locate_origin
+from probe.forensics.replay import locate_origin
+from probe.forensics.unnoticed import is_replaying
 
 torch.set_num_threads(1)
 

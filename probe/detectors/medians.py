@@ -1,0 +1,33 @@
+"""The median, as NumPy computes it but without `numpy.ma`, which its own loads at the first call. Pure.
+
+That import took 8 to 60 ms in the middle of a training step, and 2 MiB for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def median_of(values: npt.ArrayLike | Sequence[npt.ArrayLike], axis: int | None = None) -> Any:
+    """Return what `np.median(values, axis)` returns: NaN where there is a NaN, or no value at all.
+
+    Args:
+        values: numbers of any shape.
+        axis: along which; all values make one median by default.
+    """
+    array = np.asarray(values)
+    if axis is None:
+        array, axis = array.reshape(-1), 0
+    count = array.shape[axis]
+    if not count:
+        return np.full(np.delete(array.shape, axis), np.nan)[()]
+    middle = [(count - 1) // 2, count // 2]
+    # NaN is sorted to the end: the last one tells whether there is any.
+    ordered = np.partition(array, [*middle, count - 1], axis=axis)
+    found = np.take(ordered, middle, axis=axis).mean(axis=axis)
+    last = np.take(ordered, count - 1, axis=axis)
+    return np.where(np.isnan(last), last, found)[()]

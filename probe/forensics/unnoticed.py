@@ -1,0 +1,32 @@
+"""Which threads are inside a replay: what their forwards do is no part of the training.
+
+Asked at every callback of every session; apart from `replay.py`, which a healthy run never loads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_replaying: set[int] = set()
+"""Threads that are inside a replay; nearly always none, which is quick to see."""
+
+
+def is_replaying() -> bool:
+    """Whether this thread is inside a replay: hooks of the session must then do nothing."""
+    return bool(_replaying) and threading.get_ident() in _replaying
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Have the sessions take no notice of the forwards that this thread makes in the block."""
+    thread = threading.get_ident()
+    if thread in _replaying:
+        yield
+        return
+    _replaying.add(thread)
+    try:
+        yield
+    finally:
+        _replaying.discard(thread)

@@ -1,0 +1,37 @@
+"""The median equals NumPy's, whose own call loads a package that nothing else needs."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from probe.detectors.medians import median_of
+
+
+@given(arrays(np.float64, array_shapes(max_dims=2, min_side=0, max_side=9), elements=st.floats(width=64)))
+def test_median_equals_that_of_numpy(values: np.ndarray) -> None:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        np.testing.assert_array_equal(median_of(values), np.median(values))
+        if values.ndim == 2 and all(values.shape):
+            np.testing.assert_array_equal(median_of(values, axis=0), np.median(values, axis=0))
+
+
+@pytest.mark.parametrize("values", [[3, 1, 2], [4, 1, 2, 3], (2.5,), [np.float32(1), np.float32(2)]])
+def test_median_of_a_sequence(values: list[float]) -> None:
+    assert median_of(values) == np.median(values)
+
+
+def test_median_loads_no_masked_arrays() -> None:
+    code = (
+        "import sys; from probe.detectors.medians import median_of; median_of([1.0, 2.0]); "
+        "sys.exit('numpy.ma' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0

@@ -1,0 +1,108 @@
+"""What a healthy run has loaded: not what only faults and calls need, but all that a lack of memory needs.
+
+`tests/test_imports.py` says who may import what.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_IN_A_HEALTHY_RUN = (
+    *("probe.calls", "probe.integrations", "probe.self_check", "dashboard", "zmq"),
+    *("safetensors", "numpy.ma", "pandas", "asyncio"),
+    *(
+        f"probe.forensics.{name}"
+        for name in ("replay", "passes", "rerun", "explain", "op_recorder", "dispatch")
+    ),
+    *(f"probe.forensics.{name}" for name in ("fidelity", "sources", "running_modules")),
+    *(f"probe.forensics.loss.loss_{name}" for name in ("backward", "code", "replay", "watch")),
+    *(f"probe.forensics.bundle.{name}" for name in ("calls", "environment", "last_steps", "loss_lines")),
+    *(f"probe.forensics.bundle.{name}" for name in ("model_state", "packer", "schema", "unpacker", "values")),
+    *(f"probe.actions.recovery.{name}" for name in ("decline", "kept_state", "ledger", "tensor_conditions")),
+    *(f"probe.actions.rules.{name}" for name in ("compiled", "step_view", "user_rule", "watchpoint")),
+    *(f"probe.delivery.control.{name}" for name in ("control_messages", "parser", "rule_options")),
+    *("probe.delivery.helper.shipper", "probe.delivery.helper.link", "probe.detectors.ranks"),
+)
+"""Loaded by whoever first needs it, at a fault, a call or a request: by name, with all that lies inside."""
+OF_ANALYSIS = {"", ".analysis_calls", ".default_limits"}
+"""What a session needs of `probe.actions.analysis`."""
+THERE_BEFORE_IT_IS_NEEDED = (
+    # A lack of memory or of file descriptors: then an import fails, and the event would say nothing.
+    *("probe.memory.live_memory", "probe.memory.reachable", "probe.memory.memory_limit"),
+    *("probe.incidents.failure_texts", "probe.incidents.failure_locals", "probe.incidents.event_writer"),
+    *("probe.detectors.advice", "probe.forensics.incident_texts", "probe.threads.source_lines"),
+    # A signal, a hang, the end of the interpreter.
+    *(
+        "probe.threads.hang_events",
+        "probe.threads.life_sign",
+        "probe.delivery.recorder.gap_watch",
+        "traceback",
+    ),
+)
+PROGRAM = """
+import json, sys, tempfile
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+train(2)
+before = set(sys.modules)
+import probe
+run = probe.watch(model, optimizer, connect="", spool=tempfile.mkdtemp(dir=sys.argv[1]))
+watched = set(sys.modules)
+train(5)
+print(json.dumps([sorted(before), sorted(watched), sorted(sys.modules)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str], set[str]]:
+    """Names of the modules before `watch`, after it, and after five healthy steps; in a fresh interpreter."""
+    folder = tmp_path_factory.mktemp("spool")
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True)
+    before, watched, trained = json.loads(result.stdout)
+    return set(before), set(watched), set(trained)
+
+
+@pytest.mark.parametrize("name", NOT_IN_A_HEALTHY_RUN)
+def test_healthy_run_does_not_load(name: str, loaded: tuple[set[str], set[str], set[str]]) -> None:
+    before, _, trained = loaded
+    ours = trained - before
+    assert not [module for module in ours if module == name or module.startswith(f"{name}.")]
+
+
+def test_healthy_run_loads_no_analysis(loaded: tuple[set[str], set[str], set[str]]) -> None:
+    package = "probe.actions.analysis"
+    found = {module.removeprefix(package) for module in loaded[2] if module.startswith(package)}
+    assert found == OF_ANALYSIS
+
+
+@pytest.mark.parametrize("name", THERE_BEFORE_IT_IS_NEEDED)
+def test_what_serves_the_end_is_loaded_by_watch(
+    name: str, loaded: tuple[set[str], set[str], set[str]]
+) -> None:
+    assert name in loaded[1]
+
+
+def test_healthy_steps_import_nothing(loaded: tuple[set[str], set[str], set[str]]) -> None:
+    _, watched, trained = loaded
+    # torch's own optimizers and NumPy load parts of theirs at a first call: those are not the probe's.
+    late = {module for module in trained - watched if not module.startswith("torch.")}
+    assert late == set()
+
+
+def test_the_names_are_those_of_real_modules() -> None:
+    ours = [name for name in NOT_IN_A_HEALTHY_RUN if name.startswith("probe.")]
+    assert not [name for name in ours if not list(ROOT.glob(name.replace(".", "/") + "*"))]
