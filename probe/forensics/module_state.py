@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_modules import own_buffers
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""
@@ -136,7 +137,7 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     }
     if isinstance(module, _UNREAD_WHEN_TRAINING) and type(module).forward.__module__.startswith("torch."):
         return attributes
-    return attributes | module._buffers
+    return attributes | own_buffers(module)
 
 
 def _version(value: Any) -> int | None:
@@ -175,17 +176,17 @@ def state_as_before(roots: Sequence[nn.Module], copies: Sequence[StateCopy]) -> 
     captured = {(id(copy.module()), copy.name): copy.value for copy in copies}
     stand_ins: dict[int, Tensor] = {}
     for module in _all_modules(roots):
-        for name, buffer in module._buffers.items():
+        for name, buffer in own_buffers(module).items():
             if buffer is None:
                 continue
             if id(buffer) not in stand_ins:
                 value = captured.get((id(module), name), buffer)
                 stand_ins[id(buffer)] = value.detach().clone().requires_grad_(buffer.requires_grad)
-            module._buffers[name] = stand_ins[id(buffer)]
+            own_buffers(module)[name] = stand_ins[id(buffer)]
     writable = list(stand_ins.values())
     for copy in copies:
         owner = copy.module()
-        if owner is not None and copy.name not in owner._buffers:
+        if owner is not None and copy.name not in own_buffers(owner):
             owner.__dict__[copy.name] = value = _copied(copy.value)
             writable += [value] if isinstance(value, Tensor) else []
     yield writable

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
 from ..wire import Origin, StackFrame
 from .capture import RootCapture
@@ -252,6 +253,6 @@ def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) ->
             raise ReplayError("the parameters were updated after the forward")
         if capture.root.training != capture.state.training:
             raise ReplayError("the model went from training to evaluation, or back, after the forward")
-        if any(hasattr(type(parameter), "__tensor_flatten__") for parameter in capture.root.parameters()):
+        if any(is_wrapper_class(type(parameter)) for parameter in capture.root.parameters()):
             raise ReplayError("the parameters are sharded or quantised tensors")
         refuse_what_needs_all_ranks(capture.root.modules())

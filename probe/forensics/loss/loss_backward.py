@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from ...compat import torch_private
+from ...compat.torch_memory import is_wrapper_class
 from ..op_recorder import OpNote, of_the_call
 from ..origin import Kinds
 from ..tensor_facts import classify, summarise
@@ -175,7 +176,7 @@ def _hook(reference: weakref.ref[LossBackward], number: int) -> Callable[[Any, A
 def _kinds(gradient: Tensor | None) -> Kinds:
     if gradient is None:
         return Kinds.NONE
-    if torch_private.is_functorch_wrapped(gradient) or hasattr(type(gradient), "__tensor_flatten__"):
+    if torch_private.is_functorch_wrapped(gradient) or is_wrapper_class(type(gradient)):
         raise TypeError("a gradient whose values cannot be read")
     return classify(gradient)
 

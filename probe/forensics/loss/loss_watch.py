@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from ...compat import torch_private
 from ...compat.host_copy import is_capturing
 from ...compat.torch_dynamo import unseen_by_dynamo
+from ...compat.torch_modes import schema_of
+from ...compat.torch_modules import IMPLEMENTATION
 from ...guard import Guard
 from ..dispatch import tensors_in
 from ..op_recorder import DetailRecorder, Op, Place, Read
@@ -32,7 +34,7 @@ MAX_OPS: Final = 2000
 """Of one step; a loss of more is not watched any further. Each takes some 0.1 ms."""
 _PART: Final = "armed loss"
 _MODULE_CALL: Final[CodeType | None] = getattr(
-    getattr(nn.Module, "_call_impl", nn.Module.__call__), "__code__", None
+    getattr(nn.Module, IMPLEMENTATION, nn.Module.__call__), "__code__", None
 )
 
 
@@ -222,7 +224,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _as_tensors(func: Any, args: Any) -> list[Any] | None:
     """The arguments with tensors for numbers where the op takes tensors; None where that changes nothing."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     wanted = [] if schema is None else [str(argument.type) == "Tensor" for argument in schema.arguments]
     numbers = [
         position
