@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probe.incidents.incidents.failure_locals import describe_locals
 from run_numbers import run_of
 from small_training import seeded_model
 from torch import Tensor
 from torch.nn import functional as F
 
 import probe
+from probe.incidents.failure_locals import describe_locals
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
