@@ -1,7 +1,7 @@
 """The one guard round everything of ours that runs inside a training loop, and the clock that times it.
 
 A failure of the probe is caught here, counted, logged once per part, and switches that part off: it never
-reaches the user's code. Used on the training thread only.
+reaches the user's code. `Guard` is used on the training thread only, `outcome_of` on any.
 """
 
 from __future__ import annotations
@@ -20,6 +20,19 @@ _BRIEF_NS: Final = 200_000
 _FAILED: Final = "nanscope: %s failed and is switched off for this run; training goes on"
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def outcome_of(
+    function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> tuple[R | None, Exception | None]:
+    """Call what may raise anything, as code of the user's may; return what it returned, and what it raised.
+
+    For what is outside of a training step, or timed by its caller; inside of one `Guard.attempt` is right.
+    """
+    try:
+        return function(*args, **kwargs), None
+    except Exception as error:  # noqa: BLE001 - the caller says what it means
+        return None, error
 
 
 class Guard:

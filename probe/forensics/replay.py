@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..compat import torch_private
 from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
+from ..guard import outcome_of
 from ..wire import Origin, StackFrame
 from .capture import RootCapture
 from .explain import Explanation, explain
@@ -178,28 +179,51 @@ def _attempt(
     stage: str,
 ) -> _Outcome:
     """Replay a step and explain it; what goes wrong in there is the reason that no origin is named."""
-    fidelity: Fidelity = "declined"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            step = make_again()
-            # What a frozen parameter holds is of an earlier step.
-            trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
-            fidelity, difference = _compare(step, trained, is_reduced=stage == "reduced")
-            if difference:
-                clears_loss = step.outputs_were_bad or difference in (_COMPILED_ONLY, _FROM_ANOTHER_RANK)
-                found = Explanation(reason=difference, is_in_loss=not clears_loss)
-                return _Outcome(fidelity, found)
-            found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
-            micro_step = None if found.call is None else step.micro_step_of(found.call)
-            bad = [name for name, value in gradients.items() if value is not None and classify(value)]
-            return _Outcome(fidelity, found, micro_step, bad)
-    except ReplayError as error:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The user's forward runs in there, and may raise anything at all.
+        made, error = outcome_of(_make_again, make_again, parameters, gradients, stage)
+        if made is None:
+            return _failed("declined", error)
+        step, fidelity, difference = made
+        if difference:
+            clears_loss = step.outputs_were_bad or difference in (_COMPILED_ONLY, _FROM_ANOTHER_RANK)
+            return _Outcome(fidelity, Explanation(reason=difference, is_in_loss=not clears_loss))
+        outcome, error = outcome_of(_explain, step, fidelity, gradients, loss, stage)
+        return _failed(fidelity, error) if outcome is None else outcome
+
+
+def _make_again(
+    make_again: Callable[[], StepReplay],
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor | None],
+    stage: str,
+) -> tuple[StepReplay, Fidelity, str]:
+    step = make_again()
+    # What a frozen parameter holds is of an earlier step.
+    trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
+    return step, *_compare(step, trained, is_reduced=stage == "reduced")
+
+
+def _explain(
+    step: StepReplay,
+    fidelity: Fidelity,
+    gradients: Mapping[str, Tensor | None],
+    loss: Tensor | None,
+    stage: str,
+) -> _Outcome:
+    found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
+    micro_step = None if found.call is None else step.micro_step_of(found.call)
+    bad = [name for name, value in gradients.items() if value is not None and classify(value)]
+    return _Outcome(fidelity, found, micro_step, bad)
+
+
+def _failed(fidelity: Fidelity, error: Exception | None) -> _Outcome:
+    """No origin: the replay says why it cannot go on, or has failed."""
+    if isinstance(error, ReplayError):
         return _Outcome(fidelity, Explanation(reason=str(error), is_in_loss=True))
-    # The user's forward runs in there, and may raise anything at all.
-    except Exception as error:  # noqa: BLE001
-        reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
-        return _Outcome("declined", Explanation(reason=reason, is_in_loss=True))
+    reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
+    return _Outcome("declined", Explanation(reason=reason, is_in_loss=True))
 
 
 def _compare(
@@ -230,10 +254,8 @@ def _are_finite(gradients: Mapping[str, Tensor | None]) -> bool:
 def _by_lines(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> Fidelity:
     """Make the step again with the script's own lines for its loss."""
     # They may raise anything at all.
-    try:
-        return compare_gradients(gradients, step.scan_by_lines())
-    except Exception:  # noqa: BLE001
-        return "could not reproduce"
+    fidelity, _ = outcome_of(lambda: compare_gradients(gradients, step.scan_by_lines()))
+    return fidelity or "could not reproduce"
 
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
