@@ -1,7 +1,7 @@
 """The one guard round everything of ours that runs inside a training loop, and the clock that times it.
 
 A failure of the probe is caught here, counted, logged once per part, and switches that part off: it never
-reaches the user's code. `Guard` is used on the training thread only, `outcome_of` on any.
+reaches the user's code. Used on the training thread only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def outcome_of(
 ) -> tuple[R | None, Exception | None]:
     """Call what may raise anything, as code of the user's may; return what it returned, and what it raised.
 
-    For what is outside of a training step, or timed by its caller; inside of one `Guard.attempt` is right.
+    For any thread, where nothing is timed or the caller does it; inside a training step see `Guard.attempt`.
     """
     try:
         return function(*args, **kwargs), None
