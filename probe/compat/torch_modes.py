@@ -19,7 +19,6 @@ from .torch_symbols import symbol
 def available() -> dict[str, bool]:
     """Return which of the private symbols here this torch has."""
     return {
-        "torch._C._push_on_torch_dispatch_stack": None not in (_push_mode, _pop_mode, _mode_at, _mode_count),
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
         "torch._C.DisableTorchFunctionSubclass": symbol("DisableTorchFunctionSubclass") is not None,
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
@@ -74,40 +73,6 @@ def _without_dispatch_modes() -> Any:
     dispatch = sys.modules.get("torch.utils._python_dispatch")
     disable = getattr(dispatch, "_disable_current_modes", None)
     return nullcontext() if disable is None else disable()
-
-
-_push_mode, _pop_mode, _mode_at, _mode_count = (
-    symbol(name)
-    for name in (
-        "_push_on_torch_dispatch_stack",
-        "_pop_torch_dispatch_stack",
-        "_get_dispatch_stack_at",
-        "_len_torch_dispatch_stack",
-    )
-)
-
-
-def push_mode(mode: Any) -> bool:
-    """Have this thread's operations seen by a dispatch mode from now on; False where others see them already.
-
-    Without the flags that entering one sets for all threads, by which compiled functions would run eagerly.
-    """
-    if None in (_push_mode, _pop_mode, _mode_at, _mode_count) or _mode_count():
-        return False
-    _push_mode(mode)
-    return True
-
-
-def remove_mode(mode: Any) -> bool:
-    """Take a mode off this thread's stack, wherever it stands there; False where it does not."""
-    if None in (_push_mode, _mode_count) or all(_mode_at(i) is not mode for i in range(_mode_count())):
-        return False
-    above = []
-    while (top := _pop_mode(None)) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
-    return True
 
 
 without_subclass_code: Callable[[], AbstractContextManager[None]] = (

@@ -39,8 +39,6 @@ from .torch_modes import (
     is_functorch_wrapped,
     is_jit_tracing,
     own_operations,
-    push_mode,
-    remove_mode,
 )
 from .torch_modules import compiled_original, is_compiled, module_calls_wrapped
 from .torch_nodes import (
@@ -91,10 +89,8 @@ __all__ = [
     "node_name",
     "node_sequence_number",
     "own_operations",
-    "push_mode",
     "pytree",
     "register_hook",
-    "remove_mode",
     "runs_own_python",
     "saved_tensor",
     "saved_tensors",

@@ -121,11 +121,6 @@ class StepReplay:
         return next((check.difference for check in self._outputs.values() if check.difference), "")
 
     @property
-    def outputs_were_bad(self) -> bool:
-        """Whether outputs of the step's own forward were non-finite that are finite in the replay."""
-        return any(check.is_finite_again for check in self._outputs.values())
-
-    @property
     def is_by_the_compiler(self) -> bool:
         """Whether compiled calls alone gave bad outputs that are finite when they are made eagerly."""
         differ = [position for position, check in self._outputs.items() if check.difference]

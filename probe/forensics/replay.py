@@ -63,10 +63,6 @@ class Replay:
     """Modules the values went on to, then parameters whose gradients are bad, each in order."""
     micro_step: int | None = None
     """Number of the backward, from 0, that `origin` was found in, where the step has several."""
-    may_be_loss: bool = False
-    """Whether it may have begun between the model's outputs and the loss, where there is no origin."""
-    is_seen: bool = False
-    """Whether the origin was seen in the step itself, and nothing was replayed."""
     duration_s: float
 
     @property
@@ -165,7 +161,6 @@ class _Outcome(NamedTuple):
             backward=found.backward,
             propagated_to=list(dict.fromkeys([*found.modules, *self.bad]))[:_MAX_NAMES],
             micro_step=None if found.origin is None else self.micro_step,
-            may_be_loss=found.origin is None and found.is_in_loss,
             duration_s=duration_s,
         )
 
@@ -187,8 +182,7 @@ def _attempt(
             return _failed("declined", error)
         step, fidelity, difference = made
         if difference:
-            clears_loss = step.outputs_were_bad or difference in (_COMPILED_ONLY, _FROM_ANOTHER_RANK)
-            return _Outcome(fidelity, Explanation(reason=difference, is_in_loss=not clears_loss))
+            return _Outcome(fidelity, Explanation(reason=difference))
         outcome, error = outcome_of(_explain, step, fidelity, gradients, loss, stage)
         return _failed(fidelity, error) if outcome is None else outcome
 
@@ -221,9 +215,9 @@ def _explain(
 def _failed(fidelity: Fidelity, error: Exception | None) -> _Outcome:
     """No origin: the replay says why it cannot go on, or has failed."""
     if isinstance(error, ReplayError):
-        return _Outcome(fidelity, Explanation(reason=str(error), is_in_loss=True))
+        return _Outcome(fidelity, Explanation(reason=str(error)))
     reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
-    return _Outcome("declined", Explanation(reason=reason, is_in_loss=True))
+    return _Outcome("declined", Explanation(reason=reason))
 
 
 def _compare(

@@ -27,7 +27,6 @@ _CAPTURE_BYTES: Final = 1024**2
 LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
-        "torch._C._push_on_torch_dispatch_stack": "A loss is not watched after one with an unknown origin.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
         "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func are not told from others.",

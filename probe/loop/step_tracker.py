@@ -198,8 +198,6 @@ class StepTracker:
         pulse.beats += 1
         if self._attention.is_elsewhere:
             return
-        if self._writer.armed.is_on:
-            self._writer.armed.leave()
         if self._evaluation.is_open:
             self._evaluation.note_backward()
         early = self._early
@@ -390,7 +388,6 @@ class StepTracker:
     def _unhook(self) -> None:
         self._attachment.detach()
         self.epochs.stop()
-        self._writer.armed.stop()
         if self._recovery is not None:
             self._recovery.stop()
 

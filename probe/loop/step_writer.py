@@ -49,7 +49,6 @@ class StepWriter:
         last_step: number of the newest finished step; None before the first.
         anomaly: what `mode="raise"` has to raise, once the guard is left.
         timing: whether the step under way may be judged after its update.
-        armed: what watches the losses of some steps.
         recovery: what acts before the update of a bad step, where the user asked for it.
         rules: the user's watchpoints and rules.
     """
@@ -70,7 +69,6 @@ class StepWriter:
         self._model, self._measures, self._meters = model, measures, meters
         self._samples, self._early = samples, early
         self.timing = VerdictTiming(config, model, measures)
-        self.armed = incidents.armed
         self._late: tuple[MeasuredStep, list[RawFrame]] | None = None
         """The newest step, while its values are on their way; with the stack of the training loop."""
         self._held: MeasuredStep | None = None
@@ -93,7 +91,7 @@ class StepWriter:
         self.timing.begin_step(step, self._needs_verdict)
 
     def _needs_verdict(self) -> bool:
-        return self._acts_on_verdict or self.armed.is_on or self._early.needs_gradients(self._model.layout)
+        return self._acts_on_verdict or self._early.needs_gradients(self._model.layout)
 
     @property
     def _acts_on_verdict(self) -> bool:
