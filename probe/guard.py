@@ -1,7 +1,7 @@
 """The one guard round everything of ours that runs inside a training loop, and the clock that times it.
 
 A failure of the probe is caught here, counted, logged once per part, and switches that part off: it never
-reaches the user's code. Used on the training thread only.
+reaches the user's code. Used on one thread only.
 """
 
 from __future__ import annotations
@@ -39,16 +39,26 @@ class Guard:
     """Runs the probe's own code: isolates its failures and adds up its time.
 
     Attributes:
-        failures: how many calls failed since the start.
         spent_ns: nanoseconds of CPU time spent inside guarded calls since the start.
     """
 
     def __init__(self) -> None:
-        self.failures = 0
         self.spent_ns = 0
         self._off: set[str] = set()
+        self._failed: list[str] = []
         self._depth = 0
         self._entered_ns: int | None = None
+
+    def for_thread(self) -> Guard:
+        """Return a guard for another thread: with a clock of its own; what fails on one is off on both."""
+        guard = Guard()
+        guard._off, guard._failed = self._off, self._failed
+        return guard
+
+    @property
+    def failures(self) -> int:
+        """How many calls failed since the start."""
+        return len(self._failed)
 
     def spent_so_far_ns(self) -> int:
         """Like `spent_ns`, with the call that is under way."""
@@ -115,5 +125,5 @@ class Guard:
                 self._entered_ns = None
 
     def _switch_off(self, part: str) -> None:
-        self.failures += 1
+        self._failed.append(part)
         self._off.add(part)

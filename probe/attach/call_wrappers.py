@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ..compat.torch_modules import CALL, IMPLEMENTATION
+from .armed_calls import armed_calls
 from .module_call import module_call
 
 _OWN_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
@@ -55,7 +56,18 @@ _CLASS_SOURCE: Final = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if is_compiling():
         return original(self, *args, **kwargs)
-    if id(self) not in related:
+    followed = armed.begin_forward(self, args, kwargs)
+    if followed:
+        try:
+            output = inherited(self, *args, **kwargs)
+        except BaseException as error:
+            hide_own_frames(error.__traceback__)
+            armed.follower.forward_raised(error)
+            raise
+        if not armed.end_forward(output):
+            armed.follower.forward_was_odd(output)
+        return output
+    if followed is None or id(self) not in related:
         return inherited(self, *args, **kwargs)
     try:
         return dispatch(inherited, self, args, kwargs)
@@ -86,6 +98,7 @@ class CallWrappers:
             "thread": thread,
             "is_compiling": torch.compiler.is_compiling,
             "hide_own_frames": hide_own_frames,
+            "armed": armed_calls,
         }
         self._everywhere: FunctionType | None = None
         self._of_class: dict[type[nn.Module], tuple[FunctionType, Any]] = {}
@@ -95,6 +108,10 @@ class CallWrappers:
     def is_empty(self) -> bool:
         """Whether nothing is wrapped."""
         return self._everywhere is None and not self._of_class
+
+    def wraps_only(self, owner: type[nn.Module]) -> bool:
+        """Whether one class has a wrapper, and `nn.Module` has none."""
+        return self._everywhere is None and list(self._of_class) == [owner]
 
     def is_overridden(self, owner: type[nn.Module]) -> bool:
         """Whether a class, or one of its bases below `nn.Module`, has a `__call__` of the user's own."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..compat import torch_dynamo, torch_private
 from ..errors import AnomalyError
+from .armed_calls import armed_calls
 from .root_calls import root_calls
 
 
@@ -146,6 +147,11 @@ def join_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return _step_hooks.before(optimizer, args, kwargs) or (args, kwargs)
 
 
+def is_only_listener() -> bool:
+    """Whether one session, and no more, is told of what this process trains."""
+    return len(_functions.listeners) == 1
+
+
 class _Functions:
     """Replaces `torch.autograd.backward` and torch's clip functions while anyone listens."""
 
@@ -155,6 +161,11 @@ class _Functions:
         self._is_clipping = False
         # The garbage collector may end the session of a dropped model amid all this, on the same thread.
         self._lock = threading.RLock()
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Who is told."""
+        return self._listeners
 
     def add(self, listener: Listener) -> None:
         with self._lock:
@@ -186,7 +197,14 @@ class _Functions:
         self._undo.append(undo)
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        armed = armed_calls
+
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            followed = armed.begin_backward(tensors, grad_tensors)
+            if followed:
+                return _followed_backward(original, tensors, grad_tensors, args, kwargs)
+            if followed is None:
+                return original(tensors, grad_tensors, *args, **kwargs)
             # A backward inside a backward is reentrant checkpointing, not the training loop's.
             if torch_private.in_backward():
                 return original(tensors, grad_tensors, *args, **kwargs)
@@ -226,13 +244,18 @@ class _Functions:
             # torch's clip functions call each other.
             if self._is_clipping:
                 return original(*args, **kwargs)
-            _tell_all(self._listeners, lambda listener: listener.before_clip())
+            is_followed = armed_calls.before_clip()
+            if not is_followed:
+                _tell_all(self._listeners, lambda listener: listener.before_clip())
             self._is_clipping = True
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._is_clipping = False
             limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None) if clips_by_norm else None
+            if is_followed:
+                armed_calls.after_clip(result, limit)
+                return result
             _tell_all(self._listeners, lambda listener: listener.after_clip(result, limit))
             return result
 
@@ -355,9 +378,14 @@ class _StepHooks:
         if torch.compiler.is_compiling():
             # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
             return None
+        is_followed = armed_calls.before_step(optimizer, args, kwargs)
+        if is_followed and len(self._listening) == 1:
+            return None
         self._stepping.add(threading.get_ident())
         changed: tuple[Any, Any] | None = None
         for steps in self._listening:
+            if is_followed and isinstance(steps, _OptimizerSteps):
+                continue
             changed = steps.before(optimizer, args, kwargs) or changed
             if changed is not None:
                 args, kwargs = changed
@@ -366,8 +394,26 @@ class _StepHooks:
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
+        is_followed = armed_calls.after_step(optimizer)
         for steps in self._listening:
-            steps.after(optimizer)
+            if not (is_followed and isinstance(steps, _OptimizerSteps)):
+                steps.after(optimizer)
+
+
+def _followed_backward(
+    original: Callable[..., Any], tensors: Any, grad_tensors: Any, args: Any, kwargs: Any
+) -> Any:
+    """Run a backward whose beginning C has followed."""
+    follower = armed_calls.follower
+    assert follower is not None
+    try:
+        result = original(tensors, grad_tensors, *args, **kwargs)
+    except BaseException:
+        follower.backward_raised(tensors)
+        raise
+    if not armed_calls.end_backward():
+        follower.backward_was_odd(tensors)
+    return result
 
 
 def _tell_all(listeners: Iterable[Listener], tell: Callable[[Listener], None]) -> None:

@@ -158,6 +158,11 @@ class RootCalls:
         """Whether nobody listens, nothing is wrapped and nothing remembered."""
         return not (self._watches or self._related or self._alive) and self._wrappers.is_empty
 
+    def is_settled_on(self, root: nn.Module) -> bool:
+        """Whether one model is watched, and `root` is all of it that is ever called from outside."""
+        is_looking = len(self._watches) != 1 or self._watches[0].is_looking
+        return not is_looking and self._found == {id(root)} and self._wrappers.wraps_only(type(root))
+
     def add(self, root: nn.Module, listener: CallListener, on_evaluation: OnEvaluation | None = None) -> int:
         """Tell `listener` of the outermost calls in, of and around `root`; returns the key for `remove`.
 

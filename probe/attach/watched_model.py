@@ -193,6 +193,10 @@ class WatchedModel:
         """Whether an optimizer was seen to update parameters that have no rows yet."""
         return self._next_look <= 0
 
+    def note_steps(self, count: int) -> None:
+        """Count steps that `follow` was not called for."""
+        self._next_look -= count
+
     def follow(self) -> Layout | None:
         """Count a step; every 20th, look for new trainable parameters and return the new layout, if any."""
         self._next_look -= 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from .torch_symbols import symbol
+from .torch_lookup import symbol
 
 
 def available() -> dict[str, bool]:
@@ -42,6 +42,10 @@ graph_task_id: Callable[[], int] = _graph_task_id or (lambda: -1)
 def in_backward() -> bool:
     """Whether this thread is inside a backward pass: a checkpoint recompute, a tensor hook."""
     return graph_task_id() != -1
+
+
+sequence_number: Callable[[], int] = _sequence_nr or (lambda: -1)
+"""Number that the next autograd node of this thread will get; -1 where torch cannot say."""
 
 
 def next_sequence_number() -> int | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .torch_symbols import symbol
+from .torch_lookup import symbol
 
 
 def available() -> dict[str, bool]:

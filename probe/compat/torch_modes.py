@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torch_symbols import symbol
+from .torch_lookup import symbol
 
 
 def available() -> dict[str, bool]:
@@ -39,6 +39,10 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _is_functorch_wrapped or (lambd
 
 
 _transform_level: Callable[[], int | None] | None = symbol("_functorch", "maybe_current_level")
+
+
+transform_level: Callable[[], int | None] = _transform_level or (lambda: None)
+"""Level of the innermost `torch.func` transform that runs; None outside of all."""
 
 
 def in_transform() -> bool:

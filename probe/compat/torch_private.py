@@ -21,7 +21,9 @@ from .torch_engine import (
     left_out_of_pickles,
     next_sequence_number,
     register_hook,
+    sequence_number,
 )
+from .torch_lookup import pytree, symbol
 from .torch_memory import (
     concatenate,
     cuda_is_initialised,
@@ -39,6 +41,7 @@ from .torch_modes import (
     is_functorch_wrapped,
     is_jit_tracing,
     own_operations,
+    transform_level,
 )
 from .torch_modules import compiled_original, is_compiled, module_calls_wrapped
 from .torch_nodes import (
@@ -52,7 +55,6 @@ from .torch_nodes import (
     saved_tensor,
     saved_tensors,
 )
-from .torch_symbols import pytree, symbol
 from .torch_training import clip_functions, loader_iterators, scale_of
 
 __all__ = [
@@ -95,10 +97,12 @@ __all__ = [
     "saved_tensor",
     "saved_tensors",
     "scale_of",
+    "sequence_number",
     "storage_bytes",
     "storage_key",
     "storage_reference",
     "symbol",
+    "transform_level",
     "version_of",
 ]
 

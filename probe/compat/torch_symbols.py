@@ -1,25 +1,59 @@
-"""Finds private symbols of torch where they stand; what is missing is None, for the caller to do without.
+"""C and C++ functions of torch that the kernels call by address: names, and where they are found.
 
-For the modules beside this one, which name every symbol that is used. Imports nothing of ours.
+The C ones are torch's own shims for compiled models (`torch/csrc/inductor/aoti_torch/c/shim.h`); each returns
+0 where it succeeded. Where one is missing the kernels read gradients through Python.
 """
 
 from __future__ import annotations
 
-import sys
-import types
-from typing import Any
+import ctypes
+from pathlib import Path
+from typing import Final
 
 import torch
 
+_SHIMS: Final = {
+    "data_ptr": "aoti_torch_get_data_ptr",
+    "numel": "aoti_torch_get_numel",
+    "dtype": "aoti_torch_get_dtype",
+    "device_type": "aoti_torch_get_device_type",
+    "layout": "aoti_torch_get_layout",
+    "is_contiguous": "aoti_torch_is_contiguous",
+    "dim": "aoti_torch_get_dim",
+    "sizes": "aoti_torch_get_sizes",
+    "strides": "aoti_torch_get_strides",
+    "storage_size": "aoti_torch_get_storage_size",
+    "new_handle": "aoti_torch_new_tensor_handle",
+    "delete_handle": "aoti_torch_delete_tensor_object",
+}
+_CORE: Final = {
+    "grad": "_ZNK3c1010TensorImpl4gradEv",
+    "grad_is_enabled": "_ZN3c108GradMode10is_enabledEv",
+    "inference_is_enabled": "_ZN3c1013InferenceMode10is_enabledEv",
+    "undefined": "_ZN3c1019UndefinedTensorImpl10_singletonE",
+}
+"""`c10::TensorImpl::grad`, `c10::GradMode::is_enabled`, `c10::InferenceMode::is_enabled`, and the object that
+stands for no tensor."""
 
-def symbol(*path: str) -> Any:
-    """Walk attributes from `torch._C`; None where one is missing."""
-    value: Any = torch._C
-    for name in path:
-        value = getattr(value, name, None)
-    return value
+ATTRIBUTES: Final = (
+    *("_version", "requires_grad", "grad_fn", "_backward_hooks", "_register_hook_dict", "_sequence_nr"),
+)
+"""What the kernels read of tensors and nodes by name, in the order in which they know them; without one a
+step goes the way of Python."""
 
 
-def pytree() -> types.ModuleType | None:
-    """`torch.utils._pytree`, which knows the containers users registered; None limits captures to tensors."""
-    return sys.modules.get("torch.utils._pytree")
+def find_symbols() -> dict[str, int] | str:
+    """Return the addresses of all functions by short name, or which one this torch does not have."""
+    folder = Path(torch.__file__).parent / "lib"
+    found: dict[str, int] = {}
+    for library, names in (("libtorch_cpu.so", _SHIMS), ("libc10.so", _CORE)):
+        try:
+            loaded = ctypes.CDLL(str(folder / library))
+        except OSError as error:
+            return f"{library} does not load: {error}"
+        for short, name in names.items():
+            try:
+                found[short] = ctypes.addressof(ctypes.c_char.in_dll(loaded, name))
+            except ValueError:
+                return f"this torch does not export {name}"
+    return found

@@ -104,6 +104,26 @@ class HeldArguments:
             _collect_held(held, keyword, found)
         return found.get(name)
 
+    @property
+    def plain_counts(self) -> tuple[int, int, int] | None:
+        """How many positional arguments, keywords and tensors there are.
+
+        None where one is a container, needs a gradient, or is neither a plain tensor on the CPU nor a number
+        or text.
+        """
+        held = [*self._args, *self._kwargs.values()]
+        tensors = [one for one in held if isinstance(one, HeldTensor)]
+        others = [one for one in held if not isinstance(one, HeldTensor)]
+        if any(not _is_plain(one) for one in tensors) or any(type(one) not in _SIMPLE for one in others):
+            return None
+        return len(self._args), len(self._kwargs), len(tensors)
+
+    def set_versions(self, versions: Sequence[int]) -> None:
+        """Take the tensors for unchanged only as long as they have these versions."""
+        tensors = [one for one in [*self._args, *self._kwargs.values()] if isinstance(one, HeldTensor)]
+        for held, known in zip(tensors, versions, strict=False):
+            held.version = known
+
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):
             held = HeldTensor(value)
@@ -123,6 +143,15 @@ class HeldArguments:
         if len(leaves) == 1 and leaves[0] is value:
             raise ReplayError(f"an argument is a {type(value).__name__}, which cannot be captured")
         return _HeldContainer([self._hold(leaf) for leaf in leaves], spec)
+
+
+_SIMPLE: Final = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _is_plain(held: HeldTensor) -> bool:
+    alias = held.alias
+    is_known = type(alias) is Tensor and alias.layout is torch.strided and alias.is_cpu
+    return is_known and not held.requires_grad and held.version is not None
 
 
 class _HeldContainer:

@@ -1,12 +1,14 @@
 """Writes and logs the events of one session: what every event has in common, and those that need no judging.
 
-Used on the training thread, and where a session reports what it has done itself.
+Used on the training thread, by the recorder's for what it judges, and where a session reports what it has
+done itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -131,6 +133,16 @@ class EventWriter:
 
     def _announce(self, event: Event) -> None:
         """Tell Python logging, and in `mode="warn"` the warnings module."""
+        if self._recorder.is_own_thread:
+            # The script may be stuck with a handler's lock: the thread that records waits for none.
+            thread = threading.Thread(
+                target=self._tell, args=(event,), name="nanscope-announcement", daemon=True
+            )
+            thread.start()
+        else:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         first_line = event.message.splitlines()[0]
         self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":

@@ -1,12 +1,14 @@
 """Turns what the detectors find at a step into events: stacks, origin by replay, advice, episodes.
 
-Called by the step tracker on the training thread, before the optimizer's update. The only place that
-decides what an event says.
+Called by the step writer on the training thread, before the optimizer's update; for quiet steps on the
+recorder's thread, under `lock`. The only place that decides what an event says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -33,6 +35,7 @@ from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, Frame, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .failure_texts import TEXT_LIMIT, describe_failure
+from .verdict import Verdict
 
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
@@ -86,6 +89,8 @@ class IncidentReporter(EventWriter):
     ) -> None:
         super().__init__(start, model, config=config, recorder=recorder)
         self._guard = guard
+        self.lock = threading.RLock()
+        """Held by who judges, for a millisecond at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds)
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
@@ -105,34 +110,47 @@ class IncidentReporter(EventWriter):
             with_inputs=config.bundle_inputs,
             limit_bytes=config.bundle_limit_bytes,
         )
-        self.on_alarm: Callable[[int], None] = lambda step: None
-        """Told of every step with a warning or worse by the detectors that see all steps."""
-        self.looks = 0
-        """At all objects, for a leak: steps that took longer for it; whoever takes the look counts."""
-        self.suspicion: str | None = None
-        """Why a closer look at the modules is wanted, the newest reason; whoever takes the look clears it."""
-        self.kinds: frozenset[str] = frozenset()
-        """Of what was found at the step that was judged last, by itself and before its update."""
-        self.critical: str | None = None
-        """What is critical at the step judged last, new or not; None when nothing is."""
+        self._looks = 0
 
     def excuse_zeros(self) -> None:
         """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
         self._detectors.excuse_zeros()
 
-    def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> None:
+    def note_look(self) -> None:
+        """Something of ours, a look at all objects for instance, has made the step take longer."""
+        self._looks += 1
+
+    @contextmanager
+    def judging(self, guard: Guard) -> Iterator[None]:
+        """Judge on the thread that asks: alone, and with the failures and the time on its own guard."""
+        with self.lock:
+            before, self._guard = self._guard, guard
+            try:
+                yield
+            finally:
+                self._guard = before
+
+    def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> Verdict:
         """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
+        replays = self.replays
         self._recent.note(observation)
         findings = merge_nonfinite(self._detectors.observe(observation))
-        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
+        jumped = self._recent.note_jumps(self._detectors.take_jumps())
         if evidence.was_scaled:
             findings = [handled_by_scaler(finding, observation) for finding in findings]
-        self.kinds = frozenset(finding.kind for finding in findings)
-        if self.kinds & REPLAYED_KINDS and self._can_tell_more(observation, evidence):
+        kinds = frozenset(finding.kind for finding in findings)
+        if kinds & REPLAYED_KINDS and self._can_tell_more(observation, evidence):
             self._awaits_origin = False
             for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
                 self._recorder.event(event)
-        self._write(findings, observation.step, time, evidence)
+        begun = self._write(findings, observation.step, time, evidence)
+        return Verdict(
+            kinds=kinds,
+            critical=_first_critical(begun, findings),
+            suspicion=_suspicion(begun) or jumped,
+            alarms=(observation.step,) if _is_alarming(findings) else (),
+            replayed=self.replays > replays,
+        )
 
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
@@ -142,7 +160,9 @@ class IncidentReporter(EventWriter):
         # Bad parameters are what the first occurrence has left.
         return norms is None or bool(np.isfinite(norms).all())
 
-    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]) -> None:
+    def judge_quiet(
+        self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]
+    ) -> Verdict:
         """Detect, write and log what is wrong at successive steps whose values are all finite.
 
         Args:
@@ -152,9 +172,19 @@ class IncidentReporter(EventWriter):
         """
         self._recent.note(batch)
         found = dict(self._detectors.observe_batch(batch))
-        self.suspicion = self._recent.note_jumps(self._detectors.take_jumps()) or self.suspicion
+        suspicion = self._recent.note_jumps(self._detectors.take_jumps())
+        critical = None
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
-            self._write(found.get(index, []), step, time, LateEvidence(stack))
+            findings = found.get(index, [])
+            begun = self._write(findings, step, time, LateEvidence(stack))
+            critical = _first_critical(begun, findings)
+            suspicion = _suspicion(begun) or suspicion
+        return Verdict(
+            kinds=frozenset(finding.kind for findings in found.values() for finding in findings),
+            critical=critical,
+            suspicion=suspicion,
+            alarms=tuple(batch.steps[index] for index in sorted(found) if _is_alarming(found[index])),
+        )
 
     def report_sampled(
         self,
@@ -163,7 +193,7 @@ class IncidentReporter(EventWriter):
         time: float,
         *,
         stack: Sequence[RawFrame],
-    ) -> None:
+    ) -> Verdict:
         """Write and log what the detectors of sampled numbers have found at a finished step.
 
         Args:
@@ -178,21 +208,18 @@ class IncidentReporter(EventWriter):
         begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
         for event in begun:
             self._announce(event)
+        return Verdict(kinds=frozenset(finding.kind for finding in findings), suspicion=_suspicion(begun))
 
     def _write(
         self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
-    ) -> None:
-        """Write the events that begin, go on or end at a step, and announce those that begin."""
+    ) -> list[Event]:
+        """Write the events that begin, go on or end at a step; announce and return those that begin."""
         begun = self._track(self._episodes, findings, step, time, evidence)
         for event in begun:
             self._announce(event)
-        if any(finding.severity != "info" for finding in findings):
-            self.on_alarm(step)
         if any(finding.kind in ("nonfinite_loss", "nonfinite_gradient") for finding in findings):
             self._nonfinite_step = step
-        messages = [event.message for event in begun if event.severity == "critical"]
-        messages += [finding.message for finding in findings if finding.severity == "critical"]
-        self.critical = messages[0] if messages else None
+        return begun
 
     def _track(
         self,
@@ -218,9 +245,6 @@ class IncidentReporter(EventWriter):
             self._awaits_origin = True
         for event in states:
             self._recorder.event(event)
-        for event in begun:
-            if event.kind in SUSPICIOUS and event.severity != "info":
-                self.suspicion = f"{event.kind} at step {event.step}"
         return begun
 
     def exception(
@@ -258,11 +282,13 @@ class IncidentReporter(EventWriter):
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
-        return self._replays + self._bundles.written + self.looks
+        return self._replays + self._bundles.written + self._looks
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
-        for event in self._episodes.close(step, time) + self._sampled_episodes.close(step, time):
+        with self.lock:
+            events = self._episodes.close(step, time) + self._sampled_episodes.close(step, time)
+        for event in events:
             self._recorder.event(event)
 
     def _event(
@@ -374,6 +400,23 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
+
+
+def _first_critical(begun: Sequence[Event], findings: Sequence[Finding]) -> str | None:
+    """The message of what is critical: of its event where that begins, for it says more."""
+    messages = [event.message for event in begun if event.severity == "critical"]
+    messages += [finding.message for finding in findings if finding.severity == "critical"]
+    return messages[0] if messages else None
+
+
+def _suspicion(begun: Sequence[Event]) -> str | None:
+    """Why modules' numbers would say more, the newest reason."""
+    reasons = [event for event in begun if event.kind in SUSPICIOUS and event.severity != "info"]
+    return f"{reasons[-1].kind} at step {reasons[-1].step}" if reasons else None
+
+
+def _is_alarming(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity != "info" for finding in findings)
 
 
 def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:

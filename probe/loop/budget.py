@@ -155,6 +155,10 @@ class Budget:
         """How often each feature is measured now."""
         return self._current
 
+    def period(self, feature: str) -> int:
+        """Steps between two measurements of a feature as it is now; 0 for never."""
+        return self._periods[feature]
+
     @property
     def is_throttled(self) -> bool:
         """Whether something is measured more rarely than is wanted."""

@@ -40,6 +40,7 @@ from .control import Source as CommandSource
 from .step_tracker import StepTracker
 
 _logger = logging.getLogger(__name__)
+_PERIOD_S: Final = 0.1
 _WHO: Final[dict[Source, str]] = {
     "browser": "the page",
     "api": "the HTTP API",
@@ -60,6 +61,7 @@ class ControlWatch:
         self._folder, self._tracker, self._events = folder, tracker, events
         self._guard = Guard()
         self._asked = 0
+        self.period_s = _PERIOD_S
 
     def look(self) -> list[Event]:
         """Follow what waits; return events of what was changed."""

@@ -10,8 +10,10 @@ import sys
 from typing import Final, Protocol
 
 from ..detectors.base import Finding
+from ..detectors.performance import AnomalyRateDetector
 from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
+from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
 from ..threads.stacks import raw_stack
 
@@ -22,6 +24,11 @@ _STACK_FRAMES: Final = 64
 
 class SampleBank(Protocol):
     """The detectors of one model."""
+
+    @property
+    def anomaly_rate(self) -> AnomalyRateDetector:
+        """Is told of the steps with a warning of the detectors that see every step."""
+        ...
 
     @property
     def has_news(self) -> bool:
@@ -54,12 +61,16 @@ class SampleJudge:
         # A clock that was set back is no reason to wait.
         return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S
 
-    def take(self, measured: MeasuredStep) -> None:
+    def note_alarm(self, step: int) -> None:
+        """The detectors that see every step have found something at one."""
+        self._bank.anomaly_rate.note(step)
+
+    def take(self, measured: MeasuredStep) -> Verdict:
         """Judge a finished step."""
         self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured)
         findings = self._bank.observe(sample)
-        self._incidents.report_sampled(
+        return self._incidents.report_sampled(
             findings,
             sample.step,
             sample.time,

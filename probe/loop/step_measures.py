@@ -87,6 +87,9 @@ class StepMeasures:
         """Of finished steps: number, time, whether it was plain, whether it had a replay."""
         self._has_charged = False
         self._added: dict[str, float] | None = None
+        self.rate_names: tuple[str, ...] = ()
+        """Names of the learning rates' series, as the newest step had them."""
+        self._suspicion: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -125,6 +128,10 @@ class StepMeasures:
         """A training forward begins at a step that measures parameters: so are inputs that cost as little."""
         if self._inputs is None and not torch_private.in_transform():
             self._inputs = measure_inputs(called, args, kwargs, most_elements=_GLANCED_ELEMENTS)
+
+    def glance_at_inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> None:
+        """The same, asked for by C in the middle of a training step."""
+        self._guard.run("inputs", self.glance_at_inputs, called, args, kwargs)
 
     def end_forward(self, output: Any, *, raised: bool = False) -> None:
         """It has returned, or raised."""
@@ -169,7 +176,9 @@ class StepMeasures:
         due = self.due
         # A few numbers, not worth leaving out: they are not charged, so that no limit takes them away.
         if due.learning_rates:
-            measured.scalars |= self._guard.run("learning_rates", self._rates.read, self._alive()) or {}
+            rates = self._guard.run("learning_rates", self._rates.read, self._alive()) or {}
+            self.rate_names = tuple(rates)
+            measured.scalars |= rates
         if due.loss_scale and self._has_scaler:
             measured.scalars |= self._guard.run("loss_scale", self._scale.read) or {}
         if due.parameter_norms and not due.parameter_statistics and measured.late is not None:
@@ -208,6 +217,10 @@ class StepMeasures:
         self._measure("update_ratios", self._updates.after, parameters, step=step, found_inf=found_inf)
         return self._updates.read()
 
+    def suspect(self, reason: str | None) -> None:
+        """Have a closer look taken at the modules, where there is a reason."""
+        self._suspicion = reason or self._suspicion
+
     def end_step(self, measured: MeasuredStep, taken: StepTime) -> None:
         """Account for a finished step, and write an event for everything that changes from now on.
 
@@ -222,12 +235,36 @@ class StepMeasures:
             self._added = self._describe_added()
         if self._added is not None:
             measured.scalars |= self._added
-        if self._incidents.suspicion is not None or self._closer.until is not None:
+        if self._suspicion is not None or self._closer.until is not None:
             self._look_closer(measured.step, measured.time)
+
+    def account_followed(self, steps: int, *, last_step: int, step_ns: int, own_ns: int) -> None:
+        """Account for steps that were followed in C, of which only the usual was measured.
+
+        Args:
+            steps: how many.
+            last_step: number of the last of them.
+            step_ns: what all of them took.
+            own_ns: the probe's part of it.
+        """
+        self._account(time.time())
+        for _ in range(steps):
+            for change in self._budget.end_step(step_ns=step_ns // steps, own_ns=own_ns // steps):
+                self._note_change(change, last_step, time.time())
+
+    def next_unusual_step(self, step: int, *, ahead: int) -> int:
+        """The first step from `step` on at which more is due than gradients, parameter norms and scalars."""
+        budget = self._budget
+        return next((at for at in range(step, step + ahead) if not _is_usual(budget.due(at))), step + ahead)
+
+    @property
+    def norms_every(self) -> int:
+        """Steps between two measurements of parameter norms alone; 0 for never."""
+        return self._budget.period("parameter_norms")
 
     def _look_closer(self, step: int, now: float) -> None:
         """Measure more for a few steps when a detector is suspicious, and say so."""
-        suspicion, self._incidents.suspicion = self._incidents.suspicion, None
+        suspicion, self._suspicion = self._suspicion, None
         if self._closer.is_over(step):
             self._configure(self._settings)
             message = f"Level {self._settings.level} again: the closer look is over"
@@ -379,3 +416,13 @@ class StepMeasures:
         self._configure(new)
         self._settings = new
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())
+
+
+_USUAL: Final = frozenset({"gradients", "learning_rates", "clipping", "loss_scale", "memory"})
+"""Measured at every step by C too, or read by the recorder's thread."""
+
+
+def _is_usual(due: Features) -> bool:
+    """Whether C measures all that is due at a step."""
+    due_names = {name for name, period in due.periods().items() if period}
+    return due.gradients == 1 and due_names - {"parameter_norms"} <= _USUAL

@@ -44,6 +44,8 @@ from .control import Command
 from .early_watch import EarlyWatch
 from .epochs import EpochWatch
 from .evaluation import SERIES, EvaluationLoss
+from .fast_path import FastPath
+from .followed_training import FollowedTraining
 from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
 from .step_writer import StepWriter
@@ -69,7 +71,6 @@ class StepTracker:
         self._guard = guard
         self._model = WatchedModel(unwrap(root), layout, optimizer)
         bank = SampledDetectorBank(config.sampled_thresholds)
-        incidents.on_alarm = bank.anomaly_rate.note
         self._measures = StepMeasures(self._model, config.settings, guard=guard, incidents=incidents)
         self._early = EarlyWatch(
             self._model,
@@ -113,6 +114,24 @@ class StepTracker:
         self._attachment = self._loop.attachment = self._attention.attachment = attach(self, [root])
         if self._recovery is not None:
             self._attachment.tell_before_closures(self._recovery.before_closure)
+        self.fast = FastPath(
+            FollowedTraining(
+                self._model,
+                self._measures,
+                meters,
+                self._loop,
+                self._writer,
+                recorder=recorder,
+                guard=guard,
+                black_box=incidents.black_box,
+                wants_every_step=self._wants_every_step,
+                forget_forward=self._forget_forward,
+                input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
+                output_limit_bytes=config.capture_limit_bytes,
+            ),
+            guard,
+            size_cap_bytes=config.capture_limit_bytes,
+        )
         self.epochs = EpochWatch(
             self._measures,
             meters,
@@ -134,6 +153,7 @@ class StepTracker:
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the forward; what a replay needs is captured around it when it is a training forward."""
         pulse.beats += 1
+        self.fast.leave()
         if self._root_is_open:
             return call(root, *args, **kwargs)
         self._attention.note_call(root)
@@ -177,6 +197,7 @@ class StepTracker:
             self._early.end_call(output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
+            self._guard.run("fast_path", self.fast.note_output, root, capture, output)
         return output if policies is None else self._checked_output(policies, output, capture)
 
     def _checked_output(self, policies: Enforcement, output: Any, capture: RootCapture | None) -> Any:
@@ -190,14 +211,17 @@ class StepTracker:
 
     def before_evaluation(self) -> None:
         """Listen to the losses that follow; a checkpoint's forward has no gradients either."""
+        self.fast.leave()
         if not self._root_is_open and not self._attention.is_elsewhere:
             self._evaluation.begin(with_gradients=False)
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""
         pulse.beats += 1
+        self.fast.leave()
         if self._attention.is_elsewhere:
             return
+        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
         if self._evaluation.is_open:
             self._evaluation.note_backward()
         early = self._early
@@ -214,6 +238,7 @@ class StepTracker:
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""
         pulse.beats += 1
+        self.fast.leave()
         if self._attention.is_elsewhere:
             return
         early = self._early
@@ -232,10 +257,12 @@ class StepTracker:
 
     def after_scale(self, loss: Any, scaled: Any) -> None:
         """Remember the loss that a GradScaler scaled."""
+        self.fast.leave()
         self._guard.run("loss", self._loop.losses.note_scaling, loss, scaled)
 
     def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None:
         """Finish a step whose update a GradScaler skipped: no optimizer hook tells of it."""
+        self.fast.leave()
         self._guard.run("measures", self._measures.note_scaler, scaler)
         if self._loop.open.backwards or self._loop.finished_early:
             self._guard.run("step", self._loop.finish_skipped, optimizer)
@@ -243,6 +270,7 @@ class StepTracker:
 
     def before_clip(self) -> None:
         """Look before clipping spreads one bad value over all gradients, or hides it."""
+        self.fast.leave()
         if not is_capturing():
             self._guard.run("step", self._loop.look_before_clip)
             self._raise_anomaly()
@@ -255,6 +283,7 @@ class StepTracker:
     def before_step(self, optimizer: Optimizer) -> None:
         """Finish the step: gradients are final, parameters not yet updated."""
         pulse.beats += 1
+        self.fast.leave()
         if is_capturing():
             return
         if self._measures.is_off:
@@ -277,11 +306,31 @@ class StepTracker:
             self._early.after_step(optimizer, self._writer.last_step)
         if self._measures.due.update_ratios:
             self._guard.run("measures", self._loop.look_after_update, optimizer)
+        newest, self._loop.newest = self._loop.newest, None
+        self.fast.consider(optimizer, newest)
+
+    def _wants_every_step(self) -> bool:
+        """Whether somebody has to be told of every step as it is made: then C cannot follow them."""
+        writer = self._writer
+        return (
+            writer.acts_on_steps
+            or self._policies is not None
+            or self._early.is_on
+            or self._evaluation.is_open
+            or not self._model.tells_of_updates
+            or self._attention.is_elsewhere
+        )
+
+    def _forget_forward(self, capture: RootCapture, error: BaseException) -> None:
+        """A forward that C has followed has raised."""
+        self._loop.open.forget(capture)
+        self._failed = None if is_out_of_memory(error) else (error, capture)
 
     # -- for the session
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Give values to the most recent backward; too late for its frame, they get one of their own."""
+        self.fast.leave()
         if not LOGGED_NAMES.isdisjoint(values):
             self._evaluation.switch_off()
         if self._loop.open.backwards:
@@ -291,6 +340,7 @@ class StepTracker:
 
     def post(self, command: Command) -> bool:
         """Leave a command to be followed at the next step; False when too many are waiting. Any thread."""
+        self.fast.ask_for_a_look()
         return self._measures.mailbox.post(command)
 
     def clip_gradients(self, max_norm: float) -> Tensor:
@@ -332,7 +382,8 @@ class StepTracker:
     @property
     def last_step(self) -> int | None:
         """Number of the newest finished step; None before the first."""
-        return self._writer.last_step
+        following = self.fast.next_step
+        return self._writer.last_step if following is None else following - 1
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -359,11 +410,13 @@ class StepTracker:
 
     def stop(self) -> None:
         """Remove every hook; what is pending is kept for `close`. Idempotent."""
+        self.fast.stop()
         self._unhook()
         self._end_evaluation()
 
     def detach(self) -> None:
         """Remove every hook and forget what is pending; idempotent."""
+        self.fast.abandon()
         self._unhook()
         self._evaluation.abandon()
         self._failed = None
@@ -378,8 +431,7 @@ class StepTracker:
         if "epoch" in (left := self._loop.open.logged):
             # It ended amid an accumulation that no update came of any more.
             self._guard.run("step", self._writer.log, {name: left[name] for name in left if name in SCALARS})
-        self._guard.run("step", self._writer.judge_all)
-        self._guard.run("step", self._writer.write_pending)
+        self._guard.run("step", self._writer.close)
         if self._policies is not None:
             self._policies.close(self.next_step)
         self._guard.run("measures", self._measures.stop)

@@ -1,13 +1,15 @@
 """Takes each finished step to the detectors and to the recorder; the step tracker's second half.
 
-Used on the training thread. A step whose values are all finite waits for a few others before the detectors
-see it: judged in a row they cost a tenth. A step that is not is judged at once, before the update.
+Used on the training thread. A step whose values are all finite waits in the `StepQueue` for a few others; one
+that is not is judged at once, before the update. Its frame goes into the recorder's ring when the step ends;
+what is added later, until the next backward begins, follows it there and becomes one frame with it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from ..actions.recovery.step_recovery import StepRecovery
@@ -19,27 +21,27 @@ from ..errors import AnomalyError
 from ..forensics.capture import RootCapture
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter, LateEvidence, StepEvidence
+from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..measure.update_meter import UpdateRatios
 from ..memory.leak_watch import LeakWatch
 from ..settings.config import ProbeConfig
 from ..step.clipping import clipping_scalars
-from ..step.frames import MeasuredStep, build_batch, build_observation, pack_sampled
+from ..step.frames import MeasuredStep, build_observation, pack_sampled
 from ..step.late_values import LateClipping, LateValues
+from ..step.log_values import is_at_hand
 from ..step.open_step import FinishedStep, LogValue, OpenStep, why_not_replayable
 from ..step.step_meters import StepMeters
-from ..threads.stacks import RawFrame, raw_stack
+from ..threads.stacks import raw_stack
 from ..wire import Frame
 from .early_watch import EarlyWatch
 from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
+from .step_queue import QueuedStep, StepQueue
 from .verdict_timing import VerdictTiming
 
-_WAITING_STEPS: Final = 32
-_WAITING_NS: Final = 500_000_000
-"""Quiet steps are judged once there are this many of them, or the oldest is this old."""
 _STACK_FRAMES: Final = 64
-_LATE_FRAME_NS: Final = 500_000_000
-"""A finished frame waits at most this long for `run.log` once the next forward begins."""
+_LATE_FRAME_S: Final = 0.5
+"""A finished step waits at most this long for `run.log` once the next forward begins."""
 
 
 class StepWriter:
@@ -69,10 +71,6 @@ class StepWriter:
         self._model, self._measures, self._meters = model, measures, meters
         self._samples, self._early = samples, early
         self.timing = VerdictTiming(config, model, measures)
-        self._late: tuple[MeasuredStep, list[RawFrame]] | None = None
-        """The newest step, while its values are on their way; with the stack of the training loop."""
-        self._held: MeasuredStep | None = None
-        """The same step, once nothing can be added to its frame any more."""
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
         self.rules: RuleBook | None = None
@@ -80,11 +78,12 @@ class StepWriter:
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
         self._leaks = LeakWatch.of_this_process()
         self._raises = config.mode == "raise"
-        self._pending: MeasuredStep | None = None
-        self._pending_since_ns = 0
-        self._waiting: list[MeasuredStep] = []
-        self._waiting_since_ns = 0
-        self._waiting_stack: list[RawFrame] = []
+        self._newest: QueuedStep | None = None
+        """The step finished last, until it is complete."""
+        self._late_logs: list[tuple[int, int, Mapping[str, LogValue]]] = []
+        """Of written steps: number, layout, and what the user logged that is still on its way."""
+        self._queue = StepQueue(incidents, guard, arrive=self._arrive)
+        recorder.watches.append(self._queue)
 
     def begin_step(self, step: int) -> None:
         """A step begins: decide when it is to be judged."""
@@ -94,13 +93,20 @@ class StepWriter:
         return self._acts_on_verdict or self._early.needs_gradients(self._model.layout)
 
     @property
+    def acts_on_steps(self) -> bool:
+        """Whether a rule, a recovery or a late verdict needs each step as it is made."""
+        rules = self.rules
+        has_rules = rules is not None and (rules.has_early or rules.has_late)
+        return self._acts_on_verdict or has_rules or self.timing.is_late
+
+    @property
     def _acts_on_verdict(self) -> bool:
         rules = self.rules
         return self._raises or self.recovery is not None or (rules is not None and rules.has_early)
 
     def finish(self, finished: FinishedStep) -> None:
-        """Measure what else is due, have the step judged, and keep its frame for `run.log`."""
-        self._judge_late()
+        """Measure what else is due, have the step judged, and put its frame into the ring."""
+        self._settle()
         measured = self._measured(finished)
         due = self._measures.due
         if (
@@ -118,12 +124,11 @@ class StepWriter:
             self._samples.look_for_news()
         self._incidents.black_box.keep(measured.step, finished.opened.captures)
         self._guard.run("measures", self._measures.collect, measured, finished.opened)
-        if measured.late is not None:
-            self._late = measured, raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-        else:
-            self._judge_or_wait(finished, measured)
-        self.write_pending()
-        self._pending, self._pending_since_ns = measured, time.perf_counter_ns()
+        newest = QueuedStep(measured, (), "late" if measured.late is not None else "judged", time.monotonic())
+        if newest.state == "judged":
+            self._judge_or_wait(finished, newest)
+        self.complete_newest()
+        self._newest = newest
         self.last_step = measured.step
         if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
             self._recorder.event(layout)
@@ -131,63 +136,81 @@ class StepWriter:
         if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
             self._guard.run("memory_leak", self._follow_memory, measured)
         self._end(measured)
-        if self.rules is not None and self.rules.has_early and measured.late is None:
+        if newest.state == "late":
+            newest.stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+            self._queue.add(newest)
+            return
+        if self.rules is not None and self.rules.has_early:
             self._follow_watchpoints(finished, measured, self.rules)
+        self._write(measured)
+        if self.rules is not None and self.rules.wants_pause:
+            # Who looks at the page meanwhile sees the step.
+            self.judge_all()
+            self.complete_newest()
+            self.rules.hold()
 
-    def _judge_or_wait(self, finished: FinishedStep, measured: MeasuredStep) -> None:
+    def _judge_or_wait(self, finished: FinishedStep, newest: QueuedStep) -> None:
         """Judge a step before its update, or have a quiet one wait for a few others."""
-        recovery = self.recovery
+        measured, recovery, verdict = newest.measured, self.recovery, NOTHING_FOUND
         if self._raises or not measured.is_quiet or (recovery is not None and recovery.judges_explosions):
             if not (measured.is_quiet or finished.is_updated) and measured.parameter_norm is None:
                 self._guard.run("parameter_norms", self._look_at_parameters, measured)
-            self.judge_waiting()
-            self._incidents.kinds = frozenset()
-            self._guard.run("detectors", self._judge, measured, self._evidence(finished, measured))
+            verdict = self._judge(measured, self._evidence(finished, measured), self._guard)
+            self._take_verdicts()
         elif measured.has_statistics:
-            self._wait(measured)
+            newest.state = "waiting"
+            newest.stack = self._queue.newest_stack or raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+            self._queue.add(newest)
         if recovery is not None:
-            kinds = self._incidents.kinds if recovery.judges_explosions else frozenset()
             self._guard.run(
                 "recovery",
                 recovery.note,
                 measured,
-                kinds,
+                verdict.kinds if recovery.judges_explosions else frozenset(),
                 is_early=finished.is_early,
                 is_updated=finished.is_updated,
             )
 
-    def _judge_late(self) -> None:
-        """Judge the step before, whose values have arrived by now, and write its frame if that is due."""
-        if self._late is None:
-            return
-        (measured, stack), self._late = self._late, None
-        if self._guard.run("late", self._take_late, measured, stack) is None:
-            measured.late = None
-            self.timing.give_up()
-        held, self._held = self._held, None
-        if held is not None:
-            self._write(held)
+    def _settle(self) -> None:
+        """Take in what the step before was waiting for, and what the detectors have found meanwhile."""
+        newest = self._newest
+        if newest is not None and newest.state == "late":
+            self._queue.settle()
+        if newest is not None and not (newest.is_open or newest.is_complete):
+            self._complete(newest)
+        if self._late_logs:
+            self._write_late_logs()
+        self._take_verdicts()
 
-    def _take_late(self, measured: MeasuredStep, stack: list[RawFrame]) -> bool:
+    def _take_verdicts(self) -> None:
+        """Pass on what has been found, on whichever thread."""
+        for verdict in self._queue.take_verdicts():
+            self._measures.suspect(verdict.suspicion)
+            for step in verdict.alarms:
+                self._samples.note_alarm(step)
+
+    def _arrive(self, late: QueuedStep, guard: Guard) -> None:
+        """Take the values of a step that were on their way; on either thread, under the lock."""
+        late.state = "judged"
+        if guard.run("late", self._take_values, late, guard) is None:
+            late.measured.late = None
+            self.timing.give_up()
+        self._write(late.measured)
+
+    def _take_values(self, late: QueuedStep, guard: Guard) -> bool:
+        measured = late.measured
         measured.arrive()
-        if measured.is_quiet:
-            if measured.has_statistics:
-                self._wait(measured)
-            return True
-        self.judge_waiting()
-        self._guard.run("detectors", self._judge, measured, LateEvidence(stack))
-        self.timing.arm(measured.step)
+        if not measured.is_quiet:
+            self._judge(measured, LateEvidence(late.stack), guard)
+            self.timing.arm(measured.step)
+        elif measured.has_statistics:
+            late.state = "waiting"
         return True
 
     def _follow_watchpoints(self, finished: FinishedStep, measured: MeasuredStep, rules: RuleBook) -> None:
-        """Judge what can be judged before the update, and wait where a watchpoint asks for it."""
+        """Judge what can be judged before the update."""
         evidence = None if finished.is_updated else lambda: self._evidence(finished, measured)
         self._guard.run("rules", rules.before_update, measured, evidence)
-        if rules.wants_pause:
-            # Who looks at the page meanwhile sees the step.
-            self.judge_all()
-            self.write_pending()
-            rules.hold()
 
     def _look_at_parameters(self, measured: MeasuredStep) -> None:
         """Parameters that are bad already are why the step is, and not what it computes of them."""
@@ -201,7 +224,7 @@ class StepWriter:
         for incident in self._leaks.follow(measured.step, self._recorder.memory, sys._getframe()):
             self._incidents.report(incident.finding, measured.step, measured.time, stack=incident.stack)
         if self._leaks.looks > looks:
-            self._incidents.looks += 1
+            self._incidents.note_look()
 
     def pass_step(self, step: int) -> None:
         """Count a step of which nothing is looked at; only commands are followed."""
@@ -212,72 +235,106 @@ class StepWriter:
         """Add update-to-weight ratios to the frame of their step, or write them in one of their own."""
         sampled = {"update_ratio": ratios.ratio}
         scalars = {} if ratios.total is None else {"update_ratio": ratios.total}
-        pending = self._pending
-        if pending is not None and pending.step == ratios.step:
-            pending.sampled |= sampled
-            pending.scalars |= scalars
-        else:
-            number = self._model.layout.record.layout
-            columns = pack_sampled(sampled)
-            self._recorder.frame(
-                Frame(
-                    step=ratios.step,
-                    time=time.time(),
-                    layout=number,
-                    scalars=scalars,
-                    parameter_columns=columns,
-                )
-            )
+        newest = self._newest
+        if newest is not None and newest.measured.step == ratios.step:
+            with self._incidents.lock:
+                newest.measured.sampled |= sampled
+                newest.measured.scalars |= scalars
+                if newest.state == "late":
+                    return
+        self._recorder.frame(
+            Frame(
+                step=ratios.step,
+                time=time.time(),
+                layout=self._model.layout.record.layout,
+                scalars=scalars,
+                parameter_columns=pack_sampled(sampled),
+            ),
+            is_addition=newest is not None and newest.measured.step == ratios.step,
+        )
 
     def judge_all(self) -> None:
         """Have the detectors look at every step so far; waits for what is on its way."""
-        self._judge_late()
-        self.judge_waiting()
-
-    def judge_waiting(self) -> None:
-        """Have the detectors look at what waits."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._guard.run("detectors", self._judge_batch, waiting)
+        self._queue.judge_all()
 
     def log(self, values: dict[str, LogValue]) -> None:
-        """Add values to the newest frame; too late for it, they get one of their own."""
-        pending = self._pending
-        if pending is not None:
-            pending.logged |= values
-        elif self.last_step is not None:
-            scalars = {name: read() for name, read in values.items()}
-            number = self._model.layout.record.layout
-            self._recorder.frame(Frame(step=self.last_step, time=time.time(), layout=number, scalars=scalars))
+        """Add values to the newest step; too late for its frame, they become one of their own."""
+        newest = self._newest
+        if newest is not None and newest.is_open:
+            newest.measured.logged |= values
+            if newest.state == "late":
+                with self._incidents.lock:
+                    if newest.state == "late":
+                        return
+        if self.last_step is not None:
+            self._add(self.last_step, self._model.layout.record.layout, values)
 
-    def write_late(self) -> None:
-        """Write a frame for which `run.log` has taken too long."""
-        if self._pending is not None and time.perf_counter_ns() - self._pending_since_ns > _LATE_FRAME_NS:
-            self.write_pending()
+    def _add(self, step: int, layout: int, values: Mapping[str, LogValue]) -> None:
+        """Write more of a step that is written already: what is at hand now, the rest later."""
+        here = {name: read() for name, read in values.items() if is_at_hand(read)}
+        if here:
+            frame = Frame(step=step, time=time.time(), layout=layout, scalars=here)
+            self._recorder.frame(frame, is_addition=True)
+        if len(here) < len(values):
+            left = {name: read for name, read in values.items() if name not in here}
+            self._late_logs.append((step, layout, left))
 
-    def write_pending(self) -> None:
-        """Hand the newest frame to the recorder: nothing can be added any more."""
-        pending, self._pending = self._pending, None
-        if pending is None:
+    def _write_late_logs(self) -> None:
+        late, self._late_logs = self._late_logs, []
+        for step, layout, values in late:
+            self._add(step, layout, values)
+
+    def complete_late(self) -> None:
+        """Close the newest step where `run.log` has taken too long."""
+        newest = self._newest
+        if newest is not None and time.monotonic() - newest.ended_s > _LATE_FRAME_S:
+            self.complete_newest()
+
+    def complete_newest(self) -> None:
+        """Nothing can be added to the newest step any more: have the rules and the samples' judge see it."""
+        newest = self._newest
+        if newest is None or not newest.is_open:
             return
-        if pending.late is None:
-            self._write(pending)
-        else:
-            self._held = pending
+        newest.is_open = False
+        if newest.state != "late":
+            self._complete(newest)
 
-    def _write(self, measured: MeasuredStep) -> None:
-        rules = self.rules
+    def _complete(self, newest: QueuedStep) -> None:
+        newest.is_complete, self._newest = True, None
+        measured, rules = newest.measured, self.rules
+        had_statistics = measured.has_statistics
         if rules is not None and rules.has_late:
             self._guard.run("rules", rules.after_step, measured)
-        self._recorder.frame(measured)
+        if measured.has_statistics and not had_statistics:
+            self._recorder.frame(measured.build_columns(), is_addition=True)
         if self._samples.wants(measured):
-            self._guard.run("detectors of samples", self._samples.take, measured)
+            found = self._guard.run("detectors of samples", self._samples.take, measured)
+            self._measures.suspect(None if found is None else found.suspicion)
         if rules is not None and rules.wants_pause:
             rules.hold()
 
+    def _write(self, measured: MeasuredStep) -> None:
+        """Put the frame of a step into the ring."""
+        late = {name: read for name, read in measured.logged.items() if not is_at_hand(read)}
+        self._recorder.frame(measured)
+        if late:
+            self._late_logs.append((measured.step, measured.layout.record.layout, late))
+
+    def close(self) -> None:
+        """Have everything judged, completed and written; waits for what is on its way."""
+        self._settle()
+        self.judge_all()
+        self.complete_newest()
+        self._settle()
+        for step, layout, values in self._late_logs:
+            scalars = {name: read() for name, read in values.items()}
+            self._recorder.frame(Frame(step=step, time=time.time(), layout=layout, scalars=scalars))
+        self._late_logs = []
+
     def forget(self) -> None:
         """Drop what has not been written."""
-        self._pending, self._waiting, self._late, self._held = None, [], None, None
+        self._newest, self._late_logs = None, []
+        self._queue.forget()
         self._incidents.black_box.forget()
 
     def _measured(self, finished: FinishedStep) -> MeasuredStep:
@@ -323,7 +380,7 @@ class StepWriter:
 
     def evidence_of_exception(self, opened: OpenStep, failed: RootCapture | None) -> StepEvidence:
         """What is at hand of a step that ends in an exception; `failed` is of the forward that raised it."""
-        self._judge_late()
+        self._settle()
         captures = [capture for capture in opened.captures if not capture.is_abandoned]
         return StepEvidence(
             root=self._model.root,
@@ -334,13 +391,11 @@ class StepWriter:
             was_scaled=False,
             micro_step=None,
             no_replay_reason=self._model.no_replay_reason,
-            frames=lambda: [step.build() for step in (self._pending,) if step is not None],
             past_batches=self._incidents.black_box.before(sys.maxsize),
         )
 
     def _evidence(self, finished: FinishedStep, measured: MeasuredStep) -> StepEvidence:
         opened, modules = finished.opened, measured.modules
-        newest = [step for step in (self._pending, measured) if step is not None]
         context = describe_outputs(modules) if modules and self._measures.due.anomaly_context else ()
         return StepEvidence(
             root=self._model.root,
@@ -352,7 +407,7 @@ class StepWriter:
             micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
             no_replay_reason=why_not_replayable(opened) or self._model.no_replay_reason,
             context=context,
-            frames=lambda: [step.build() for step in newest],
+            frames=lambda: [measured.build()],
             past_batches=self._incidents.black_box.before(measured.step),
         )
 
@@ -367,26 +422,10 @@ class StepWriter:
         if self._measures.mailbox.waiting:
             self._measures.apply_commands(step)
 
-    def _wait(self, measured: MeasuredStep) -> None:
-        now_ns = time.perf_counter_ns()
-        waiting = self._waiting
-        if waiting and waiting[0].layout is not measured.layout:
-            self.judge_waiting()
-            waiting = self._waiting
-        if not waiting:
-            self._waiting_since_ns = now_ns
-            self._waiting_stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-        waiting.append(measured)
-        if len(waiting) >= _WAITING_STEPS or now_ns - self._waiting_since_ns > _WAITING_NS:
-            self.judge_waiting()
-
-    def _judge(self, measured: MeasuredStep, evidence: StepEvidence | LateEvidence) -> None:
-        self._incidents.judge(build_observation(measured), measured.time, evidence)
-        if self._raises and self._incidents.critical is not None:
+    def _judge(self, measured: MeasuredStep, evidence: StepEvidence | LateEvidence, guard: Guard) -> Verdict:
+        """Have an unusual step judged, after those that wait."""
+        verdict = self._queue.judge_at_once(build_observation(measured), measured.time, evidence, guard)
+        if self._raises and verdict.critical is not None:
             # A later step of a running episode would ruin the weights just as the first one.
-            self.anomaly = AnomalyError(self._incidents.critical)
-
-    def _judge_batch(self, waiting: list[MeasuredStep]) -> None:
-        self._incidents.judge_quiet(
-            build_batch(waiting), [measured.time for measured in waiting], self._waiting_stack
-        )
+            self.anomaly = AnomalyError(verdict.critical)
+        return verdict

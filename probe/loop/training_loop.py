@@ -66,6 +66,8 @@ class TrainingLoop:
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
         self._has_called_root = False
+        self.newest: FinishedStep | None = None
+        """The step that was finished last; whoever looks at it after its update takes it."""
 
     @property
     def _next_step(self) -> int:
@@ -83,7 +85,7 @@ class TrainingLoop:
             self._forget_failed_backward()
         if self.open.captures:
             self.open.forget_abandoned()
-        self._writer.write_late()
+        self._writer.complete_late()
         self._follow_unseen_update()
         if self.open.backwards and not self._model.find_optimizer():
             self._finish_unseen()
@@ -99,6 +101,30 @@ class TrainingLoop:
         capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
         self.open.captures[capture] = samples
         return capture
+
+    # -- steps that were followed in C up to here
+
+    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+        """The step under way has had this forward, as `begin_forward` would have noted it."""
+        if not (self.open.forwards or self.open.backwards):
+            self._begin_step()
+        self._has_called_root = True
+        self.open.forwards += 1
+        self.open.samples += samples
+        self.open.captures[capture] = samples
+
+    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
+        """It has had a backward of `loss`, which has returned, or is still under way or has raised."""
+        opened = self.open
+        self.backward = RunningBackward(
+            opened, threading.get_ident(), self.losses.count, 0, opened.loss, opened.measured
+        )
+        self.losses.add(loss, None)
+        opened.loss = loss.detach()
+        if is_over:
+            self.backward = None
+            opened.settle()
+            self._model.note_backward()
 
     def _follow_unseen_update(self) -> None:
         """End a step whose update no hook told of."""
@@ -136,7 +162,7 @@ class TrainingLoop:
         """An outermost backward begins: the previous frame is complete, the loss is known."""
         self.attachment.settle()
         self._take_back_backward()
-        self._writer.write_pending()
+        self._writer.complete_newest()
         if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
             self.counter.close()
             self.finished_early = False
@@ -195,7 +221,7 @@ class TrainingLoop:
         step = self.counter.at_early_verdict()
         self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
         self.counter.close()
-        self._writer.write_pending()
+        self._writer.complete_newest()
         self.open = following
 
     def is_foreign_backward(self) -> bool:
@@ -321,6 +347,7 @@ class TrainingLoop:
         is_early = stage_optimizer is None
         finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
         self._writer.finish(finished)
+        self.newest = finished
         self.attachment.note_step()
         if new_layout := self._model.follow():
             self._recorder.event(new_layout)

@@ -1,6 +1,7 @@
 """What is known of a measured step, and the frame, observation or batch that is made of it. Numbers only.
 
-The training thread fills a `MeasuredStep` and goes on; the recorder's thread has it build its frame.
+The training thread fills a `MeasuredStep` and has its frame built when the step ends; what waits for the
+detectors is made into a batch on the recorder's thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..wire.columns import pack_block, pack_column
 from ..wire.module_frames import pack_histogram, pack_module_columns, pack_module_rows
 from .clipping import late_clipping_scalars
 from .late_values import LateValues
+from .log_values import is_at_hand
 from .losses import StepLoss
 from .step_meters import StepTime
 
@@ -85,20 +87,35 @@ class MeasuredStep:
         self.scalars |= late_clipping_scalars(self.total_norm, late.clipping)
 
     def build(self) -> Frame:
-        """Pack the step; the count columns are left out while every count is zero."""
+        """Pack the step; the count columns are left out while every count is zero.
+
+        What was logged and is still on its way from a device is left out, too.
+        """
         missing = self.gradients.missing
-        late = {name: read() for name, read in self.logged.items()}
+        logged = {name: read() for name, read in self.logged.items() if is_at_hand(read)}
         return Frame(
             step=self.step,
             time=self.time,
             layout=self.layout.record.layout,
             stage=self.stage,
-            scalars={**self._own_scalars(), **self.scalars, **late},
+            scalars={**self._own_scalars(), **self.scalars, **logged},
             columns=self._own_columns(),
             missing=np.packbits(missing).tobytes() if missing.any() else b"",
             parameter_columns=pack_sampled(self.sampled),
             histograms=self._own_histograms(),
             **_module_fields(self.modules),
+        )
+
+    def build_columns(self) -> Frame:
+        """Pack the gradients' columns alone: they are wanted after the step was packed without them."""
+        missing = self.gradients.missing
+        return Frame(
+            step=self.step,
+            time=self.time,
+            layout=self.layout.record.layout,
+            stage=self.stage,
+            columns=self._own_columns(),
+            missing=np.packbits(missing).tobytes() if missing.any() else b"",
         )
 
     def _own_histograms(self) -> list[Histogram]:

@@ -39,12 +39,27 @@ def _deferred_tensor(tensor: Tensor) -> Callable[[], float]:
         # The script may change the tensor in place before the frame is written.
         number = float(tensor)
         return lambda: number
-    host = tensor.to("cpu", non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
+    return _CudaValue(tensor)
 
-    def read() -> float:
-        copied.synchronize()
-        return float(host)
 
-    return read
+class _CudaValue:
+    """A number on its way from a device."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._host = tensor.to("cpu", non_blocking=True)
+        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copied.record()
+
+    def __call__(self) -> float:
+        self._copied.synchronize()
+        return float(self._host)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether calling it waits for nothing."""
+        return bool(self._copied.query())  # type: ignore[no-untyped-call]
+
+
+def is_at_hand(read: Callable[[], float]) -> bool:
+    """Whether a value that was logged can be read without waiting."""
+    return bool(getattr(read, "is_ready", True))

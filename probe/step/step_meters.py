@@ -56,6 +56,15 @@ class StepMeters:
             return None
         return StepTime(step_ns=now_ns - previous_ns, own_ns=own_ns, failures=self._guard.failures)
 
+    @property
+    def read_ns(self) -> int:
+        """When time was read last; now, where it never was."""
+        return time.perf_counter_ns() if self._previous_ns is None else self._previous_ns
+
+    def resume(self, read_ns: int) -> None:
+        """Go on as if time had been read at `read_ns`, with all that the probe has taken up to now."""
+        self._previous_ns, self._spent_ns = read_ns, self._guard.spent_so_far_ns()
+
     def leave_out(self, ns: int) -> None:
         """Count so much less to the step under way: a pause is no part of it."""
         if self._previous_ns is not None:

@@ -266,7 +266,7 @@ class RuleBook:
         elif action == "pause":
             event = self._ask_for_pause(event, is_before_update=evidence is not None)
         if action != "event":
-            self._incidents.looks += 1
+            self._incidents.note_look()
         self._incidents.write(event)
         return event
 

@@ -1,6 +1,6 @@
 """Says on the timeline that records of this run are lost, or were evicted before anyone could have read them.
 
-Asked by the recorder's thread each time it wakes. Loads no torch.
+Asked by the recorder's thread once a second. Loads no torch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...wire import Event, Evidence, RunStart, Severity
 from ...wire.events import make_event
 from .recorder import Recorder
 
+_PERIOD_S: Final = 1.0
 _FACTOR: Final = 10
 """After the first event, the next one comes when so many times as many are lost."""
 
@@ -41,6 +42,7 @@ class GapWatch:
         self._guard = Guard()
         self._start, self._model, self._recorder, self._last_step = start, model, recorder, last_step
         self._lost_limit = self._evicted_limit = 1
+        self.period_s = _PERIOD_S
 
     def look(self) -> list[Event]:
         """Return an event where more is lost than was told."""

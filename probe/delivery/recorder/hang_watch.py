@@ -1,8 +1,8 @@
 """Watches over one session's training from inside: a hang becomes an event with the stack of who hangs.
 
-Asked by the recorder's thread every 50 ms, which needs Python's lock for it: where C code holds that, or the
-process is stopped, `trainer_watch.py` in the helper sees it. Nothing here logs on that thread, waits for a
-lock of the script's, or imports: the training may be stuck amid any of these.
+Asked by the recorder's thread a few times a second, which needs Python's lock for it: where C code holds
+that, or the process is stopped, `trainer_watch.py` in the helper sees it. Nothing here logs on that thread,
+waits for a lock of the script's, or imports: the training may be stuck in the middle of any of these.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _logger = logging.getLogger(__name__)
 MAX_HANGS: Final = 20
 """Events of a session; what comes later counts to the last one."""
 _SECOND_S: Final = 1.0
+_LOOKS_PER_HANG: Final = 20
+_SHORTEST_PERIOD_S: Final = 0.05
+_LONGEST_PERIOD_S: Final = 0.25
 _STACK_FRAMES: Final = 256
 _SHOWN_THREADS: Final = 5
 
@@ -104,6 +107,7 @@ class HangWatch:
         self._sign = (
             LifeSignWriter(recorder.folder, takes_signal=config.stack_signal) if recorder.has_helper else None
         )
+        self.period_s = min(max(config.hang_seconds / _LOOKS_PER_HANG, _SHORTEST_PERIOD_S), _LONGEST_PERIOD_S)
         self._signs = 0
         self._was_training = False
         self._next_second_s = 0.0
@@ -146,7 +150,7 @@ class HangWatch:
             return ended
         if self._running is not None:
             return self._go_on(stand)
-        if is_new_second or stand.idle_s < stand.limit_s + 0.1:
+        if is_new_second or stand.idle_s < stand.limit_s + 2 * self.period_s:
             return self._look_closer(stand)
         return []
 

@@ -1,13 +1,12 @@
 """Takes the session's records to the journal, and sees to it that a helper ships them.
 
 Lives in the training process. `event` and `frame` are called on the training thread; one daemon thread
-writes the frames and the end, reads the process's memory and looks after the helper. Nothing here raises
-into training. The garbage collector and signals' handlers may call any of it amid any of it.
+takes the frames out of the ring, each of its tasks by its own period, and writes the end. Nothing here raises
+into training. The garbage collector and signals' handlers may call any of it in the middle of any of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -26,15 +25,21 @@ from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunS
 from ..helper.helper import HelperKeeper
 from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
 from .bell import Bell
+from .metrics_queue import MetricsQueue
+from .ring import Ring
+from .ring_format import ADDITION, FRAME
+from .schedule import Schedule, Watch
 
 _logger = logging.getLogger(__name__)
 
-WAKE_S: Final = 0.05
-"""How often the thread writes; also the most that a kill -9 can take from the metrics."""
-RING_FRAMES: Final = 4096
+WRITE_S: Final = 0.25
+"""How often the thread takes frames out of the ring; a kill -9 takes none of them, the ring is a file."""
+_LISTENED_S: Final = 0.1
+"""The same, while a dashboard listens."""
+_CROWDED_S: Final = 0.05
+"""The same, while the ring is half full each time."""
+_TEND_S: Final = 1.0
 UNWRITTEN_EVENTS: Final = 256
-_WRITE_BYTES: Final = 4 * 1024**2
-"""Frames are written in groups of about this size, so that a segment does not outgrow its limit by much."""
 _CLOSE_S: Final = 2.0
 """How long whoever flushes or closes waits for the thread: a disk can hang."""
 _CLOSE_AGAIN_S: Final = 0.2
@@ -52,22 +57,10 @@ class MemorySample:
 
 
 class FrameSource(Protocol):
-    """A step whose frame is built when it is written: off the training thread, many in a row."""
+    """A step that knows its frame."""
 
     def build(self) -> Frame:
-        """Return the frame; called on the recorder's thread, again if it could not be written."""
-        ...
-
-
-class Watch(Protocol):
-    """What the thread asks every time it wakes; neither method raises."""
-
-    def look(self) -> list[Event]:
-        """Called every 50 ms, on the recorder's thread; returns what is to be written."""
-        ...
-
-    def close(self) -> list[Event]:
-        """Called once, on the thread, after the last look; what is to be written before the run's end."""
+        """Return the frame."""
         ...
 
 
@@ -96,22 +89,20 @@ class Recorder:
         """Newest reading; None where it cannot be read."""
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
-        self.lost_before_write = 0
-        """Records dropped because they could not be encoded or written."""
+        self._lost_events = 0
         self._pid = os.getpid()
         self._journal = JournalWriter(self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes)
         self._journal.append("events", encode(start))
         write_run_json(run_folder, start)
-        self._ring: deque[Frame | FrameSource] = deque()
-        self._ring_lock = threading.RLock()
-        self._write_lock = threading.Lock()
+        self._metrics = MetricsQueue(self.folder, self._journal, self._note)
+        self._schedule = Schedule()
         self._events_lock = threading.RLock()
         self._events_writer = 0
         """The thread that is writing events."""
         self._unwritten_events: deque[bytes] = deque()
         self._flushes: deque[Bell] = deque()
+        self._wants_all = False
         self._wake = Bell()
-        self._next_tend_s = 0.0
         self._closed = False
         self._close_by_s = 0.0
         self._end: RunEnd | None = None
@@ -123,6 +114,7 @@ class Recorder:
         self._close_request: Callable[[], None] | None = None
         self.watches: list[Watch] = []
         """They look at the training from the thread; to be added by who starts the session."""
+        self._is_listened_to = False
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
@@ -143,6 +135,16 @@ class Recorder:
         """Frames of this incarnation that were deleted to keep the journal below its cap."""
         return self._journal.evicted
 
+    @property
+    def lost_before_write(self) -> int:
+        """Records dropped because they could not be encoded or written."""
+        return self._lost_events + self._metrics.lost
+
+    @property
+    def ring(self) -> Ring:
+        """What is appended to at the end of a step, by C code too; a larger layout begins another one."""
+        return self._metrics.ring
+
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
 
@@ -150,20 +152,26 @@ class Recorder:
         """
         if self._is_inert():
             return
+        if isinstance(record, Layout):
+            self._metrics.make_room_for(len(record.parameters))
         encoded = self._encode(record)
         if encoded is not None:
             self._unwritten_events.append(encoded)
             self._write_events()
 
-    def frame(self, frame: Frame | FrameSource) -> None:
-        """Hand over a frame; the thread writes it within 50 ms. A full ring drops its oldest frame."""
+    def frame(self, frame: Frame | FrameSource, *, is_addition: bool = False) -> None:
+        """Put a frame into the ring before returning, so that it survives a kill -9.
+
+        Args:
+            frame: what is known of a step.
+            is_addition: it is more of the step that was put there last, and becomes one frame with it.
+        """
         if self._is_inert():
             return
-        self._ring.append(frame)
-        if len(self._ring) < RING_FRAMES // 2:
-            return
-        self._wake.ring()
-        self._drop_oldest()
+        encoded = self._encode(frame)
+        if encoded is not None and self._metrics.append(ADDITION if is_addition else FRAME, encoded):
+            self._schedule.again(self._metrics, 0.0)
+            self._wake.ring()
 
     def flush(self) -> None:
         """Have the thread write what is in the ring, and wait for it, 2 s at most."""
@@ -181,7 +189,7 @@ class Recorder:
         return threading.current_thread() is self._thread
 
     def close_soon(self, close: Callable[[], None]) -> None:
-        """Have the thread call `close` within 50 ms; takes no lock, so it may be called amid anything."""
+        """Have the thread call `close` at its next wake; takes no lock: may be called amid anything."""
         self._close_request = close
 
     def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> bool:
@@ -225,6 +233,7 @@ class Recorder:
             return
         self._is_ended = True
         self._progress += 1
+        self._wants_all = True
         self._write_frames()
         for watch in self.watches:
             self._write_of_watch(watch.close())
@@ -242,24 +251,25 @@ class Recorder:
 
     def _write_of_watch(self, events: list[Event]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
-        self._unwritten_events.extend(filter(None, map(self._encode, events)))
-        self._write_events()
+        if events:
+            self._unwritten_events.extend(filter(None, map(self._encode, events)))
+            self._write_events()
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
-        with self._ring_lock:
-            self.lost_before_write += len(self._ring) + len(self._unwritten_events)
-            self._ring.clear()
-            self._unwritten_events.clear()
+        left = self._metrics.close()
+        self._lost_events += left + len(self._unwritten_events)
+        self._unwritten_events.clear()
 
     def _is_inert(self) -> bool:
         return self._closed or os.getpid() != self._pid
 
     def _run(self) -> None:
-        self._next_tend_s = time.monotonic() + 1.0
+        self._schedule.again(self._tend, _TEND_S)
+        self._schedule.again(self._metrics, WRITE_S)
         while not self._closed:
-            self._wake.wait(WAKE_S)
-            self._attempt(self._write_and_look)
+            self._wake.wait(self._schedule.wait_s)
+            self._attempt(self._work)
         self._attempt(self._write_end)
         self._is_over = True
         self._over.ring()
@@ -271,23 +281,40 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - memory is short or a file system gone; that may pass
             self._note(f"{type(error).__name__}: {error}")
 
-    def _write_and_look(self) -> None:
-        """What is done every 50 ms."""
-        self._tell_flushed(self._write_frames)
+    def _work(self) -> None:
+        """Do what is due."""
+        schedule = self._schedule
+        if self._flushes or schedule.is_due(self._metrics):
+            self._tell_flushed(self._write_frames)
         for watch in self.watches:
-            if events := watch.look():
-                self._write_of_watch(events)
-        if time.monotonic() >= self._next_tend_s:
-            self._next_tend_s = time.monotonic() + 1.0
+            if schedule.is_due(watch):
+                self._write_of_watch(watch.look())
+                schedule.again(watch, watch.period_s)
+        if schedule.is_due(self._tend):
+            schedule.again(self._tend, _TEND_S)
             self._tend()
             self._write_events()
         request, self._close_request = self._close_request, None
         if request is not None:
             request()
 
+    @property
+    def _usual_s(self) -> float:
+        """How often frames are written just now."""
+        if self._metrics.is_crowded:
+            return _CROWDED_S
+        return _LISTENED_S if self._is_listened_to else WRITE_S
+
+    def _write_frames(self) -> None:
+        """Empty the ring; the newest step waits a moment for `run.log`, unless somebody waits for it."""
+        left_s = self._metrics.write(everything=self._wants_all)
+        usual_s = self._usual_s
+        self._schedule.again(self._metrics, usual_s if left_s is None else min(left_s, usual_s))
+
     def _tell_flushed(self, write: Callable[[], None] | None = None) -> None:
         """Let go of who waited for what was given before now, once it is written."""
         waiting = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        self._wants_all = bool(waiting)
         try:
             if write is not None:
                 write()
@@ -303,48 +330,10 @@ class Recorder:
         if self._helper is not None and (problem := self._helper.ensure()) is not None:
             self._note(problem)
 
-    def _write_frames(self) -> None:
-        """Move the ring to the journal; what cannot be written stays in the ring for the next time."""
-        with self._write_lock:
-            while group := self._take_group():
-                try:
-                    self._journal.append_many("metrics", [encoded for _, encoded in group])
-                except JournalError as error:
-                    self._note(str(error))
-                    self._give_back([frame for frame, _ in group])
-                    return
-
-    def _take_group(self) -> list[tuple[Frame | FrameSource, bytes]]:
-        """Take frames from the ring, oldest first, until they make one write; empty when there are none."""
-        group: list[tuple[Frame | FrameSource, bytes]] = []
-        size = 0
-        while size < _WRITE_BYTES:
-            with self._ring_lock:
-                try:
-                    frame = self._ring.popleft()
-                except IndexError:
-                    break
-            encoded = self._encode(frame)
-            if encoded is not None:
-                group.append((frame, encoded))
-                size += len(encoded)
-        return group
-
-    def _give_back(self, frames: list[Frame | FrameSource]) -> None:
-        self._ring.extendleft(reversed(frames))
-        self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        with self._ring_lock:
-            with contextlib.suppress(IndexError):
-                while len(self._ring) > RING_FRAMES:
-                    self._ring.popleft()
-                    self.lost_before_write += 1
-
     def _write_events(self) -> None:
         """Write waiting events in order."""
         if self._events_writer == threading.get_ident():
-            # The garbage collector or a signal has come here amid this: what waits is written all the same.
+            # The garbage collector or a signal has come here meanwhile: what waits is written all the same.
             return
         with self._events_lock:
             self._events_writer = threading.get_ident()
@@ -363,7 +352,7 @@ class Recorder:
             self._note(str(error))
             while len(self._unwritten_events) > UNWRITTEN_EVENTS:
                 self._unwritten_events.popleft()
-                self.lost_before_write += 1
+                self._lost_events += 1
 
     def _encode(self, record: Record | FrameSource) -> bytes | None:
         """Encode a record; one that cannot be encoded, or is too large for the journal, is counted."""
@@ -377,8 +366,7 @@ class Recorder:
                 return encoded
             problem = f"a {type(record).__name__} takes {len(encoded)} bytes; {MAX_RECORD_BYTES} are allowed"
         self._note(problem)
-        with self._ring_lock:
-            self.lost_before_write += 1
+        self._metrics.count_lost()
         return None
 
     def _note(self, problem: str) -> None:

@@ -62,6 +62,11 @@ class BlackBox:
                     return
         self._keep_within(step, captures)
 
+    def keep_held(self, step: int, held: HeldArguments) -> None:
+        """The same of a finished step with one forward whose arguments are held."""
+        if held.nbytes <= self._small_bytes and not held.parts and not self._has_large:
+            self._batches.append(PastBatch(step, (held,), held.nbytes))
+
     def _keep_within(self, step: int, captures: Collection[RootCapture]) -> None:
         """Count the bytes of all."""
         batches = self._batches
@@ -109,7 +114,7 @@ class BlackBox:
         with torch_private.own_operations():
             held = [
                 (batch.step, largest_elements(batch.arguments))
-                for batch in self._batches
+                for batch in list(self._batches)  # on the recorder's thread, while training goes on
                 if batch.step <= step
             ]
         found: dict[str, Move] = {}

@@ -13,12 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
-_SOURCES: Final = ("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h")
+_SOURCES: Final = (
+    *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h"),
+    *("hot.h", "hot_gradients.h", "hot_ring.h"),
+)
 # Without errno a square root is one instruction; -ffast-math would take NaN and Inf for impossible.
 _FLAGS: Final = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-w")
 _TIMEOUT_S: Final = 120
@@ -38,8 +42,13 @@ def find_compiler() -> list[str] | None:
     return next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 
 
-def compile_kernel(target: Path) -> str | None:
-    """Compile the library to `target`; return why that was not possible, None when it was."""
+def compile_kernel(target: Path, *, extra: Sequence[str] = ()) -> str | None:
+    """Compile the library to `target`; return why that was not possible, None when it was.
+
+    Args:
+        target: the library.
+        extra: further options of the compiler, for the tests.
+    """
     compiler = find_compiler()
     if compiler is None:
         return "no C compiler was found"
@@ -47,7 +56,7 @@ def compile_kernel(target: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / LIBRARY_NAME
         source = f'-DSOURCE_ID="{source_id()}"'
-        command = [*compiler, *_FLAGS, source, str(FOLDER / _SOURCES[0]), "-o", str(built), "-lm"]
+        command = [*compiler, *_FLAGS, *extra, source, str(FOLDER / _SOURCES[0]), "-o", str(built), "-lm"]
         try:
             finished = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -214,9 +214,11 @@ static TARGET void NAMED(statistics)(Job *job) {
         const char *data = (const char *)(uintptr_t)job->pointers[i];
         const int64_t size = job->sizes[i];
         memset(row, 0, sizeof row);
-        if (i + 1 < count && is_readable(job->kinds[i + 1]))
-            for (int line = 0; line < 4; line++)
-                __builtin_prefetch((const char *)(uintptr_t)job->pointers[i + 1] + LINE * line);
+        if (i + AHEAD < count && is_readable(job->kinds[i + AHEAD])) {
+            const char *next = (const char *)(uintptr_t)job->pointers[i + AHEAD];
+            const int64_t bytes = job->sizes[i + AHEAD] * element_bytes(job->kinds[i + AHEAD] & ~COMPLEX);
+            for (int64_t at = 0; at < bytes && at < PAGE; at += LINE) __builtin_prefetch(next + at, 0, 2);
+        }
         if (is_readable(kind)) {
             Counting c = {0, NAN, NAN};
             if (job->bounds) {

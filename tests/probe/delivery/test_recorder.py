@@ -16,9 +16,20 @@ import pytest
 
 from probe.delivery.helper import helper
 from probe.delivery.journal.journal_reader import read_run_json, read_stream
-from probe.delivery.recorder.recorder import RING_FRAMES, UNWRITTEN_EVENTS, Recorder
+from probe.delivery.recorder.metrics_queue import RING_FRAMES
+from probe.delivery.recorder.recorder import UNWRITTEN_EVENTS, Recorder
 from probe.errors import JournalError
-from probe.wire import Event, Frame, Layout, Record, RunEnd, RunStart, StreamName, decode_record
+from probe.wire import (
+    Event,
+    Frame,
+    Layout,
+    ParameterInfo,
+    Record,
+    RunEnd,
+    RunStart,
+    StreamName,
+    decode_record,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 START = RunStart(run="run", rank=2, incarnation=7, name="train.py", pid=os.getpid(), time=1.0)
@@ -69,6 +80,37 @@ def test_recorder_frames_are_written_by_its_thread_in_order(recorder: Recorder) 
     assert records(recorder.folder, "metrics") == [frame(step) for step in range(300)]
 
 
+def test_recorder_addition_becomes_one_frame_with_its_step(recorder: Recorder) -> None:
+    recorder.frame(frame(1))
+    recorder.frame(Frame(step=1, time=1.0, scalars={"log/x": 2.0}), is_addition=True)
+    recorder.flush()
+    recorder.frame(Frame(step=1, time=1.0, scalars={"log/y": 3.0}), is_addition=True)
+    recorder.flush()
+    assert records(recorder.folder, "metrics") == [
+        Frame(step=1, time=1.0, scalars={"log/x": 2.0}),
+        Frame(step=1, time=1.0, scalars={"log/y": 3.0}),
+    ]
+
+
+def test_recorder_larger_layout_begins_another_ring_and_loses_nothing(recorder: Recorder) -> None:
+    recorder.frame(frame(0))
+    before = recorder.ring
+    parameter = ParameterInfo(name="p", shape=[2], dtype="float32", layer=0)
+    recorder.event(Layout(layout=1, model="net", parameters=[parameter] * 5000, layers=[]))
+    assert recorder.ring is not before and recorder.ring.capacity > before.capacity
+    recorder.frame(frame(1))
+    recorder.flush()
+    assert records(recorder.folder, "metrics") == [frame(0), frame(1)]
+    assert [path.name for path in recorder.folder.glob("ring*")] == ["ring-1"]
+
+
+def test_recorder_close_removes_the_ring(recorder: Recorder) -> None:
+    recorder.frame(frame(0))
+    assert (recorder.folder / "ring").exists()
+    recorder.close(outcome="finished", last_step=0)
+    assert not list(recorder.folder.glob("ring*"))
+
+
 def test_recorder_flush_writes_what_is_in_the_ring(recorder: Recorder) -> None:
     recorder.frame(frame(1))
     recorder.flush()
@@ -88,13 +130,20 @@ def test_recorder_close_writes_the_end_once_and_then_does_nothing(recorder: Reco
     assert records(recorder.folder, "metrics") == [frame(5)]
 
 
-def test_recorder_full_ring_drops_the_oldest_and_counts(recorder: Recorder) -> None:
-    with recorder._write_lock:  # the thread cannot write meanwhile, as when the disk hangs
-        for step in range(RING_FRAMES + 10):
+def test_recorder_full_ring_keeps_what_has_no_room_up_to_a_limit(recorder: Recorder) -> None:
+    many = 3 * RING_FRAMES
+    with recorder._metrics._write_lock:  # the thread cannot write meanwhile, as when the disk hangs
+        for step in range(many):
             recorder.frame(frame(step))
+        lost = recorder.lost_before_write
     recorder.flush()
     written = records(recorder.folder, "metrics")
-    assert (written[0], len(written), recorder.lost_before_write) == (frame(10), RING_FRAMES, 10)
+    assert 0 < lost < many - RING_FRAMES
+    assert len(written) == many - lost
+    assert written[-RING_FRAMES:] == [frame(step) for step in range(many - RING_FRAMES, many)]
+    recorder.frame(frame(many))
+    recorder.flush()
+    assert records(recorder.folder, "metrics")[-1] == frame(many)
 
 
 def test_recorder_record_that_does_not_encode_is_counted(recorder: Recorder) -> None:
@@ -171,7 +220,7 @@ def test_recorder_without_shipping_starts_no_helper(recorder: Recorder, tmp_path
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, "tests/probe")
+sys.path.insert(0, "tests/probe/delivery")
 from test_recorder import LAYOUT, START, event, frame
 from probe.delivery.recorder.recorder import Recorder
 count = int(sys.argv[2])
@@ -202,7 +251,7 @@ def run_on_full_disk(spool: Path, count: int, then: str) -> list[str]:
 def test_recorder_full_disk_is_told_once_with_the_number_of_lost_records(tmp_path: Path) -> None:
     count = UNWRITTEN_EVENTS + 20
     first, last = on_full_disk(tmp_path, count, "no room").stderr.splitlines()
-    assert first.startswith("nanscope: training goes on, but its recording has a problem: cannot write to")
+    assert first.startswith("nanscope: training goes on, but its recording has a problem: ")
     assert last == f"nanscope: {2 * (count - 1)} records of this run could not be written and are lost"
 
 

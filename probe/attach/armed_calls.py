@@ -1,0 +1,62 @@
+"""What the wrappers ask first: the C callbacks of the one training whose healthy steps are followed in C.
+
+As long as nothing is armed each question is answered with False, and calls go the slow way. Set by the loop's
+fast path on the training thread; read by the wrappers of `__call__`, `backward`, clipping and by the hooks of
+the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Follower(Protocol):
+    """Takes a step over that C has begun to follow and cannot go on with. No method raises."""
+
+    def forward_was_odd(self, output: Any) -> None:
+        """The forward returned something that only the slow way can hold."""
+        ...
+
+    def forward_raised(self, error: BaseException) -> None:
+        """The forward has raised."""
+        ...
+
+    def backward_was_odd(self, tensors: Any) -> None:
+        """The backward has returned, and no gradient came by the output."""
+        ...
+
+    def backward_raised(self, tensors: Any) -> None:
+        """The backward has raised."""
+        ...
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+class ArmedCalls:
+    """The callbacks, in the order of a step.
+
+    Each answers True where it has done its part, False where the call has to go the slow way, None where it
+    is none of the step's.
+    """
+
+    def __init__(self) -> None:
+        self.follower: Follower | None = None
+        self.disarm()
+
+    def disarm(self) -> None:
+        """Have every question answered with False; the follower may still be told what an open call does."""
+        self.begin_forward: Callable[..., bool | None] = _no
+        self.end_forward: Callable[..., bool] = _no
+        self.begin_backward: Callable[..., bool | None] = _no
+        self.end_backward: Callable[..., bool] = _no
+        self.before_clip: Callable[..., bool] = _no
+        self.after_clip: Callable[..., object] = _no
+        self.before_step: Callable[..., bool | None] = _no
+        self.after_step: Callable[..., bool | None] = _no
+
+
+armed_calls = ArmedCalls()
+"""Of this process."""

@@ -1,0 +1,127 @@
+"""What the ring of a killed trainer holds and its journal does not; read only, by the helper and by readers.
+
+Two readers at once, or one after a helper that was killed in the middle of taking, find the same records with
+the same numbers: a ring's newest `Mark` and the end of the metrics stream leave one answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..recorder.process_identity import is_alive
+from ..recorder.ring_format import RingRecord, Template, metrics_of, read_template, records_between
+from ..recorder.ring_header import (
+    HEADER_BYTES,
+    Counters,
+    Mark,
+    newest_mark,
+    read_counters,
+    read_owner,
+    template_payloads,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingImage:
+    """A ring file as it was when it was read."""
+
+    path: Path
+    data: bytes
+    counters: Counters
+    mark: Mark
+    templates: dict[int, Template]
+    is_alive: bool
+    """Whether the trainer that appends still lives: then nobody else takes its records."""
+
+    def between(self, start: int, end: int) -> Iterator[RingRecord]:
+        """Yield the records of `[start, end)`, total bytes."""
+        area = np.frombuffer(self.data, np.uint8, self.counters.capacity, HEADER_BYTES)
+        return records_between(area, self.counters, start, end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What of a ring is not in the journal."""
+
+    begun: list[bytes]
+    """Metrics records that somebody had begun to write: those of the newest mark that are missing."""
+    following: list[bytes]
+    """What comes after them."""
+    mark: Mark
+    """To be written before `following` is: it says that these are being moved."""
+    lost: int
+    """Ring records that are torn, or that are none."""
+
+    @property
+    def records(self) -> list[bytes]:
+        """All of them, in order."""
+        return self.begun + self.following
+
+
+def ring_paths(folder: Path) -> list[Path]:
+    """Return a writer's rings, in the order in which they were begun: `ring`, `ring-1`, ..."""
+    found = [path for path in folder.glob("ring*") if path.name == "ring" or path.name[5:].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[5:] or 0))
+
+
+def read_ring(path: Path) -> RingImage | None:
+    """Read a ring; None where there is none that this version knows."""
+    with contextlib.suppress(OSError):
+        written_s = path.stat().st_mtime
+        data = path.read_bytes()
+        counters, mark = read_counters(data[:HEADER_BYTES]), newest_mark(data[:HEADER_BYTES].ljust(256))
+        if counters is None or mark is None or len(data) < HEADER_BYTES + counters.capacity:
+            return None
+        templates = template_payloads(data).items()
+        decoded = {number: read_template(payload) for number, payload in templates}
+        return RingImage(
+            path=path,
+            data=data,
+            counters=counters,
+            mark=mark,
+            templates={number: template for number, template in decoded.items() if template is not None},
+            is_alive=is_alive(read_owner(data), silent_s=time.time() - written_s),
+        )
+    return None
+
+
+def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
+    """Return what is not in the journal.
+
+    Args:
+        image: the ring.
+        metrics_end: number after the last record of the metrics stream.
+    """
+    mark, head = image.mark, image.counters.head
+    done = mark.records if mark.next_seq < 0 else max(metrics_end - mark.next_seq, 0)
+    begun: list[bytes] = []
+    lost = 0
+    if done < mark.records:
+        moved = [data for data, _ in metrics_of(image.between(mark.tail, mark.end), image.templates)]
+        begun = [data for data in moved if data is not None][done:]
+        lost += mark.records - done - len(begun)
+    following, end, seq = [], mark.end, mark.end_seq
+    for data, records in metrics_of(image.between(mark.end, head), image.templates):
+        end, seq = records[-1].end, records[-1].seq + 1
+        lost += data is None
+        following += [] if data is None else [data]
+    lost += max(image.counters.next_seq - seq, 0)
+    next_seq = metrics_end + len(begun)
+    taken = Mark(mark.generation + 1, mark.end, mark.end_seq, next_seq, end, seq, len(following))
+    return Rest(begun=begun, following=following, mark=taken, lost=lost)
+
+
+def read_rest(folder: Path, *, metrics_end: int) -> list[bytes]:
+    """Return the metrics records that the rings of a dead writer hold beyond its journal, in order."""
+    records: list[bytes] = []
+    for image in filter(None, map(read_ring, ring_paths(folder))):
+        if image.is_alive:
+            break
+        records += rest_of(image, metrics_end=metrics_end + len(records)).records
+    return records

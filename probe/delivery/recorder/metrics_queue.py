@@ -1,0 +1,205 @@
+"""What waits for the metrics stream: the ring, and what found no room in it.
+
+`append` is called on the training thread, `write` on the recorder's. Records keep their order: as long as
+something waits beside the ring, nothing is appended to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ...errors import JournalError
+from ..journal.journal import JournalWriter
+from .ring import Ring, capacity_for
+from .ring_format import ADDITION, FRAME, RAW, RingRecord, metrics_of, read_raw
+
+HOLD_S: Final = 0.2
+"""The newest step waits so long in the ring for what `run.log` adds to it."""
+RING_FRAMES: Final = 4096
+"""So many records wait beside a full ring, in memory alone."""
+_PIECE_RECORDS: Final = 32
+_PIECE_BYTES: Final = 256 * 1024
+"""What is written at once, so that training gets Python's lock again within a millisecond."""
+_OTHERS_S: Final = 0.0002
+_Group = tuple[bytes | None, Sequence[RingRecord]]
+
+
+class MetricsQueue:
+    """The rings of one writer.
+
+    Args:
+        folder: the writer's; its ring lies there.
+        journal: where the records go.
+        note: is told, in one sentence, what goes wrong.
+
+    Attributes:
+        lost: records that found no room, or that cannot be written.
+    """
+
+    def __init__(self, folder: Path, journal: JournalWriter, note: Callable[[str], None]) -> None:
+        self._folder, self._journal, self._note = folder, journal, note
+        self._rings: tuple[Ring, ...] = ()
+        self._begun = 0
+        self._lost = 0
+        self._beside: deque[tuple[int, bytes]] = deque()
+        self._lock = threading.RLock()
+        self._write_lock = threading.Lock()
+        self._told = False
+
+    @property
+    def lost(self) -> int:
+        """Records that found no room, or that cannot be written."""
+        return self._lost + sum(ring.dropped for ring in self._rings)
+
+    @property
+    def ring(self) -> Ring:
+        """The ring that is appended to; made by the first who asks."""
+        if not self._rings:
+            self.make_room_for(0)
+        return self._rings[-1]
+
+    def make_room_for(self, parameters: int) -> None:
+        """See to a ring that is large enough for steps of so many parameters; an older one is emptied first.
+
+        Whoever knows a ring by its address has to ask for the new one.
+        """
+        with self._lock:
+            wanted = capacity_for(parameters)
+            if self._rings and self._rings[-1].capacity >= wanted:
+                return
+            name = f"ring-{self._begun}" if self._begun else "ring"
+            self._begun += 1
+            ring = Ring(self._folder / name, wanted)
+            if self._beside:
+                ring.hold(True)
+            self._rings = (*self._rings, ring)
+            self._tell_of(ring)
+
+    def append(self, kind: int, data: bytes) -> bool:
+        """Append a record; returns whether the thread had better come soon."""
+        ring = self.ring
+        with self._lock:
+            if self._beside or not ring.append(kind, data):
+                ring.hold(True)
+                self._beside.append((FRAME if kind == ADDITION else kind, data))
+                while len(self._beside) > RING_FRAMES:
+                    self._beside.popleft()
+                    self._lost += 1
+        if ring.problem is not None:
+            self._tell_of(ring)
+        return ring.is_wanted or bool(self._beside)
+
+    def count_lost(self, records: int = 1) -> None:
+        """Count what never came here."""
+        with self._lock:
+            self._lost += records
+
+    # -- on the recorder's thread
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether an appender has found the ring half full."""
+        return bool(self._beside) or any(ring.is_wanted for ring in self._rings)
+
+    def write(self, *, everything: bool) -> float | None:
+        """Move to the journal what is to be moved; what cannot be written stays.
+
+        Args:
+            everything: the newest step, too, to which something may still be added.
+
+        Returns:
+            Seconds after which the newest step is old enough; None where none waits for that.
+        """
+        with self._write_lock:
+            left_s = None
+            try:
+                for ring in self._rings:
+                    ring.check()
+                    is_newest = ring is self._rings[-1]
+                    left_s = self._write_ring(ring, everything=everything or not is_newest)
+                    if not is_newest and ring.is_empty:
+                        self._rings = tuple(other for other in self._rings if other is not ring)
+                        ring.close()
+                if self._beside:
+                    self._write_ring(self.ring, everything=True)
+                    self._write_beside()
+            except JournalError as error:
+                self._note(str(error))
+            return left_s
+
+    def _write_ring(self, ring: Ring, *, everything: bool) -> float | None:
+        while True:
+            groups, left_s = self._groups(ring, everything)
+            if not groups:
+                self.count_lost(ring.skip_damaged())
+                return left_s
+            encoded = [data for data, _ in groups if data is not None]
+            last = groups[-1][1][-1]
+            ring.take(
+                end=last.end,
+                end_seq=last.seq + 1,
+                records=len(encoded),
+                next_seq=self._journal.next_seq("metrics"),
+                store=lambda data=encoded: self._store(data),  # type: ignore[misc]
+            )
+            self.count_lost(len(groups) - len(encoded))
+            time.sleep(_OTHERS_S)
+
+    def _groups(self, ring: Ring, everything: bool) -> tuple[list[_Group], float | None]:
+        """Return what is to be written next, and how long the newest step of all still waits."""
+        groups: list[_Group] = []
+        size = 0
+        for group in metrics_of(ring.records(), ring.templates):
+            groups.append(group)
+            size += len(group[0] or b"")
+            if len(groups) > _PIECE_RECORDS or size > _PIECE_BYTES:
+                # The last one may go on after the end of what was looked at.
+                return groups[:-1] or groups, None
+        if groups and not everything and (left_s := HOLD_S - _age_s(ring, groups[-1][1])) > 0:
+            return groups[:-1], left_s
+        return groups, None
+
+    def _store(self, records: list[bytes]) -> None:
+        if records:
+            self._journal.append_many("metrics", records)
+
+    def _write_beside(self) -> None:
+        while self._beside:
+            with self._lock:
+                piece = [self._beside[index] for index in range(min(len(self._beside), _PIECE_RECORDS))]
+            self._store([data for _, data in piece])
+            with self._lock:
+                for one in piece:
+                    if self._beside and self._beside[0] is one:
+                        self._beside.popleft()
+                if not self._beside:
+                    self.ring.hold(False)
+
+    def close(self) -> int:
+        """Give up what could not be written, and remove the files; returns how many records that are."""
+        with self._lock:
+            left = len(self._beside) + sum(1 for ring in self._rings for _ in ring.records())
+            self._beside.clear()
+            for ring in self._rings:
+                ring.close()
+        return left
+
+    def _tell_of(self, ring: Ring) -> None:
+        if ring.problem is not None and not self._told:
+            self._told = True
+            self._note(f"a kill of this process may lose its newest steps: {ring.problem}")
+
+
+def _age_s(ring: Ring, records: Sequence[RingRecord]) -> float:
+    """How long ago a step was appended."""
+    first = records[0]
+    if first.kind != RAW:
+        return time.monotonic() - ring.appended_s
+    age_s = time.time() - read_raw(first.payload).time
+    # A clock that was set back is no reason to wait.
+    return age_s if age_s >= 0 else HOLD_S

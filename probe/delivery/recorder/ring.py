@@ -1,0 +1,311 @@
+"""The ring in memory, and the same bytes in a file: what a finished step has recorded outlives a kill -9.
+
+Appended to on the training thread, here or by C code with the same layout (`ring_header`, `ring_format`),
+both under Python's lock; read and taken on the recorder's thread alone. The file is written with `pwrite`:
+a mapping would turn a disk error into a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from . import ring_header
+from .process_identity import own_identity
+from .ring_format import (
+    PAD,
+    RECORD_HEAD,
+    RingRecord,
+    Template,
+    Words,
+    checksum,
+    raw_bytes,
+    read_raw,
+    record_bytes,
+    records_between,
+    weights,
+)
+from .ring_header import BUSY_AT, COUNTERS, HEADER_BYTES, MIN_CAPACITY, Counters, Mark
+
+RAW_RECORDS: Final = 64
+"""So many steps have room, where that is not too little or too much."""
+LARGEST: Final = 8 * 1024**2
+_EXPECTED_SCALARS: Final = 32
+_HEAD, _TAIL, _NEXT_SEQ, _DESCRIPTOR, _DROPPED, _ERRORS, _WANTED = range(3, 10)
+_BUSY: Final = BUSY_AT // 8
+_PIECE: Final = 1024**2
+
+
+def capacity_for(parameters: int) -> int:
+    """Return the bytes of the data area for a model with so many parameters."""
+    wanted = RAW_RECORDS * raw_bytes(parameters, _EXPECTED_SCALARS)
+    return min(max((wanted + 7) // 8 * 8, MIN_CAPACITY), LARGEST)
+
+
+class Ring:
+    """One ring; `address` is what C code appends at.
+
+    Args:
+        path: of the file; it is made anew. None, or where it cannot be made: the ring is in memory alone.
+        capacity: bytes of the data area, a multiple of 8.
+
+    Attributes:
+        problem: why there is no file, or why it is not written any more; None while all is well.
+        appended_s: monotonic seconds of the newest append by Python.
+    """
+
+    def __init__(self, path: Path | None, capacity: int) -> None:
+        # The probe's own thread and C code hold its address: it is never moved.
+        self._memory = np.zeros(HEADER_BYTES + capacity, dtype=np.uint8)
+        self._view = self._memory.data
+        self._numbers = self._memory[:HEADER_BYTES].view(np.int64)
+        self._data = self._memory[HEADER_BYTES:]
+        self.capacity = capacity
+        self.problem: str | None = None
+        self.appended_s = 0.0
+        self._path, self._descriptor = path, -1
+        self._factors: Words = weights(1024)
+        self._lock = threading.RLock()
+        self._is_appending = self._is_held = False
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._templates: dict[int, Template] = {}
+        self._template_first_seq: dict[int, int] = {}
+        self._mark = Mark(0, 0, 0, -1, 0, 0, 0)
+        counters = Counters(ring_header.MAGIC, ring_header.VERSION, capacity, 0, 0, 0, -1, 0, 0, 0)
+        COUNTERS.pack_into(self._view, 0, *counters)
+        ring_header.OWNER.pack_into(self._view, ring_header.OWNER_AT, *own_identity())
+        self._put_mark(self._mark)
+        if path is not None:
+            self._make_file(path)
+
+    @property
+    def address(self) -> int:
+        """Where the first byte of the header lies in memory, for C code; valid as long as this object."""
+        return int(self._memory.ctypes.data)
+
+    @property
+    def counters(self) -> Counters:
+        """The header's numbers as they are now."""
+        return Counters(*COUNTERS.unpack_from(self._view, 0))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been taken."""
+        return bool(self._numbers[_HEAD] == self._numbers[_TAIL]) and not self._waiting
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an appender has found the ring half full."""
+        return bool(self._numbers[_WANTED])
+
+    @property
+    def dropped(self) -> int:
+        """Records of C code that found no room."""
+        return int(self._numbers[_DROPPED])
+
+    def append(self, kind: int, payload: bytes) -> bool:
+        """Append a record; False, and nothing is changed, where it has no room.
+
+        A signal's handler or the garbage collector may come amid it and append as well: its record follows.
+        """
+        with self._lock:
+            if self._is_appending:
+                self._waiting.append((kind, payload))
+                return True
+            self._is_appending, self._numbers[_BUSY] = True, 1
+            try:
+                is_appended = self._append(kind, payload)
+                while self._waiting:
+                    self._append(*self._waiting.popleft())
+            finally:
+                self._is_appending, self._numbers[_BUSY] = False, self._is_held
+        return is_appended
+
+    def hold(self, is_held: bool) -> None:
+        """Have C code append nothing for now: older records wait elsewhere."""
+        with self._lock:
+            self._is_held = is_held
+            self._numbers[_BUSY] = self._is_appending or is_held
+
+    def _append(self, kind: int, payload: bytes) -> bool:
+        head, size = int(self._numbers[_HEAD]), record_bytes(len(payload))
+        left = self.capacity - head % self.capacity
+        skipped = left if size > left else 0
+        used = head - int(self._numbers[_TAIL])
+        if used + skipped + size > self.capacity:
+            return False
+        if skipped >= RECORD_HEAD.size:
+            self._put(head, PAD, bytes(skipped - RECORD_HEAD.size))
+        self._put(head + skipped, kind, payload)
+        self._numbers[_HEAD] = head + skipped + size
+        self._numbers[_NEXT_SEQ] += 1
+        self.appended_s = time.monotonic()
+        if 2 * (used + skipped + size) >= self.capacity:
+            self._numbers[_WANTED] = 1
+        self._write(0, COUNTERS.size)
+        return True
+
+    def _put(self, head: int, kind: int, payload: bytes) -> None:
+        start, size = HEADER_BYTES + head % self.capacity, record_bytes(len(payload))
+        at = start + RECORD_HEAD.size
+        self._view[at : at + len(payload)] = payload
+        self._view[at + len(payload) : start + size] = bytes(start + size - at - len(payload))
+        RECORD_HEAD.pack_into(self._view, start, 0, len(payload), kind, int(self._numbers[_NEXT_SEQ]))
+        words = self._memory[start + 8 : start + size].view(np.uint64)
+        if len(words) > len(self._factors):
+            self._factors = weights(len(words))
+        self._numbers_at(start)[0] = checksum(words, self._factors)
+        self._write(start, start + size)
+
+    def _numbers_at(self, start: int) -> Words:
+        return self._memory[start : start + 8].view(np.uint64)
+
+    # -- templates
+
+    def write_template(self, template: Template) -> int | None:
+        """Write what the raw records to come have in common; return its id, to stand in each of them.
+
+        None where it is too long, or where records of the one before last are still in the ring: the step
+        has to be appended in another way, and the next one may ask again.
+        """
+        newest = max(self._templates, default=0)
+        if newest and self._templates[newest] == template:
+            return newest
+        data = msgspec.msgpack.encode(template)
+        prefix = ring_header.TEMPLATE_PREFIX
+        if len(data) > ring_header.TEMPLATE_BYTES - prefix.size:
+            return None
+        number = newest + 1
+        # Records of the template in this slot are older than the first of its successor.
+        limit = self._template_first_seq.get(number - 1, 0) if number > 2 else 0
+        if self._mark_seq() < limit:
+            return None
+        at = ring_header.TEMPLATE_AT[number % 2]
+        prefix.pack_into(self._view, at, len(data), number)
+        self._view[at + prefix.size : at + prefix.size + len(data)] = data
+        self._templates[number] = template
+        self._templates.pop(number - 2, None)
+        self._template_first_seq[number] = int(self._numbers[_NEXT_SEQ])
+        self._template_first_seq.pop(number - 2, None)
+        self._write(at, at + prefix.size + len(data))
+        return number
+
+    def _mark_seq(self) -> int:
+        """Ring sequence of the oldest record that is still in the ring."""
+        return self._mark.end_seq if self._numbers[_TAIL] >= self._mark.end else self._mark.seq
+
+    @property
+    def templates(self) -> dict[int, Template]:
+        """The templates that records in the ring may name, by id."""
+        return dict(self._templates)
+
+    # -- on the recorder's thread
+
+    def records(self, start: int | None = None) -> Iterator[RingRecord]:
+        """Yield what is in the ring, from total byte `start` on, or from the tail; payloads are views."""
+        counters = self.counters
+        begin = counters.tail if start is None else max(start, counters.tail)
+        return records_between(self._data, counters, begin, counters.head)
+
+    def raw_template(self, payload: memoryview) -> Template | None:
+        """Return the template that a raw record names."""
+        return self._templates.get(read_raw(payload).template)
+
+    def take(self, *, end: int, end_seq: int, records: int, next_seq: int, store: Callable[[], None]) -> None:
+        """Move records to the metrics stream: note it in the file, have `store` do it, free their room.
+
+        Args:
+            end: total bytes up to the end of the last of them.
+            end_seq: ring sequence after it.
+            records: metrics records that they become.
+            next_seq: number of the first of these.
+            store: writes them; what it raises leaves the records in the ring.
+        """
+        tail, seq = int(self._numbers[_TAIL]), self._mark_seq()
+        self._mark = Mark(self._mark.generation + 1, tail, seq, next_seq, end, end_seq, records)
+        self._put_mark(self._mark)
+        store()
+        self._numbers[_TAIL] = end
+        self._numbers[_WANTED] = 0
+
+    def skip_damaged(self) -> int:
+        """Give up what cannot be read, where nothing can; returns how many records are lost."""
+        head, next_seq = int(self._numbers[_HEAD]), int(self._numbers[_NEXT_SEQ])
+        if next(self.records(), None) is not None or head == self._numbers[_TAIL]:
+            return 0
+        lost = next_seq - self._mark_seq()
+        self.take(end=head, end_seq=next_seq, records=0, next_seq=-1, store=lambda: None)
+        return lost
+
+    def _put_mark(self, mark: Mark) -> None:
+        at = ring_header.MARK_AT[mark.generation % 2]
+        data = ring_header.pack_mark(mark)
+        self._view[at : at + len(data)] = data
+        self._write(at, at + len(data))
+
+    # -- the file
+
+    def _make_file(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            self._descriptor = os.open(path, flags, 0o600)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, 0, len(self._memory))
+            # Every page is written now: later there may be no room for it.
+            for start in range(0, len(self._memory), _PIECE):
+                piece = self._view[start : start + _PIECE]
+                if os.pwrite(self._descriptor, piece, start) != len(piece):
+                    raise OSError(f"{path} was written in part")
+        except OSError as error:
+            self._give_up(f"{path} cannot be written: {error.strerror or error}")
+            return
+        self._numbers[_DESCRIPTOR] = self._descriptor
+        self._write(0, COUNTERS.size)
+
+    def _write(self, start: int, end: int) -> None:
+        """Copy bytes of the memory to the same place in the file."""
+        if self._descriptor < 0:
+            return
+        try:
+            is_whole = os.pwrite(self._descriptor, self._view[start:end], start) == end - start
+        except OSError as error:
+            self._numbers[_ERRORS] += 1
+            self._give_up(f"{self._path} cannot be written: {error.strerror or error}")
+            return
+        if not is_whole:
+            self._give_up(f"{self._path} was written in part")
+
+    def check(self) -> None:
+        """Give the file up where C code could not write it."""
+        if self._numbers[_ERRORS] and self._descriptor >= 0:
+            self._give_up(f"{self._path} cannot be written")
+
+    def _give_up(self, problem: str) -> None:
+        """Go on in memory alone; a file that is not kept up would be believed after a kill."""
+        self.problem = problem
+        self.close()
+
+    def close(self) -> None:
+        """Close and remove the file; the memory stays usable. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        self._numbers[_DESCRIPTOR] = -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def abandon(self) -> None:
+        """In a forked child: write the file of the parent no more."""
+        self._descriptor = -1
+        self._numbers[_DESCRIPTOR] = -1

@@ -1,0 +1,287 @@
+"""The records of a ring, and the metrics records that they become. Pure: bytes in, values out.
+
+A record is u64 checksum, u32 payload length, u32 kind, u64 ring sequence, and the payload, padded with zeros
+to a multiple of 8. None wraps: a `PAD` record, which has no sequence number of its own, fills what is left
+at the end of the data area; where not even its head has room, nothing is written there.
+
+The recorder's thread, the helper and every reader use the same functions, so that a record becomes the same
+metrics record whoever takes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import WireError
+from ...wire import MAX_RECORD_BYTES, Column, Frame, decode_record, encode
+from .ring_header import Counters
+
+PAD: Final = 0
+FRAME: Final = 1
+"""The payload is an encoded `wire` record."""
+RAW: Final = 2
+"""The payload is a healthy step as C writes it: `RAW_HEAD`, further scalars, block, missing bitmap."""
+ADDITION: Final = 3
+"""An encoded `Frame` with more of the step of the record before: it is merged into that one."""
+RECORD_HEAD: Final = struct.Struct("<QIIQ")
+RAW_HEAD: Final = struct.Struct("<qdqqddddqq6q")
+"""step, time, template, n, loss, loss_raw, total_norm, samples, flags, m, reserved."""
+HAS_LOSS: Final = 1
+HAS_NORM: Final = 2
+HAS_MISSING: Final = 4
+RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
+_CHECK_START: Final = 0x9E3779B97F4A7C15
+_WORD: Final = 0xFFFFFFFFFFFFFFFF
+Words = npt.NDArray[np.uint64]
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """What the raw records of equal steps have in common."""
+
+    layout: int
+    stage: str
+    scalars: list[str]
+    """Names of the scalars that follow the head, in their order."""
+    has_columns: bool = True
+    """Whether the block is written as the frame's columns."""
+
+
+class RawStep(NamedTuple):
+    """A raw record, taken apart; the arrays are views of its payload."""
+
+    step: int
+    time: float
+    """UNIX seconds."""
+    template: int
+    loss: float | None
+    loss_raw: float | None
+    total_norm: float | None
+    samples: float
+    scalars: npt.NDArray[np.float64]
+    """(m,) values of `Template.scalars`; NaN where one is absent."""
+    block: npt.NDArray[np.float32]
+    """(4, n) in the order of `RAW_COLUMNS`."""
+    missing: bytes
+    """`numpy.packbits` of "has no gradient"; empty when every parameter has one."""
+
+
+class RingRecord(NamedTuple):
+    """One record, as it lies in the ring."""
+
+    kind: int
+    seq: int
+    payload: memoryview
+    end: int
+    """Total bytes up to its end: what the tail becomes once it is taken."""
+
+
+def record_bytes(payload_bytes: int) -> int:
+    """Return what a record of such a payload takes."""
+    return RECORD_HEAD.size + (payload_bytes + 7) // 8 * 8
+
+
+def raw_bytes(parameters: int, scalars: int) -> int:
+    """Return what a raw record of so many parameters takes, with a missing bitmap."""
+    return record_bytes(RAW_HEAD.size + 8 * scalars + 16 * parameters + (parameters + 7) // 8)
+
+
+def weights(words: int) -> Words:
+    """Return the factors of the checksum for so many words."""
+    return np.arange(1, 2 * words + 1, 2, dtype=np.uint64)
+
+
+def checksum(words: Words, factors: Words) -> int:
+    """Return the checksum of a record's words from byte 8 on."""
+    return (int(np.dot(words, factors[: len(words)])) + _CHECK_START) & _WORD
+
+
+def records_between(
+    data: npt.NDArray[np.uint8], counters: Counters, start: int, end: int
+) -> Iterator[RingRecord]:
+    """Yield the intact records of `[start, end)`, total bytes; ends at the first that is torn.
+
+    Args:
+        data: the data area.
+        counters: of the ring.
+        start: total bytes up to the first record.
+        end: total bytes up to which records were appended.
+    """
+    capacity, view = counters.capacity, data.data
+    factors = weights(0)
+    while start < end:
+        position = start % capacity
+        left = capacity - position
+        if left < RECORD_HEAD.size:
+            start += left
+            continue
+        check, length, kind, seq = RECORD_HEAD.unpack_from(view, position)
+        size = record_bytes(length)
+        if size > left or start + size > end:
+            return
+        words = data[position + 8 : position + size].view(np.uint64)
+        if len(words) > len(factors):
+            factors = weights(len(words))
+        if check != checksum(words, factors):
+            return
+        start += size
+        if kind != PAD:
+            at = position + RECORD_HEAD.size
+            yield RingRecord(kind, seq, view[at : at + length], start)
+
+
+def read_template(data: bytes) -> Template | None:
+    """Decode a template; None for what is none."""
+    try:
+        return msgspec.msgpack.decode(data, type=Template)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def read_raw(payload: bytes | memoryview) -> RawStep:
+    """Take a raw record apart.
+
+    Raises:
+        WireError: its payload is shorter than its head says.
+    """
+    if len(payload) < RAW_HEAD.size:
+        raise WireError(f"a raw record of {len(payload)} bytes has no head")
+    fields = RAW_HEAD.unpack_from(payload)
+    step, time, template, count, loss, loss_raw, norm, samples, flags, scalars = fields[:10]
+    block_at = RAW_HEAD.size + 8 * scalars
+    missing_at = block_at + 16 * count
+    missing_bytes = (count + 7) // 8 if flags & HAS_MISSING else 0
+    if min(count, scalars) < 0 or missing_at + missing_bytes > len(payload):
+        raise WireError(f"a raw record of {len(payload)} bytes cannot hold {count} parameters")
+    return RawStep(
+        step=step,
+        time=time,
+        template=template,
+        loss=loss if flags & HAS_LOSS else None,
+        loss_raw=loss_raw if flags & HAS_LOSS else None,
+        total_norm=norm if flags & HAS_NORM else None,
+        samples=samples,
+        scalars=np.frombuffer(payload, "<f8", scalars, RAW_HEAD.size),
+        block=np.frombuffer(payload, "<f4", 4 * count, block_at).reshape(4, count),
+        missing=bytes(payload[missing_at : missing_at + missing_bytes]),
+    )
+
+
+def raw_scalars(template: Template, raw: RawStep) -> dict[str, float]:
+    """Return the further scalars that a raw record has, by name."""
+    return {
+        name: value
+        for name, value in zip(template.scalars, raw.scalars.tolist(), strict=False)
+        if value == value
+    }
+
+
+def frame_of(template: Template, payload: bytes | memoryview) -> Frame:
+    """Return the frame that `MeasuredStep.build` gives for the same step.
+
+    Raises:
+        WireError: the payload is no raw record.
+    """
+    raw = read_raw(payload)
+    scalars: dict[str, float] = {}
+    if raw.loss is not None and raw.loss_raw is not None:
+        scalars |= {"loss": raw.loss, "loss_raw": raw.loss_raw}
+    if raw.total_norm is not None:
+        scalars["grad_norm"] = raw.total_norm
+    if raw.samples:
+        scalars["samples"] = raw.samples
+    columns = [
+        Column(name=name, dtype="f4", data=row.tobytes())
+        for name, row in zip(RAW_COLUMNS, raw.block, strict=True)
+    ]
+    return Frame(
+        step=raw.step,
+        time=raw.time,
+        layout=template.layout,
+        stage=template.stage,
+        scalars=scalars | raw_scalars(template, raw),
+        columns=columns if template.has_columns else [],
+        missing=raw.missing,
+    )
+
+
+def metrics_of(
+    records: Iterable[RingRecord], templates: Mapping[int, Template]
+) -> Iterator[tuple[bytes | None, Sequence[RingRecord]]]:
+    """Yield the metrics records that ring records become, each with those that it is made of.
+
+    None instead of a record stands for what cannot become one: it is lost. An addition without its step, or
+    to another step, becomes one by itself.
+    """
+    group: list[RingRecord] = []
+    for record in records:
+        if group and record.kind != ADDITION:
+            yield from _metrics_records(group, templates)
+            group = []
+        group.append(record)
+    if group:
+        yield from _metrics_records(group, templates)
+
+
+def _metrics_records(
+    group: Sequence[RingRecord], templates: Mapping[int, Template]
+) -> Iterator[tuple[bytes | None, Sequence[RingRecord]]]:
+    """Yield what one step and its additions become."""
+    first = group[0]
+    if first.kind != RAW and len(group) == 1:
+        yield bytes(first.payload), group
+        return
+    frame = _frame(first, templates)
+    taken = [first]
+    for record in group[1:]:
+        addition = _frame(record, templates)
+        if frame is not None and addition is not None and frame.step == addition.step:
+            frame = merged(frame, addition)
+            taken.append(record)
+        else:
+            yield _encoded(frame), taken
+            frame, taken = addition, [record]
+    yield _encoded(frame), taken
+
+
+def _encoded(frame: Frame | None) -> bytes | None:
+    if frame is None:
+        return None
+    try:
+        encoded = encode(frame)
+    except (WireError, msgspec.MsgspecError, UnicodeEncodeError):
+        return None
+    return encoded if len(encoded) <= MAX_RECORD_BYTES else None
+
+
+def _frame(record: RingRecord, templates: Mapping[int, Template]) -> Frame | None:
+    try:
+        if record.kind == RAW:
+            return frame_of(templates[read_raw(record.payload).template], record.payload)
+        decoded = decode_record(bytes(record.payload))
+    except (WireError, KeyError):
+        return None
+    return decoded if isinstance(decoded, Frame) else None
+
+
+def merged(frame: Frame, addition: Frame) -> Frame:
+    """Return a frame with what was added to its step; the newer value of one name counts."""
+    return msgspec.structs.replace(
+        frame,
+        scalars={**frame.scalars, **addition.scalars},
+        columns=addition.columns or frame.columns,
+        missing=addition.missing or frame.missing,
+        parameter_columns=[
+            *(one for one in frame.parameter_columns if one.name not in _names(addition)),
+            *addition.parameter_columns,
+        ],
+    )
+
+
+def _names(frame: Frame) -> set[str]:
+    return {column.name for column in frame.parameter_columns}

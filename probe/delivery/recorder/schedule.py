@@ -1,0 +1,52 @@
+"""When the recorder's thread does what: each task by its own period, and as few wakes as that allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ...wire import Event
+
+_TOGETHER_S: Final = 0.02
+"""What is due so soon is done in the same wake."""
+_LONGEST_S: Final = 1.0
+
+
+class Watch(Protocol):
+    """A task of the recorder's thread that looks at the training; no method raises."""
+
+    @property
+    def period_s(self) -> float:
+        """Seconds until the next look; asked after each one."""
+        ...
+
+    def look(self) -> list[Event]:
+        """Called on the recorder's thread; returns what is to be written."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Called once, on the thread, after the last look; what is to be written before the run's end."""
+        ...
+
+
+class Schedule:
+    """Tasks by key, and when each is due; used on one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_s: dict[object, float] = {}
+
+    def is_due(self, task: object) -> bool:
+        """Whether a task's time has come; one that was never done is due."""
+        return self._due_s.get(task, 0.0) <= self._clock() + _TOGETHER_S
+
+    def again(self, task: object, period_s: float) -> None:
+        """A task has been done: have it done again after its period."""
+        self._due_s[task] = self._clock() + period_s
+
+    @property
+    def wait_s(self) -> float:
+        """How long to sleep until the first task is due."""
+        first_s = min(self._due_s.values(), default=0.0)
+        return min(max(first_s - self._clock(), 0.0), _LONGEST_S)

@@ -1,0 +1,261 @@
+"""Has C follow the healthy steps of a training loop once enough of them were equal; takes the others back.
+
+While it is *armed* the wrappers of forward, backward, clipping and the optimizer's step ask C first. Where
+anything is not as it was learned C answers "no" before it has done anything, and the step goes the slow way:
+what C holds of it is given to the training loop, as if that had followed it from the beginning. So nothing is
+missed.
+
+One session of a process can be armed. Used on the training thread; `ask_for_a_look` on any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ..forensics.adopted_capture import (
+    UsualCall,
+    adopt_forward,
+    adopt_gradient,
+    adopt_loss,
+    adopt_output,
+)
+from ..forensics.capture import RootCapture
+from ..guard import Guard
+from ..measure.kernels import hot_binding
+from ..measure.kernels.hot_binding import (
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
+    CLIPPED,
+    IDLE,
+    IN_BACKWARD,
+    IN_FORWARD,
+)
+from ..step.open_step import FinishedStep
+from .armed_loop import ArmedLoop, FollowedSteps, Plan
+from .loop_shape import LoopShape, SeenCall, shape_of, usual_call
+
+ARMED_AFTER: Final = 20
+"""So many equal healthy steps in a row have to be seen."""
+_LONGEST_WAIT: Final = 1280
+_FOLLOWS: Final = (AFTER_FORWARD, IN_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
+
+
+class Followed(Protocol):
+    """The session's side: what arming depends on, and who takes a step over. See `followed_training.py`."""
+
+    def plan_for(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, draws: bool) -> Plan | None:
+        """Return what C has to know of such steps; None where somebody has to be told of every step."""
+        ...
+
+    def next_unusual_step(self, step: int) -> int:
+        """The first step from `step` on at which more is measured than C does."""
+        ...
+
+    def rate_names(self) -> tuple[str, ...]:
+        """Names of the learning rates' series; empty where C cannot read them."""
+        ...
+
+    def begin(self) -> int:
+        """Steps are about to be followed; returns when the newest one ended, in ns."""
+        ...
+
+    def take_back(self, account: FollowedSteps) -> None:
+        """Steps were followed; the slow way goes on."""
+        ...
+
+    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+        """The step under way has had this forward."""
+        ...
+
+    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
+        """It has had a backward of this loss, which has returned, or is still under way."""
+        ...
+
+    def adopt_clipping(self, before: float, after: float) -> None:
+        """Its gradients have been clipped."""
+        ...
+
+    def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
+        """Its forward has raised."""
+        ...
+
+
+class FastPath:
+    """Arms and disarms for one session; a `Follower` of the wrappers.
+
+    Attributes:
+        is_engaged: whether C follows the steps, or holds something of the one under way.
+    """
+
+    def __init__(self, followed: Followed, guard: Guard, *, size_cap_bytes: int) -> None:
+        self.is_engaged = False
+        self._followed, self._guard, self._size_cap_bytes = followed, guard, size_cap_bytes
+        self._loop: ArmedLoop | None = None
+        self._shape: LoopShape | None = None
+        self._usual: UsualCall | None = None
+        self._root: nn.Module | None = None
+        self._equal, self._needed = 0, ARMED_AFTER
+        self._is_off = False
+        self._draws = False
+        self._output_is_plain = False
+        self._loss: Tensor | None = None
+        self._loss_node: type[Any] = type(None)
+
+    # -- what the slow way sees
+
+    def note_output(self, root: nn.Module, capture: RootCapture, output: Any) -> None:
+        """A training forward has returned."""
+        self._root = root
+        self._output_is_plain = type(output) is Tensor and output.grad_fn is not None
+        if capture.state is not None and not self._draws:
+            self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
+
+    def note_loss(self, tensors: Any, grad_tensors: Any) -> None:
+        """A backward is about to begin."""
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        loss = given[0] if len(given) == 1 and grad_tensors is None else None
+        is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
+        self._loss = loss.detach() if is_plain and loss is not None else None
+        self._loss_node = type(loss.grad_fn) if is_plain and loss is not None else type(None)
+
+    def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:
+        """A step has gone the slow way, and ended: have C follow the next ones if enough were equal."""
+        if self._is_off or finished is None:
+            return
+        self._guard.run("fast_path", self._consider, optimizer, finished)
+
+    def _consider(self, optimizer: Optimizer, finished: FinishedStep) -> None:
+        root, self._root = self._root, None
+        loss, self._loss = self._loss, None
+        shape = None
+        if root is not None:
+            seen = SeenCall(root, self._output_is_plain, self._draws, loss, self._loss_node)
+            shape = shape_of(finished, seen, optimizer, layout=-1, rates=self._followed.rate_names())
+        if shape is None or shape != self._shape:
+            self._shape, self._equal = shape, 0
+        self._equal += 1
+        if shape is None or root is None or self._equal < self._needed:
+            return
+        self._usual = usual_call(next(iter(finished.opened.captures)), size_cap_bytes=self._size_cap_bytes)
+        self._arm(shape, root, optimizer, finished.step + 1)
+
+    def _arm(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, step: int) -> None:
+        loop = self._loop or self._bound_loop()
+        unusual = self._followed.next_unusual_step(step)
+        if loop is None or unusual <= step + 1:
+            return
+        plan = self._followed.plan_for(shape, root, optimizer, self._draws)
+        if plan is None or not loop.follow(shape, plan):
+            return
+        self.is_engaged = True
+        loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
+
+    def _bound_loop(self) -> ArmedLoop | None:
+        calls = hot_binding.status().calls
+        self._is_off = calls is None
+        self._loop = None if calls is None else ArmedLoop(calls)
+        return self._loop
+
+    # -- taking back
+
+    def ask_for_a_look(self) -> None:
+        """Have the next step go the slow way: there is news, a command, a question. Any thread."""
+        loop = self._loop
+        if loop is not None and self.is_engaged:
+            loop.state.attention = 1
+
+    @property
+    def next_step(self) -> int | None:
+        """Number of the step that C follows; None where it follows none."""
+        loop = self._loop
+        return int(loop.state.step) if loop is not None and self.is_engaged else None
+
+    @property
+    def beats(self) -> int:
+        """Signs of life that C has seen."""
+        return 0 if self._loop is None else int(self._loop.state.beats)
+
+    def leave(self) -> RootCapture | None:
+        """Go on in the slow way, with what C holds of the step under way; returns its capture, if any."""
+        loop = self._loop
+        if loop is None or not self.is_engaged:
+            return None
+        self.is_engaged = False
+        loop.stop()
+        return self._guard.run("fast_path", self._take_back, loop)
+
+    def _take_back(self, loop: ArmedLoop) -> RootCapture | None:
+        state = loop.state
+        step, stood = int(state.step), int(state.state)
+        was_expected = bool(state.attention) or step >= state.slow_at
+        if not was_expected:
+            self._equal, self._needed = 0, min(2 * self._needed, _LONGEST_WAIT)
+        steps, own_ns = int(state.steps), int(state.own_ns)
+        if stood != IDLE:
+            own_ns += int(state.step_own_ns) if stood in _FOLLOWS else 0
+        held = list(loop.finished_steps(before=step))
+        self._followed.take_back(FollowedSteps(steps, step, own_ns, int(state.last_end_ns), held))
+        try:
+            return self._adopt(loop, stood) if stood in _FOLLOWS else None
+        finally:
+            loop.forget_step()
+
+    def _adopt(self, loop: ArmedLoop, stood: int) -> RootCapture:
+        root, usual = loop.root, self._usual
+        assert root is not None and usual is not None
+        forward = loop.forward()
+        capture = adopt_forward(root, forward, usual)
+        self._followed.adopt_forward(capture, int(loop.state.samples))
+        if stood != IN_FORWARD and loop.has_hook:
+            loop.send_gradient_to(adopt_output(capture, forward))
+        loss, gradient = loop.loss, loop.output_gradient
+        if stood in (IN_BACKWARD, AFTER_BACKWARD, CLIPPED) and loss is not None:
+            adopt_loss(capture, loss, usual)
+            if gradient is not None:
+                adopt_gradient(capture, gradient)
+            self._followed.adopt_backward(loss, is_over=stood != IN_BACKWARD)
+        if stood == CLIPPED:
+            self._followed.adopt_clipping(loop.state.before_clip, loop.state.after_clip)
+        return capture
+
+    # -- Follower
+
+    def forward_was_odd(self, output: Any) -> None:
+        """The forward returned something that only the slow way can hold."""
+        has_hook = self._loop is not None and self._loop.has_hook
+        capture = self.leave()
+        if capture is not None and not has_hook:
+            self._guard.run("capture", capture.finish, output)
+
+    def forward_raised(self, error: BaseException) -> None:
+        """The forward has raised."""
+        capture = self.leave()
+        if capture is not None:
+            self._guard.run("capture", self._followed.forget_forward, capture, error)
+
+    def backward_was_odd(self, tensors: Any) -> None:
+        """The backward has returned, and no gradient came by the output, or one that cannot be held."""
+        self.leave()
+
+    def backward_raised(self, tensors: Any) -> None:
+        """The backward has raised."""
+        self.leave()
+
+    # -- ends
+
+    def stop(self) -> None:
+        """Follow nothing any more and let go of everything; idempotent."""
+        self.leave()
+        self._is_off = True
+        if self._loop is not None:
+            self._loop.release()
+
+    def abandon(self) -> None:
+        """In a forked child: nothing of the parent's is touched."""
+        if self._loop is not None:
+            self._loop.stop()
+        self.is_engaged, self._is_off = False, True

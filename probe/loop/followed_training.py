@@ -1,0 +1,157 @@
+"""The session's side of the fast path: when C may follow its steps, and how the slow way goes on after them.
+
+Used on the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from ..attach.hooks import is_only_listener
+from ..attach.root_calls import root_calls
+from ..attach.watched_model import WatchedModel
+from ..compat import torch_private, torch_ranks
+from ..delivery.recorder.recorder import Recorder
+from ..delivery.recorder.ring_format import Template
+from ..errors import ReplayError
+from ..forensics.adopted_capture import hold_arguments
+from ..forensics.bundle.black_box import BlackBox
+from ..forensics.capture import RootCapture
+from ..guard import Guard
+from ..measure.kernels.hot_binding import OWN_SCALARS
+from ..step.open_step import Clipping
+from ..step.step_meters import StepMeters
+from .armed_loop import FollowedSteps, Plan
+from .loop_shape import LoopShape
+from .step_measures import StepMeasures
+from .step_writer import StepWriter
+from .training_loop import TrainingLoop
+
+_AHEAD: Final = 256
+"""So far ahead is looked for a step on which more is due."""
+
+
+class FollowedTraining:
+    """One session's parts, as the fast path needs them.
+
+    Args:
+        wants_every_step: whether somebody has to be told of every step as it is made.
+        forget_forward: takes a forward back that has raised, with the error.
+        input_limit_bytes: inputs of a step that are larger are not held.
+        output_limit_bytes: the same of dL/d(output).
+    """
+
+    def __init__(
+        self,
+        model: WatchedModel,
+        measures: StepMeasures,
+        meters: StepMeters,
+        loop: TrainingLoop,
+        writer: StepWriter,
+        *,
+        recorder: Recorder,
+        guard: Guard,
+        black_box: BlackBox,
+        wants_every_step: Callable[[], bool],
+        forget_forward: Callable[[RootCapture, BaseException], None],
+        input_limit_bytes: int,
+        output_limit_bytes: int,
+    ) -> None:
+        self._model, self._measures, self._meters = model, measures, meters
+        self._loop, self._writer, self._recorder, self._guard = loop, writer, recorder, guard
+        self._black_box = black_box
+        self._wants_every_step = wants_every_step
+        self.forget_forward = forget_forward
+        self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
+        self._began_ns = 0
+
+    # -- arming
+
+    def plan_for(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, draws: bool) -> Plan | None:
+        """Return what C has to know of such steps; None where somebody has to be told of every step."""
+        if self._wants_every_step() or not self._is_alone(root):
+            return None
+        ring = self._recorder.ring
+        template = ring.write_template(
+            Template(
+                layout=self._model.layout.record.layout,
+                stage=shape.stage,
+                scalars=[*OWN_SCALARS, *shape.rates],
+            )
+        )
+        if template is None:
+            return None
+        return Plan(
+            root=root,
+            optimizer=optimizer,
+            parameters=self._model.layout.parameters,
+            draws=draws,
+            glance=self._measures.glance_at_inputs_of_call,
+            norms_every=self._measures.norms_every,
+            input_limit_bytes=self._input_limit_bytes,
+            output_limit_bytes=self._output_limit_bytes,
+            ring=ring,
+            template=template,
+        )
+
+    def _is_alone(self, root: nn.Module) -> bool:
+        """Whether no other session, rank, device or module call has a part in these steps."""
+        return (
+            is_only_listener()
+            and root_calls.is_settled_on(root)
+            and not torch_ranks.is_distributed()
+            and not torch_private.cuda_is_initialised()
+        )
+
+    def next_unusual_step(self, step: int) -> int:
+        """The first step from `step` on at which more is measured than C does."""
+        return self._measures.next_unusual_step(step, ahead=_AHEAD)
+
+    def rate_names(self) -> tuple[str, ...]:
+        """Names of the learning rates' series, as the newest step had them."""
+        return self._measures.rate_names
+
+    def begin(self) -> int:
+        """Steps are about to be followed; returns when the newest one ended, in ns."""
+        self._began_ns = self._meters.read_ns
+        return self._began_ns
+
+    # -- taking back
+
+    def take_back(self, account: FollowedSteps) -> None:
+        """Steps were followed; the slow way goes on."""
+        self._guard.spent_ns += account.own_ns
+        if not account.finished:
+            return
+        last = account.next_step - 1
+        self._writer.last_step = self._loop.counter.number = last
+        self._meters.resume(account.ended_ns)
+        self._model.note_steps(account.finished)
+        step_ns = account.ended_ns - self._began_ns
+        self._measures.account_followed(
+            account.finished, last_step=last, step_ns=step_ns, own_ns=account.own_ns
+        )
+        for one in account.held:
+            try:
+                arguments = hold_arguments(one.args, one.kwargs, one.versions)
+            except ReplayError:
+                continue
+            self._black_box.keep_held(one.step, arguments)
+
+    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+        """The step under way has had this forward."""
+        self._loop.adopt_forward(capture, samples)
+
+    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
+        """It has had a backward of this loss, which has returned, or is still under way."""
+        self._loop.adopt_backward(loss, is_over=is_over)
+
+    def adopt_clipping(self, before: float, after: float) -> None:
+        """Its gradients have been clipped; their statistics are those of now."""
+        measured = self._model.measure_gradients()
+        self._loop.open.measured = measured._replace(total_norm=before)
+        self._loop.open.clipping = Clipping(before, after if after == after else measured.total_norm)

@@ -1,0 +1,187 @@
+"""Finished steps on their way through the detectors: one queue, in the order of the steps.
+
+A step waits in it while its values are on their way from a device (`late`), then for a few others
+(`waiting`): judged in a row, quiet steps cost a tenth. The training thread adds steps, and judges where an
+unusual one comes; the recorder's thread judges what has waited for long enough, in short pieces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ..detectors.base import Observation
+from ..guard import Guard
+from ..incidents.incidents import IncidentReporter, LateEvidence, StepEvidence
+from ..incidents.verdict import NOTHING_FOUND, Verdict
+from ..step.frames import MeasuredStep, build_batch
+from ..threads.stacks import RawFrame
+from ..wire import Event
+
+JUDGE_S: Final = 0.2
+"""A step is judged once it is this old, whether another one comes or not."""
+_PERIOD_S: Final = 0.25
+MOST_WAITING: Final = 32
+"""Then the training thread judges them itself."""
+_PIECE_S: Final = 0.001
+"""How long the lock is held in one go, as long as nothing is found."""
+_OTHERS_S: Final = 0.0002
+
+
+@dataclass(slots=True, eq=False)
+class QueuedStep:
+    """A finished step and how far it is."""
+
+    measured: MeasuredStep
+    stack: Sequence[RawFrame]
+    """Of the training loop when it was measured, or when the first of those that wait with it was."""
+    state: Literal["late", "waiting", "judged"]
+    ended_s: float
+    """Monotonic seconds."""
+    is_open: bool = True
+    """Whether something may still be added to its frame."""
+    is_complete: bool = False
+    """Whether the rules and the detectors of samples have seen it."""
+
+
+class StepQueue:
+    """Steps that the detectors have not seen; a `Watch` of the recorder.
+
+    Args:
+        incidents: judges.
+        guard: of the training thread.
+        arrive: called with a late step, and the guard of the thread, under the lock of `incidents`: takes
+            its values; if it is a quiet one it waits from then on, else it has been judged.
+    """
+
+    def __init__(
+        self, incidents: IncidentReporter, guard: Guard, *, arrive: Callable[[QueuedStep, Guard], None]
+    ) -> None:
+        self._incidents, self._guard, self._arrive = incidents, guard, arrive
+        self._thread_guard = guard.for_thread()
+        """A guard's clock is that of one thread, and `look` comes on the recorder's."""
+        self._steps: deque[QueuedStep] = deque()
+        self._verdicts: deque[Verdict] = deque()
+        self._step_s = _PIECE_S
+        self.period_s = _PERIOD_S
+
+    # -- on the training thread
+
+    @property
+    def newest_stack(self) -> Sequence[RawFrame]:
+        """The stack that the steps share that wait now; empty where none waits."""
+        try:
+            return self._steps[-1].stack
+        except IndexError:
+            return ()
+
+    def add(self, step: QueuedStep) -> None:
+        """Have a step judged with others; what has piled up is judged now."""
+        self._steps.append(step)
+        if len(self._steps) >= MOST_WAITING:
+            self.judge_all()
+
+    def judge_all(self) -> None:
+        """Have the detectors look at every step so far; waits for what is on its way."""
+        with self._incidents.judging(self._guard):
+            while self._steps:
+                self._judge_piece(self._guard)
+
+    def settle(self) -> None:
+        """Take the values of the newest step, where they are still on their way; waits for them."""
+        with self._incidents.judging(self._guard):
+            if self._steps and self._steps[-1].state == "late":
+                self._take_late(self._steps[-1], self._guard)
+
+    def judge_at_once(
+        self,
+        observation: Observation,
+        time: float,
+        evidence: StepEvidence | LateEvidence,
+        guard: Guard,
+    ) -> Verdict:
+        """Judge a step that does not wait, after those that do."""
+        with self._incidents.judging(guard):
+            while self._steps and self._steps[0].state == "waiting":
+                self._judge_piece(guard)
+            found = guard.run("detectors", self._incidents.judge, observation, time, evidence)
+        verdict = found or NOTHING_FOUND
+        self._verdicts.append(verdict)
+        return verdict
+
+    def take_verdicts(self) -> list[Verdict]:
+        """Return what the detectors have found since the last call."""
+        return [self._verdicts.popleft() for _ in range(len(self._verdicts))]
+
+    def forget(self) -> None:
+        """Drop what has not been judged."""
+        self._steps.clear()
+
+    # -- on the recorder's thread
+
+    def look(self) -> list[Event]:
+        """Judge what is old enough; the events are written where they are found."""
+        self.period_s = _PERIOD_S
+        while self._steps:
+            with self._incidents.judging(self._thread_guard):
+                left_s = self._left_s()
+                if left_s > 0:
+                    self.period_s = min(left_s, _PERIOD_S)
+                    break
+                self._judge_piece(self._thread_guard)
+            # The lock and Python's own go to who waits for them.
+            time.sleep(_OTHERS_S)
+        return []
+
+    def close(self) -> list[Event]:
+        """Nothing is left: the session has had all judged."""
+        return []
+
+    # -- on either, under the lock
+
+    def _left_s(self) -> float:
+        """How long the oldest step still waits."""
+        return self._steps[0].ended_s + JUDGE_S - time.monotonic() if self._steps else JUDGE_S
+
+    def _judge_piece(self, guard: Guard) -> None:
+        """Judge the oldest steps, for about a millisecond."""
+        if not self._steps:
+            return
+        if self._steps[0].state == "late":
+            self._take_late(self._steps[0], guard)
+            return
+        piece = self._take_piece()
+        started_s = time.monotonic()
+        verdict = guard.run("detectors", self._judge, piece)
+        self._step_s = max((time.monotonic() - started_s) / len(piece), 1e-6)
+        if verdict is not None:
+            self._verdicts.append(verdict)
+
+    def _take_late(self, late: QueuedStep, guard: Guard) -> None:
+        self._arrive(late, guard)
+        if late.state == "judged" and late in self._steps:
+            self._steps.remove(late)
+
+    def _take_piece(self) -> list[QueuedStep]:
+        """Take successive steps of one layout."""
+        most = min(max(int(_PIECE_S / self._step_s), 1), MOST_WAITING)
+        piece = [self._steps.popleft()]
+        layout = piece[0].measured.layout
+        while self._steps and len(piece) < most:
+            following = self._steps[0]
+            if following.state != "waiting" or following.measured.layout is not layout:
+                break
+            piece.append(self._steps.popleft())
+        return piece
+
+    def _judge(self, piece: Sequence[QueuedStep]) -> Verdict:
+        steps = [step.measured for step in piece]
+        verdict = self._incidents.judge_quiet(
+            build_batch(steps), [measured.time for measured in steps], piece[0].stack
+        )
+        for step in piece:
+            step.state = "judged"
+        return verdict

@@ -1,0 +1,307 @@
+"""Makes Python functions of the kernel's callbacks for a healthy step; checks that they read torch right.
+
+Mirrors the structures of `hot.h`. Called by the loop's fast path, on the training thread, when it arms for
+the first time; nothing happens at import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ...compat import torch_symbols
+from . import binding
+
+MAX_ARGUMENTS: Final = 16
+MAX_GROUPS: Final = 32
+MAX_AMBIENT: Final = 8
+KEPT_STEPS: Final = 8
+IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
+"""Where the step under way stands: `HotState.state`."""
+OWN_SCALARS: Final = ("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired")
+"""What a record says besides loss, norm and samples; learning rates follow."""
+NEVER: Final = 2**62
+
+_FUNCTIONS: Final = (
+    *("PyTuple_GetItem", "PyTuple_Size", "PyList_GetItem", "PyList_Size", "PyDict_GetItem", "PyDict_Size"),
+    *("PyDict_Next", "PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
+    *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
+    *("Py_DecRef", "PyErr_Clear", "PyErr_Occurred", "PyThread_get_thread_ident", "PyEval_SaveThread"),
+    "PyEval_RestoreThread",
+)
+_NAMES: Final = (
+    *torch_symbols.ATTRIBUTES,
+    *("lr", "training", "param_groups"),
+)
+_ATOMS: Final = (type(None), bool, int, float, str, bytes)
+_TORCH: Final = (
+    *("grad", "data_ptr", "numel", "dtype", "device_type", "layout", "is_contiguous", "dim", "sizes"),
+    *("strides", "storage_size", "new_handle", "delete_handle", "grad_is_enabled", "inference_is_enabled"),
+    "undefined",
+)
+_TENSOR_OFFSET: Final = 16
+_TYPE_OFFSET: Final = 8
+"""Of `THPVariable.cdata` and `PyObject.ob_type` in CPython without debugging; checked before use."""
+
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int64
+
+
+class _Api(ctypes.Structure):
+    """Mirrors `HotApi`: as many addresses as it has members, then two offsets."""
+
+    _fields_ = [
+        ("functions", _Pointer * len(_FUNCTIONS)),
+        ("constants", _Pointer * 3),
+        ("types", _Pointer * 4),
+        ("atoms", _Pointer * len(_ATOMS)),
+        ("names", _Pointer * len(_NAMES)),
+        ("torch", _Pointer * len(_TORCH)),
+        ("tensor_offset", _Int),
+        ("type_offset", _Int),
+    ]
+
+
+class HotLoop(ctypes.Structure):
+    """Mirrors `HotLoop`: what was learned of a training loop."""
+
+    _fields_ = [
+        *[(name, _Pointer) for name in ("root", "optimizer", "receive", "hook_table", "hook_key")],
+        *[(name, _Pointer) for name in ("loss_node", "number_of_next", "random_state", "glance")],
+        ("ambient", _Pointer * MAX_AMBIENT),
+        ("ambient_argument", _Pointer * MAX_AMBIENT),
+        ("ambient_value", _Pointer * MAX_AMBIENT),
+        ("groups", _Pointer * MAX_GROUPS),
+        ("parameters", _Pointer),
+        *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "parameter_count")],
+        *[
+            (name, _Int)
+            for name in ("argument_count", "keyword_count", "tensor_count", "micro_steps", "clips")
+        ],
+        *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
+        ("thread", ctypes.c_ulong),
+        ("ring", _Pointer),
+        *[(name, _Int) for name in ("template_id", "norms_every")],
+        ("loss_factor", ctypes.c_double),
+    ]
+
+
+class HotState(ctypes.Structure):
+    """Mirrors `HotState`: where the step under way stands, and what has been counted."""
+
+    _fields_ = [
+        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "micro_step")],
+        *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns", "refused")],
+        *[(name, _Int) for name in ("boundary", "output_number", "output_version", "samples", "is_weak")],
+        *[(name, ctypes.c_double) for name in ("losses", "total_norm", "before_clip", "after_clip")],
+        *[(name, _Pointer) for name in ("output", "loss", "output_gradient", "life", "sink", "inputs")],
+    ]
+
+
+class KeptInputs(ctypes.Structure):
+    """Mirrors `KeptInputs`: what one step's forward was called with."""
+
+    _fields_ = [
+        *[(name, _Pointer) for name in ("args", "kwargs", "random")],
+        ("step", _Int),
+        ("versions", _Int * MAX_ARGUMENTS),
+    ]
+
+
+class _Method(ctypes.Structure):
+    """Mirrors `PyMethodDef`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", _Pointer),
+        ("flags", ctypes.c_int),
+        ("text", _Pointer),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class HotCalls:
+    """The callbacks, as functions of Python, and the memory that they share with it."""
+
+    begin_forward: Callable[..., bool | None]
+    end_forward: Callable[[Any], bool]
+    receive: Callable[[Tensor], None]
+    begin_backward: Callable[..., bool | None]
+    end_backward: Callable[[], bool]
+    before_clip: Callable[[], bool]
+    before_step: Callable[..., bool | None]
+    after_step: Callable[[Any], bool | None]
+    count_step: Callable[..., bool | None]
+    state: HotState
+    kept: ctypes.Array[KeptInputs]
+    follow: Callable[[HotLoop], bool]
+    forget: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HotStatus:
+    """Whether healthy steps can be followed in C, and why not."""
+
+    calls: HotCalls | None
+    reason: str
+
+
+@cache
+def status() -> HotStatus:
+    """Find, bind and check everything once; never raises."""
+    kernel = binding.kernel()
+    if kernel is None:
+        return HotStatus(None, binding.status().reason)
+    symbols = torch_symbols.find_symbols()
+    if isinstance(symbols, str):
+        return HotStatus(None, symbols)
+    try:
+        library = ctypes.PyDLL(str(binding.LIBRARY))
+        api = _build_api(symbols)
+        problem = _mirrors(library) or _check_layout() or _check_reading(symbols)
+        if problem is not None:
+            return HotStatus(None, problem)
+        return HotStatus(_bind(library, api), "healthy steps are followed in C")
+    except (OSError, AttributeError, ValueError) as error:
+        return HotStatus(None, f"healthy steps cannot be followed in C: {error}")
+
+
+def address_of(thing: object) -> int:
+    """The address of a Python object, for C code; whoever passes it keeps the object alive."""
+    return id(thing)
+
+
+_names_alive: Final = [str(name) for name in _NAMES]
+
+
+def _build_api(symbols: dict[str, int]) -> _Api:
+    api = _Api()
+    api.functions[:] = [
+        ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS
+    ]
+    api.constants[:] = [id(None), id(True), id(False)]
+    api.types[:] = [id(Tensor), id(float), id(tuple), id(list)]
+    api.atoms[:] = [id(kind) for kind in _ATOMS]
+    api.names[:] = [id(name) for name in _names_alive]
+    api.torch[:] = [symbols[name] for name in _TORCH]
+    api.tensor_offset, api.type_offset = _TENSOR_OFFSET, _TYPE_OFFSET
+    return api
+
+
+def _mirrors(library: ctypes.PyDLL) -> str | None:
+    size = _function(library, "nanscope_hot_sizes", ctypes.c_int64, ctypes.c_int)
+    mine = [ctypes.sizeof(kind) for kind in (_Api, HotLoop, HotState, KeptInputs)]
+    return None if [size(which) for which in range(4)] == mine else "the kernel is of another version"
+
+
+def _check_layout() -> str | None:
+    """Whether a type stands where it is looked for, in objects of several kinds."""
+    things: list[object] = [torch.zeros(1), nn.Parameter(torch.zeros(1)), (), [], 1.0]
+    for thing in things:
+        if _Pointer.from_address(id(thing) + _TYPE_OFFSET).value != id(type(thing)):
+            return "this Python lays its objects out differently"
+    return None
+
+
+def _check_reading(symbols: dict[str, int]) -> str | None:
+    """Compare what torch's functions say of some tensors with what Python says."""
+    dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    plain = [torch.arange(6, dtype=dtype) for dtype in dtypes]
+    tensors = [
+        *plain,
+        plain[0][2:],
+        torch.zeros(2, 3).t(),
+        torch.zeros(1, 2, 2, 2).to(memory_format=torch.channels_last),
+    ]
+    if not all(_reads_right(symbols, tensor) for tensor in tensors):
+        return "torch's C functions do not read its tensors as expected"
+    grad = ctypes.CFUNCTYPE(_Pointer, _Pointer)(symbols["grad"])
+    for gradient in (None, torch.ones(3)):
+        parameter = nn.Parameter(torch.zeros(3))
+        parameter.grad = gradient
+        impl = _Pointer.from_address(id(parameter) + _TENSOR_OFFSET).value
+        found = _Pointer.from_address(grad(impl) or 0).value
+        expected = (
+            symbols["undefined"]
+            if gradient is None
+            else _Pointer.from_address(id(parameter.grad) + _TENSOR_OFFSET).value
+        )
+        if found != expected:
+            return "torch's C++ function for gradients does not give a parameter's gradient"
+    return None
+
+
+def _reads_right(symbols: dict[str, int], tensor: Tensor) -> bool:
+    handle = id(tensor) + _TENSOR_OFFSET
+    numbers = {torch.float32: 6, torch.float64: 7, torch.float16: 5, torch.bfloat16: 15}
+    expected: dict[str, tuple[Any, int]] = {
+        "data_ptr": (ctypes.c_uint64, tensor.data_ptr()),
+        "numel": (ctypes.c_int64, tensor.numel()),
+        "dtype": (ctypes.c_int32, numbers[tensor.dtype]),
+        "device_type": (ctypes.c_int32, 0),
+        "layout": (ctypes.c_int32, 0),
+        "is_contiguous": (ctypes.c_uint8, int(tensor.is_contiguous())),
+        "dim": (ctypes.c_int64, tensor.dim()),
+        "storage_size": (ctypes.c_int64, tensor.untyped_storage().nbytes()),
+    }
+    for name, (kind, value) in expected.items():
+        result = kind()
+        ask = ctypes.CFUNCTYPE(ctypes.c_int32, _Pointer, _Pointer)(symbols[name])
+        if ask(handle, ctypes.addressof(result)) or result.value != value:
+            return False
+    return _listed(symbols["sizes"], tensor) == list(tensor.shape) and _listed(
+        symbols["strides"], tensor
+    ) == list(tensor.stride())
+
+
+def _listed(function: int, tensor: Tensor) -> list[int]:
+    found = ctypes.POINTER(ctypes.c_int64)()
+    ask = ctypes.CFUNCTYPE(ctypes.c_int32, _Pointer, _Pointer)(function)
+    ask(id(tensor) + _TENSOR_OFFSET, ctypes.addressof(found))
+    return found[: tensor.dim()]
+
+
+_bound: list[object] = []
+"""What the library refers to for as long as the process lives."""
+
+
+def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
+    _bound.append(api)
+    _function(library, "nanscope_hot_use", None, _Pointer)(ctypes.addressof(api))
+    first = _function(library, "nanscope_hot_methods", _Pointer)()
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, _Pointer, _Pointer, _Pointer)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
+    functions: dict[str, Any] = {}
+    while (method := _Method.from_address(first)).name is not None:
+        functions[method.name.decode()] = make(first, None, None)
+        first += ctypes.sizeof(_Method)
+    state = HotState.from_address(_function(library, "nanscope_hot_state", _Pointer)())
+    kept = (KeptInputs * KEPT_STEPS).from_address(_function(library, "nanscope_hot_kept", _Pointer)())
+    follow = _function(library, "nanscope_hot_follow", ctypes.c_int, _Pointer)
+    state.total_norm = math.nan
+    return HotCalls(
+        **functions,
+        state=state,
+        kept=kept,
+        follow=lambda loop: bool(follow(ctypes.addressof(loop))),
+        forget=_function(library, "nanscope_hot_forget", None),
+    )
+
+
+def object_at(address: int | None) -> Any:
+    """The Python object that C code holds at an address; None where there is none."""
+    return None if not address else ctypes.cast(address, ctypes.py_object).value
+
+
+def _function(library: ctypes.PyDLL, name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+    return function

@@ -1,0 +1,140 @@
+/* Where the gradients of a list of parameters lie: a part of hot.h.
+ *
+ * Read through functions that torch exports, without one Python object for a gradient; looked up anew at every
+ * step, because `torch.utils.swap_tensors` gives a parameter another implementation.
+ */
+
+enum { READ_AHEAD = 8 };
+
+static int make_room(int64_t count) {
+    if (count <= hot_memory.room) return 1;
+    size_t n = (size_t)count;
+    void *fresh[] = {calloc(n, sizeof(void *)), calloc(n, sizeof(void *)),       calloc(n, 8), calloc(n, 8),
+                     calloc(n, 1),              calloc(n * ROWS, sizeof(double)), calloc(n, sizeof(double))};
+    void *old[] = {hot_memory.impls, hot_memory.gradients, hot_memory.pointers, hot_memory.sizes,
+                   hot_memory.kinds, hot_memory.block,     hot_memory.norms};
+    int has_room = 1;
+    for (int i = 0; i < 7; i++) has_room &= fresh[i] != NULL;
+    for (int i = 0; i < 7; i++) free(has_room ? old[i] : fresh[i]);
+    if (!has_room) return 0;
+    hot_memory.room = count;
+    hot_memory.impls = fresh[0];
+    hot_memory.gradients = fresh[1];
+    hot_memory.pointers = fresh[2];
+    hot_memory.sizes = fresh[3];
+    hot_memory.kinds = fresh[4];
+    hot_memory.block = fresh[5];
+    hot_memory.norms = fresh[6];
+    return 1;
+}
+
+/* torch's number of an element type; 0 where the kernel does not read it. */
+static int kind_of_dtype(int32_t type) {
+    return type == 6 ? F32 : type == 7 ? F64 : type == 5 ? F16 : type == 15 ? BF16 : 0;
+}
+
+/* Permuted tensors, channels last ones: their elements still fill one piece of memory. */
+static int is_dense(void *tensor) {
+    DLTensor shape = {0};
+    int64_t dims = 0;
+    if (hot_api.dim(tensor, &dims) || hot_api.sizes(tensor, &shape.shape) || hot_api.strides(tensor, &shape.strides))
+        return 0;
+    shape.ndim = (int32_t)dims;
+    return dense_size(&shape) >= 0;
+}
+
+/* Look up one plain tensor; 0 where it must not be read by pointer. An empty one counts as missing. */
+static int find_memory(void *tensor, int64_t at) {
+    void *data = NULL;
+    int32_t type = -1, device = -1, layout = -1;
+    int64_t size = 0;
+    uint8_t is_contiguous = 0;
+    /* The layout first: torch complains on stderr where a sparse tensor is asked for its memory. */
+    if (hot_api.layout(tensor, &layout) || layout != 0) return 0;
+    if (hot_api.device_type(tensor, &device) || device != 0 || hot_api.dtype(tensor, &type)) return 0;
+    if (hot_api.numel(tensor, &size) || hot_api.data_ptr(tensor, &data)) return 0;
+    int kind = kind_of_dtype(type);
+    if (size == 0) kind = MISSING;
+    else if (kind == 0 || data == NULL || hot_api.is_contiguous(tensor, &is_contiguous)) return 0;
+    else if (!is_contiguous && !is_dense(tensor)) return 0;
+    hot_memory.pointers[at] = (uint64_t)(uintptr_t)data;
+    hot_memory.sizes[at] = size;
+    hot_memory.kinds[at] = (uint8_t)kind;
+    return 1;
+}
+
+static int find_gradient(int64_t at) {
+    const void *gradient = hot_memory.gradients[at];
+    if (*(void *const *)gradient != hot_api.undefined) return find_memory((void *)gradient, at);
+    hot_memory.pointers[at] = 0;
+    hot_memory.sizes[at] = 0;
+    hot_memory.kinds[at] = MISSING;
+    return 1;
+}
+
+/* Fill the job with the gradients of all parameters. Misses that depend on each other are taken side by side: a
+ * parameter's implementation, and its gradient's, are touched some parameters ahead. */
+static int find_gradients(Job *job) {
+    const int64_t count = job->count;
+    for (int64_t i = 0; i < count; i++) {
+        if (i + 2 * READ_AHEAD < count) __builtin_prefetch(hot_loop.parameters[i + 2 * READ_AHEAD]);
+        hot_memory.impls[i] = *(void **)handle_of(hot_loop.parameters[i]);
+    }
+    for (int64_t i = 0; i < count + READ_AHEAD; i++) {
+        if (i + READ_AHEAD < count) __builtin_prefetch((const char *)hot_memory.impls[i + READ_AHEAD] + 16);
+        if (i < count) {
+            hot_memory.gradients[i] = hot_api.grad(hot_memory.impls[i]);
+            const char *impl = *(char *const *)hot_memory.gradients[i];
+            for (int line = 0; line < 3; line++) __builtin_prefetch(impl + LINE * line);
+        }
+        if (i >= READ_AHEAD && !find_gradient(i - READ_AHEAD)) return 0;
+    }
+    job->missing = job->elements = 0;
+    for (int64_t i = 0; i < count; i++) {
+        job->missing += hot_memory.kinds[i] == MISSING;
+        job->elements += hot_memory.sizes[i];
+    }
+    return 1;
+}
+
+/* Measure what was looked up; a long pass gives Python's lock away, and holds the tensors meanwhile. */
+static void measure_held(Job *job) {
+    if (job->elements <= LONG_PASS) {
+        nanscope_statistics(job);
+        return;
+    }
+    int64_t held = 0;
+    for (; held < job->count; held++) {
+        hot_memory.impls[held] = NULL;
+        if (job->kinds[held] == MISSING) continue;
+        if (hot_api.new_handle((void *)hot_memory.gradients[held], &hot_memory.impls[held])) break;
+    }
+    void *state = held == job->count ? hot_api.unlock() : NULL;
+    nanscope_statistics(job);
+    if (state) hot_api.lock(state);
+    for (int64_t i = 0; i < held; i++)
+        if (hot_memory.impls[i]) hot_api.delete_handle(hot_memory.impls[i]);
+}
+
+/* L2 norms of the parameters themselves; keeps what was looked up and measured of the gradients. */
+static int measure_parameters(void) {
+    const int64_t count = hot_loop.parameter_count;
+    double *block = calloc((size_t)count * ROWS, sizeof(double));
+    uint8_t *kinds = malloc((size_t)count);
+    if (block == NULL || kinds == NULL) {
+        free(block);
+        free(kinds);
+        return 0;
+    }
+    memcpy(kinds, hot_memory.kinds, (size_t)count);
+    Job job = {.count = count, .pointers = hot_memory.pointers, .sizes = hot_memory.sizes,
+               .kinds = hot_memory.kinds, .block = block};
+    int is_read = 1;
+    for (int64_t i = 0; i < count && is_read; i++) is_read = find_memory(handle_of(hot_loop.parameters[i]), i);
+    if (is_read) nanscope_statistics(&job);
+    if (is_read) memcpy(hot_memory.norms, block + NORM * count, (size_t)count * sizeof(double));
+    memcpy(hot_memory.kinds, kinds, (size_t)count);
+    free(block);
+    free(kinds);
+    return is_read && job.nonfinite == 0;
+}

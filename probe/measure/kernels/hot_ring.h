@@ -1,0 +1,139 @@
+/* Appends records to the ring: a part of hot.h. The format is described in ring_format.py. */
+#include <unistd.h>
+
+enum { RING_HEADER = 4096, RECORD_HEADER = 24, RAW_HEAD = 128, HEADER_WORDS = 10 };
+enum { KIND_PAD = 0, KIND_RAW = 2 };
+enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13 };
+enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8 };
+
+static uint64_t checksum(const uint8_t *record, int64_t bytes) {
+    uint64_t sum = 0x9E3779B97F4A7C15ull, weight = 1, word;
+    for (int64_t at = 8; at < bytes; at += 8, weight += 2) {
+        memcpy(&word, record + at, 8);
+        sum += word * weight;
+    }
+    return sum;
+}
+
+static void write_header(uint8_t *record, uint32_t payload, uint32_t kind, uint64_t seq, int64_t bytes) {
+    memcpy(record + 8, &payload, 4);
+    memcpy(record + 12, &kind, 4);
+    memcpy(record + 16, &seq, 8);
+    uint64_t sum = checksum(record, bytes);
+    memcpy(record, &sum, 8);
+}
+
+/* Copy a part of the ring to its file; what cannot be written is counted, and memory still has it. */
+static void copy_to_file(uint8_t *ring, int64_t from, int64_t bytes) {
+    int64_t *header = (int64_t *)ring;
+    if (header[FILE_DESCRIPTOR] < 0) return;
+    if (pwrite((int)header[FILE_DESCRIPTOR], ring + from, (size_t)bytes, from) != bytes) header[WRITE_ERRORS]++;
+}
+
+/* Make room for a record of so many bytes; returns where it goes, NULL where it does not fit. */
+static uint8_t *reserve(uint8_t *ring, int64_t bytes) {
+    int64_t *header = (int64_t *)ring, capacity = header[CAPACITY], at = header[HEAD] % capacity;
+    if (header[BUSY]) return NULL; /* Python is appending: this came in the middle of it */
+    int64_t rest = at + bytes > capacity ? capacity - at : 0;
+    if (header[HEAD] + rest + bytes - header[TAIL] > capacity) {
+        header[DROPPED]++;
+        header[WANTED] = 1;
+        return NULL;
+    }
+    if (rest >= RECORD_HEADER) {
+        uint8_t *padding = ring + RING_HEADER + at;
+        memset(padding, 0, (size_t)rest);
+        write_header(padding, (uint32_t)(rest - RECORD_HEADER), KIND_PAD, 0, rest);
+        copy_to_file(ring, RING_HEADER + at, rest);
+    }
+    header[HEAD] += rest;
+    return ring + RING_HEADER + header[HEAD] % capacity;
+}
+
+static void commit(uint8_t *ring, uint8_t *record, int64_t bytes) {
+    int64_t *header = (int64_t *)ring;
+    copy_to_file(ring, record - ring, bytes);
+    header[HEAD] += bytes;
+    header[NEXT_SEQ]++;
+    if (2 * (header[HEAD] - header[TAIL]) >= header[CAPACITY]) header[WANTED] = 1;
+    copy_to_file(ring, 0, HEADER_WORDS * 8);
+}
+
+static void put(uint8_t **place, const void *value, size_t bytes) {
+    memcpy(*place, value, bytes);
+    *place += bytes;
+}
+
+static void put_number(uint8_t **place, int64_t value) { put(place, &value, 8); }
+
+static void put_double(uint8_t **place, double value) { put(place, &value, 8); }
+
+static void put_row(uint8_t **place, const double *row, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)row[i];
+        put(place, &value, 4);
+    }
+}
+
+/* One bit for each gradient that is missing, the first in the highest bit of a byte, as numpy.packbits has it. */
+static void put_missing(uint8_t **place, int64_t count) {
+    memset(*place, 0, (size_t)(count + 7) / 8);
+    for (int64_t i = 0; i < count; i++)
+        if (hot_memory.kinds[i] == MISSING) (*place)[i / 8] |= (uint8_t)(0x80 >> i % 8);
+    *place += (count + 7) / 8;
+}
+
+/* The least share of a norm that clipping takes, as step/clipping.py has it. */
+#define CLIPPED_BY 1e-6
+
+/* Scalars of a record, in the order of the template: step_time_s, probe_fraction, what clipping left of the norm
+ * and whether it changed it, then the learning rates. */
+enum { OWN_SCALARS = 4 };
+
+/* Write the record of the step that is about to be updated; 0 where the ring has no room for it. */
+static int append_step(const double *rates, int64_t started) {
+    const int64_t n = hot_loop.parameter_count, scalars = OWN_SCALARS + hot_loop.rate_count;
+    int64_t missing = 0, flags = HAS_LOSS;
+    for (int64_t i = 0; i < n; i++) missing += hot_memory.kinds[i] == MISSING;
+    if (missing) flags |= HAS_MISSING;
+    if (missing < n) flags |= HAS_NORM;
+    if (is_norms_step()) flags |= HAS_PARAMETER_NORMS;
+    int64_t payload = RAW_HEAD + 8 * scalars + 16 * n + (missing ? (n + 7) / 8 : 0) + (is_norms_step() ? 4 * n : 0);
+    int64_t bytes = RECORD_HEADER + (payload + 7) / 8 * 8;
+    uint8_t *record = reserve(hot_loop.ring, bytes);
+    if (record == NULL) return 0;
+    memset(record + bytes - 8, 0, 8);
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    uint8_t *place = record + RECORD_HEADER;
+    put_number(&place, hot.step);
+    put_double(&place, (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec);
+    put_number(&place, hot_loop.template_id);
+    put_number(&place, n);
+    put_double(&place, hot.losses * hot_loop.loss_factor);
+    put_double(&place, hot.losses);
+    put_double(&place, hot.total_norm);
+    put_double(&place, (double)hot.samples);
+    put_number(&place, flags);
+    put_number(&place, scalars);
+    for (int i = 0; i < 6; i++) put_number(&place, 0);
+    uint8_t *times = place;
+    place += 16;
+    put_double(&place, hot_loop.clips ? hot.after_clip : NAN);
+    put_double(&place, hot_loop.clips ? hot.after_clip < hot.before_clip * (1 - CLIPPED_BY) : NAN);
+    put(&place, rates, (size_t)hot_loop.rate_count * 8);
+    for (int row = NORM; row <= STD; row++) put_row(&place, hot_memory.block + row * n, n);
+    if (missing) put_missing(&place, n);
+    if (is_norms_step()) put_row(&place, hot_memory.norms, n);
+    const int64_t end = now_ns(), step_ns = end - hot.last_end_ns;
+    hot.step_own_ns += end - started;
+    put_double(&times, (double)step_ns / 1e9);
+    put_double(&times, (double)hot.step_own_ns / (double)step_ns);
+    write_header(record, (uint32_t)payload, KIND_RAW, (uint64_t)((int64_t *)hot_loop.ring)[NEXT_SEQ], bytes);
+    commit(hot_loop.ring, record, bytes);
+    hot.last_end_ns = end;
+    hot.own_ns += hot.step_own_ns;
+    hot.step++;
+    hot.steps++;
+    return 1;
+}

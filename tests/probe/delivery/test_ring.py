@@ -1,0 +1,283 @@
+"""The ring in memory and its file: what is appended is read again, and a torn record is seen."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.delivery.journal.ring_rest import read_rest, read_ring, ring_paths
+from probe.delivery.recorder import ring_header
+from probe.delivery.recorder.process_identity import is_alive, own_identity
+from probe.delivery.recorder.ring import Ring, capacity_for
+from probe.delivery.recorder.ring_format import (
+    ADDITION,
+    FRAME,
+    HAS_LOSS,
+    HAS_MISSING,
+    HAS_NORM,
+    RAW,
+    RAW_COLUMNS,
+    RAW_HEAD,
+    Template,
+    metrics_of,
+    raw_bytes,
+    record_bytes,
+)
+from probe.wire import Frame, decode_record, encode
+from probe.wire.columns import pack_block
+
+CAPACITY = 4096
+TEMPLATE = Template(layout=2, stage="local", scalars=["lr", "log/x"])
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path / "ring", CAPACITY)
+    yield ring
+    ring.close()
+
+
+def frame(step: int, **scalars: float) -> Frame:
+    return Frame(step=step, time=float(step), scalars=scalars)
+
+
+def take_all(ring: Ring) -> list[bytes]:
+    """Take what is in the ring, as the recorder does."""
+    taken = list(metrics_of(ring.records(), ring.templates))
+    if taken:
+        last = taken[-1][1][-1]
+        ring.take(end=last.end, end_seq=last.seq + 1, records=len(taken), next_seq=0, store=lambda: None)
+    return [data for data, _ in taken if data is not None]
+
+
+def raw_payload(*, number: int, step: int = 7, missing: bool = False) -> bytes:
+    block = np.arange(1, 13, dtype="<f4").reshape(4, 3)
+    flags = HAS_LOSS | HAS_NORM | (HAS_MISSING if missing else 0)
+    head = RAW_HEAD.pack(step, 1.5, number, 3, 0.25, 0.5, 2.0, 8.0, flags, 2, *[0] * 6)
+    bitmap = np.packbits(np.array([False, True, False])).tobytes() if missing else b""
+    return head + struct.pack("<2d", 0.1, float("nan")) + block.tobytes() + bitmap
+
+
+def reference_checksum(record: bytes) -> int:
+    words = struct.unpack(f"<{len(record) // 8 - 1}Q", record[8:])
+    total = 0x9E3779B97F4A7C15
+    for index, word in enumerate(words):
+        total += word * (2 * index + 1)
+    return total % 2**64
+
+
+def test_ring_gives_back_what_was_appended_in_order(ring: Ring) -> None:
+    payloads = [bytes([step]) * (step + 1) for step in range(20)]
+    assert all(ring.append(FRAME, payload) for payload in payloads)
+    read = list(ring.records())
+    assert [bytes(record.payload) for record in read] == payloads
+    assert [record.seq for record in read] == list(range(20))
+
+
+def test_ring_file_holds_the_bytes_of_the_memory(ring: Ring, tmp_path: Path) -> None:
+    for step in range(300):
+        ring.append(FRAME, encode(frame(step)))
+        take_all(ring)
+    data = (tmp_path / "ring").read_bytes()
+    assert data[ring_header.HEADER_BYTES :] == bytes(ring._view[ring_header.HEADER_BYTES :])
+    counters = ring_header.read_counters(data)
+    assert counters is not None and counters.head == ring.counters.head and counters.next_seq == 300
+    assert (tmp_path / "ring").stat().st_mode & 0o777 == 0o600
+
+
+def test_ring_record_has_the_checksum_of_the_format(ring: Ring) -> None:
+    ring.append(FRAME, b"some bytes")
+    record = bytes(ring._view[4096 : 4096 + record_bytes(10)])
+    check, length, kind, seq = struct.unpack_from("<QIIQ", record)
+    assert (check, length, kind, seq) == (reference_checksum(record), 10, FRAME, 0)
+    assert record[24:] == b"some bytes" + bytes(6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes=st.lists(st.integers(0, 1500), max_size=60), keep=st.integers(0, 3))
+def test_ring_never_wraps_a_record_and_never_loses_one(sizes: list[int], keep: int) -> None:
+    ring = Ring(None, CAPACITY)
+    waiting: list[bytes] = []
+    for index, size in enumerate(sizes):
+        payload = bytes([index % 251]) * size
+        if ring.append(FRAME, payload):
+            waiting.append(payload)
+        assert [bytes(record.payload) for record in ring.records()] == waiting
+        while len(waiting) > keep:
+            record = next(ring.records())
+            ring.take(end=record.end, end_seq=record.seq + 1, records=1, next_seq=0, store=lambda: None)
+            del record, waiting[0]
+    counters = ring.counters
+    assert counters.head - counters.tail <= CAPACITY
+
+
+def test_ring_without_room_appends_nothing(ring: Ring) -> None:
+    while ring.append(FRAME, bytes(500)):
+        pass
+    before = ring.counters
+    assert not ring.append(FRAME, bytes(500))
+    assert ring.counters == before and ring.is_wanted
+    take_all(ring)
+    assert ring.append(FRAME, bytes(500)) and not ring.is_empty
+
+
+def test_ring_append_amid_an_append_follows_it(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, calls = ring._put, itertools.count()
+
+    def interrupted(head: int, kind: int, payload: bytes) -> None:
+        if next(calls) == 0:
+            assert ring.append(FRAME, b"second")
+        put(head, kind, payload)
+
+    monkeypatch.setattr(ring, "_put", interrupted)
+    ring.append(FRAME, b"first")
+    assert [bytes(record.payload) for record in ring.records()] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("offset", [0, 8, 12, 16, 30])
+def test_ring_torn_record_ends_the_reading(ring: Ring, offset: int) -> None:
+    for payload in (b"one", b"two is torn here", b"three"):
+        ring.append(FRAME, payload)
+    ring._memory[4096 + record_bytes(3) + offset] ^= 0xFF
+    assert [bytes(record.payload) for record in ring.records()] == [b"one"]
+
+
+def test_ring_raw_record_is_the_frame_that_a_measured_step_builds(ring: Ring) -> None:
+    number = ring.write_template(TEMPLATE)
+    assert number == 1
+    ring.append(RAW, raw_payload(number=number, missing=True))
+    (encoded,) = take_all(ring)
+    assert decode_record(encoded) == Frame(
+        step=7,
+        time=1.5,
+        layout=2,
+        scalars={"loss": 0.25, "loss_raw": 0.5, "grad_norm": 2.0, "samples": 8.0, "lr": 0.1},
+        columns=pack_block(RAW_COLUMNS, np.arange(1, 13, dtype=np.float64).reshape(4, 3)),
+        missing=np.packbits(np.array([False, True, False])).tobytes(),
+    )
+
+
+def test_ring_additions_become_one_frame_with_their_step(ring: Ring) -> None:
+    number = ring.write_template(TEMPLATE)
+    assert number is not None
+    ring.append(RAW, raw_payload(number=number))
+    ring.append(ADDITION, encode(frame(7, **{"log/x": 3.0})))
+    ring.append(FRAME, encode(frame(8, loss=1.0)))
+    ring.append(ADDITION, encode(frame(8, loss=2.0)))
+    ring.append(ADDITION, encode(frame(5, late=1.0)))
+    read = [decode_record(data) for data in take_all(ring)]
+    assert [record.step for record in read if isinstance(record, Frame)] == [7, 8, 5]
+    assert isinstance(read[0], Frame) and read[0].scalars["log/x"] == 3.0
+    assert read[1] == frame(8, loss=2.0)
+
+
+def test_ring_third_template_waits_for_the_records_of_the_first(ring: Ring) -> None:
+    first = ring.write_template(TEMPLATE)
+    assert first == 1
+    ring.append(RAW, raw_payload(number=first))
+    assert ring.write_template(TEMPLATE) == first
+    assert ring.write_template(Template(layout=3, stage="local", scalars=[])) == 2
+    assert ring.write_template(Template(layout=4, stage="local", scalars=[])) is None
+    take_all(ring)
+    assert ring.write_template(Template(layout=4, stage="local", scalars=[])) == 3
+    assert set(ring.templates) == {2, 3}
+    assert ring.write_template(Template(layout=5, stage="local", scalars=["x" * 2000])) is None
+
+
+def test_ring_without_a_file_says_why_and_works(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "missing" / "ring", CAPACITY)
+    assert ring.problem is not None and "cannot be written" in ring.problem
+    assert ring.append(FRAME, b"kept") and take_all(ring) == [b"kept"]
+
+
+def test_ring_that_cannot_write_its_file_any_more_removes_it(ring: Ring, tmp_path: Path) -> None:
+    os.close(ring._descriptor)
+    assert ring.append(FRAME, b"kept")
+    assert ring.problem is not None and not (tmp_path / "ring").exists()
+    assert take_all(ring) == [b"kept"]
+
+
+def test_capacity_for_holds_64_steps_within_its_limits() -> None:
+    assert capacity_for(4) == 256 * 1024
+    assert capacity_for(10**6) == 8 * 1024**2
+    assert capacity_for(2000) >= 64 * raw_bytes(2000, 20) and capacity_for(2000) % 8 == 0
+
+
+def dead(path: Path) -> Path:
+    """Make a ring the one of a process that is gone."""
+    with path.open("r+b") as file:
+        file.seek(ring_header.OWNER_AT + 8)
+        file.write(struct.pack("<q", own_identity().started_ticks - 1))
+    return path.parent
+
+
+def test_rest_of_a_living_writer_is_left_to_it(ring: Ring, tmp_path: Path) -> None:
+    ring.append(FRAME, b"mine")
+    assert read_rest(tmp_path, metrics_end=0) == []
+    assert read_rest(dead(tmp_path / "ring"), metrics_end=0) == [b"mine"]
+
+
+@pytest.mark.parametrize("stored", range(4))
+def test_rest_goes_on_where_the_kill_broke_off(ring: Ring, tmp_path: Path, stored: int) -> None:
+    ring.append(FRAME, b"taken")
+    take_all(ring)
+    for payload in (b"a", b"b", b"c"):
+        ring.append(FRAME, payload)
+    last = list(ring.records())[-1]
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ring.take(end=last.end, end_seq=last.seq + 1, records=3, next_seq=1, store=killed)
+    del last
+    ring.append(FRAME, b"d")
+    rest = read_rest(dead(tmp_path / "ring"), metrics_end=1 + stored)
+    assert rest == [b"a", b"b", b"c", b"d"][stored:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(max_size=9000))
+def test_garbage_is_no_ring(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("garbage")
+    (folder / "ring").write_bytes(data)
+    assert read_rest(folder, metrics_end=0) == []
+
+
+def test_damaged_ring_gives_what_is_intact_and_counts_the_rest(ring: Ring, tmp_path: Path) -> None:
+    for payload in (b"one", b"two", b"three"):
+        ring.append(FRAME, payload)
+    data = bytearray((tmp_path / "ring").read_bytes())
+    data[4096 + record_bytes(3) + 24] ^= 1
+    (tmp_path / "ring").write_bytes(data)
+    assert read_rest(dead(tmp_path / "ring"), metrics_end=0) == [b"one"]
+
+
+def test_ring_of_another_version_is_left_alone(ring: Ring, tmp_path: Path) -> None:
+    ring.append(FRAME, b"one")
+    with (tmp_path / "ring").open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack("<q", 2))
+    assert read_ring(tmp_path / "ring") is None
+
+
+def test_ring_paths_are_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
+    for name in ("ring-10", "ring-2", "ring", "ringing", "ring-x"):
+        (tmp_path / name).touch()
+    assert [path.name for path in ring_paths(tmp_path)] == ["ring", "ring-2", "ring-10"]
+
+
+def test_process_of_another_start_is_not_alive() -> None:
+    own = own_identity()
+    assert is_alive(own, silent_s=0.0)
+    assert not is_alive(own._replace(started_ticks=own.started_ticks + 1), silent_s=0.0)
+    assert is_alive(own._replace(boot=own.boot ^ 1, pid=2**22), silent_s=1.0)
+    assert not is_alive(own._replace(boot=own.boot ^ 1), silent_s=100.0)

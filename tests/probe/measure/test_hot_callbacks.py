@@ -1,0 +1,494 @@
+"""The C callbacks of a healthy step: they write what torch says, and leave alone what they refuse."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probe.delivery.recorder.ring import Ring
+from probe.delivery.recorder.ring_format import RAW, Template, frame_of, read_raw
+from probe.loop.armed_loop import ArmedLoop, Plan
+from probe.loop.loop_shape import LoopShape
+from probe.measure.kernels import compile, hot_binding
+from probe.measure.kernels.hot_binding import AFTER_BACKWARD, AFTER_FORWARD, IDLE, NEVER, OWN_SCALARS
+
+pytestmark = pytest.mark.skipif(
+    hot_binding.status().calls is None, reason=f"no C callbacks here: {hot_binding.status().reason}"
+)
+
+
+class Quiet:
+    """A follower that is told of what C cannot follow, and only counts it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def forward_was_odd(self, output: Any) -> None:
+        self.told.append("forward was odd")
+
+    def forward_raised(self, error: BaseException) -> None:
+        self.told.append("forward raised")
+
+    def backward_was_odd(self, tensors: Any) -> None:
+        self.told.append("backward was odd")
+
+    def backward_raised(self, tensors: Any) -> None:
+        self.told.append("backward raised")
+
+
+class Training:
+    """A model whose steps are given to the callbacks by hand, as the wrappers do."""
+
+    def __init__(
+        self, model: nn.Module, *, norms_every: int = 0, groups: int = 1, room: int = 1 << 20
+    ) -> None:
+        calls = hot_binding.status().calls
+        assert calls is not None
+        self.model, self.calls, self.state = model, calls, calls.state
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parts = [self.parameters[at::groups] for at in range(groups)]
+        self.optimizer = torch.optim.SGD(
+            [{"params": part, "lr": 0.1 * (at + 1)} for at, part in enumerate(parts)]
+        )
+        self.ring = Ring(None, room, next_seq=0)
+        self.rates = ("lr",) if groups == 1 else tuple(f"lr/{at}" for at in range(groups))
+        template = self.ring.write_template(
+            Template(layout=7, stage="local", scalars=[*OWN_SCALARS, *self.rates])
+        )
+        assert template is not None
+        self.loop = ArmedLoop(calls)
+        shape = LoopShape(
+            root=id(model),
+            optimizer=id(self.optimizer),
+            groups=tuple(map(id, self.optimizer.param_groups)),
+            layout=7,
+            arguments=1,
+            keywords=0,
+            tensors=1,
+            loss_node=type(
+                F.cross_entropy(
+                    torch.zeros(1, 2, requires_grad=True), torch.zeros(1, dtype=torch.long)
+                ).grad_fn
+            ),
+            clips=False,
+            stage="local",
+            rates=self.rates,
+            autocast=((), True),
+        )
+        plan = Plan(
+            root=model,
+            optimizer=self.optimizer,
+            parameters=self.parameters,
+            draws=False,
+            glance=None,
+            norms_every=norms_every,
+            input_limit_bytes=1 << 20,
+            output_limit_bytes=1 << 20,
+            ring=self.ring,
+            template=template,
+        )
+        assert self.loop.follow(shape, plan)
+        self.follower = Quiet()
+        self.loop.start(self.follower, 100, slow_at=NEVER, last_end_ns=time.perf_counter_ns())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        assert self.calls.begin_forward(self.model, (inputs,), {}) is True
+        output: Tensor = self.model(inputs)
+        assert self.calls.end_forward(output) is True
+        return output
+
+    def backward(self, output: Tensor, targets: Tensor) -> float:
+        loss = F.cross_entropy(output, targets)
+        assert self.calls.begin_backward(loss, None) is True
+        loss.backward()
+        assert self.calls.end_backward() is True
+        return loss.item()
+
+    def update(self) -> bool | None:
+        is_followed = self.calls.before_step(self.optimizer, (self.optimizer,), {})
+        self.optimizer.step()
+        if is_followed:
+            assert self.calls.after_step(self.optimizer) is True
+        return is_followed
+
+    def step(self, inputs: Tensor, targets: Tensor) -> float:
+        self.optimizer.zero_grad()
+        loss = self.backward(self.forward(inputs), targets)
+        assert self.update() is True
+        return loss
+
+    @property
+    def records(self) -> list[bytes]:
+        return [bytes(record.payload) for record in self.ring.records() if record.kind == RAW]
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Training]]:
+    made: list[Training] = []
+
+    def training(model: nn.Module, **options: Any) -> Training:
+        made.append(Training(model, **options))
+        return made[-1]
+
+    yield training
+    for one in made:
+        one.loop.release()
+
+
+def batch(rows: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(rows, 4, generator=generator), torch.randint(3, (rows,), generator=generator)
+
+
+def small(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_record_says_what_torch_says(make: Callable[..., Training], dtype: torch.dtype) -> None:
+    training = make(small(dtype))
+    inputs, targets = batch()
+    loss = training.step(inputs.to(dtype), targets)
+    (payload,) = training.records
+    raw = read_raw(payload)
+    gradients = [parameter.grad.double() for parameter in training.parameters if parameter.grad is not None]
+    reference = np.array(
+        [
+            [float(gradient.norm()) for gradient in gradients],
+            [float(gradient.abs().max()) for gradient in gradients],
+            [float(gradient.mean()) for gradient in gradients],
+            [float(gradient.std(correction=0)) for gradient in gradients],
+        ]
+    )
+    np.testing.assert_allclose(raw.block, reference, rtol=1e-5, atol=1e-9)
+    assert (raw.step, raw.samples, raw.loss, raw.loss_raw) == (100, 5.0, loss, loss)
+    assert raw.total_norm == pytest.approx(math.hypot(*reference[0]), rel=1e-6)
+
+
+def test_frame_has_the_names_of_the_template(make: Callable[..., Training]) -> None:
+    training = make(small(), groups=2)
+    training.step(*batch())
+    (payload,) = training.records
+    template = training.ring.raw_template(memoryview(payload))
+    assert template is not None
+    frame = frame_of(template, payload)
+    assert {"lr/0": 0.1, "lr/1": 0.2}.items() <= frame.scalars.items()
+    assert "grad_norm_clipped" not in frame.scalars and frame.scalars["step_time_s"] > 0
+    assert (frame.layout, frame.stage) == (7, "local")
+
+
+def test_missing_gradients_have_a_bitmap(make: Callable[..., Training]) -> None:
+    model = small()
+    model.unused = nn.Linear(2, 2)
+    training = make(model)
+    inputs, targets = batch()
+    training.optimizer.zero_grad()
+    assert training.calls.begin_forward(model, (inputs,), {}) is True
+    output = model[2](model[1](model[0](inputs)))
+    assert training.calls.end_forward(output) is True
+    training.backward(output, targets)
+    assert training.update() is True
+    raw = read_raw(training.records[0])
+    assert np.unpackbits(np.frombuffer(raw.missing, np.uint8))[:6].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_channels_last_gradients_are_read_as_they_lie(make: Callable[..., Training]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3)).to(
+        memory_format=torch.channels_last
+    )
+    training = make(model)
+    inputs = torch.randn(3, 2, 4, 4).to(memory_format=torch.channels_last)
+    training.step(inputs, torch.tensor([0, 1, 2]))
+    weight = training.parameters[0]
+    assert weight.grad is not None and not weight.grad.is_contiguous()
+    assert read_raw(training.records[0]).block[0, 0] == pytest.approx(float(weight.grad.norm()), rel=1e-6)
+
+
+def test_parameters_are_measured_when_they_are_due(make: Callable[..., Training]) -> None:
+    training = make(small(), norms_every=2)
+    expected = [float(parameter.detach().double().norm()) for parameter in training.parameters]
+    for _ in range(2):
+        training.step(*batch())
+    with_norms, without = training.records
+    norms = np.frombuffer(with_norms[-16:], np.float32)
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
+    assert len(with_norms) - len(without) == 16
+
+
+def test_steps_change_nothing(make: Callable[..., Training]) -> None:
+    """The same training without the callbacks gives the same bits."""
+    training, twin = make(small()), small()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(20):
+        training.step(*batch())
+        optimizer.zero_grad()
+        inputs, targets = batch()
+        F.cross_entropy(twin(inputs), targets).backward()
+        optimizer.step()
+    assert all(map(torch.equal, training.model.parameters(), twin.parameters()))
+    assert training.state.steps == 20 and training.follower.told == []
+
+
+def test_nothing_of_a_finished_step_is_kept_but_some_inputs(make: Callable[..., Training]) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    before = sys.getrefcount(inputs)
+    output = training.forward(inputs)
+    training.backward(output, targets)
+    training.update()
+    held = sys.getrefcount(output)
+    assert (training.loop.loss, training.loop.output_gradient, held) == (None, None, 2)
+    training.loop.release()
+    assert sys.getrefcount(inputs) == before
+
+
+@pytest.mark.parametrize("count", [1000])
+def test_arming_again_and_again_leaves_no_reference(make: Callable[..., Training], count: int) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    watched = (training.model, training.optimizer, inputs, training.calls.receive, None, True)
+    training.step(inputs, targets)
+    before = [sys.getrefcount(one) for one in watched]
+    for _ in range(count):
+        training.loop.stop()
+        training.loop.forget_step()
+        training.loop.start(training.follower, 100, slow_at=NEVER, last_end_ns=0)
+        training.step(inputs, targets)
+        for record in [*training.ring.records()]:
+            training.ring._numbers[4] = record.end  # taken
+    after = [sys.getrefcount(one) for one in watched]
+    assert all(abs(now - then) <= 4 for now, then in zip(after, before, strict=True))
+
+
+REFUSED_AT_FORWARD: dict[str, Callable[[Training], tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    "a keyword": lambda training: ((batch()[0],), {"mask": None}),
+    "two arguments": lambda training: ((batch()[0], 1), {}),
+    "an argument with a gradient": lambda training: ((batch()[0].requires_grad_(),), {}),
+    "a list": lambda training: (([batch()[0]],), {}),
+    "a sparse tensor": lambda training: ((batch()[0].to_sparse(),), {}),
+    "a parameter": lambda training: ((nn.Parameter(torch.zeros(2)),), {}),
+    "a large one": lambda training: ((torch.zeros(1 << 20),), {}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_AT_FORWARD)
+def test_other_arguments_are_refused_before_anything_is_done(
+    make: Callable[..., Training], name: str
+) -> None:
+    training = make(small())
+    args, kwargs = REFUSED_AT_FORWARD[name](training)
+    counts = [sys.getrefcount(one) for one in args]
+    assert training.calls.begin_forward(training.model, args, kwargs) is False
+    assert (training.state.armed, training.state.state) == (0, IDLE)
+    assert [sys.getrefcount(one) for one in args] == counts
+
+
+def test_forward_elsewhere_is_not_followed_and_disarms_nothing(make: Callable[..., Training]) -> None:
+    training, answers = make(small()), list[object]()
+    call = (training.model, (batch()[0],), {})
+    thread = threading.Thread(target=lambda: answers.append(training.calls.begin_forward(*call)))
+    thread.start()
+    thread.join()
+    answers.append(training.calls.begin_forward(small(), (batch()[0],), {}))
+    assert (answers, training.state.armed) == ([False, False], 1)
+
+
+@pytest.mark.parametrize("change", ["eval", "no_grad", "inference", "autocast", "attention", "slow_at"])
+def test_other_surroundings_are_refused(make: Callable[..., Training], change: str) -> None:
+    training = make(small())
+    call = (training.model, (batch()[0],), {})
+    contexts = {
+        "no_grad": torch.no_grad(),
+        "inference": torch.inference_mode(),
+        "autocast": torch.autocast("cpu"),
+    }
+    if change == "eval":
+        training.model.eval()
+    elif change == "attention":
+        training.state.attention = 1
+    elif change == "slow_at":
+        training.state.slow_at = 100
+    with contexts.get(change, torch.enable_grad()):
+        assert training.calls.begin_forward(*call) is False
+    assert training.state.armed == 0
+
+
+def test_call_inside_the_forward_or_the_backward_passes(make: Callable[..., Training]) -> None:
+    training = make(small())
+    inputs, _ = batch()
+    assert training.calls.begin_forward(training.model, (inputs,), {}) is True
+    assert training.calls.begin_forward(training.model, (inputs,), {}) is None
+    training.calls.end_forward(training.model(inputs))
+    loss = F.cross_entropy(training.model(inputs), batch()[1])
+    assert training.calls.begin_backward(loss, None) is True
+    assert training.calls.begin_forward(training.model, (inputs,), {}) is None
+    assert training.calls.begin_backward(loss, None) is None
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "another function", "gradients given", "two", "a vector"])
+def test_other_losses_are_refused_before_anything_is_done(make: Callable[..., Training], loss: str) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    output = training.forward(inputs)
+    usual = F.cross_entropy(output, targets)
+    given: dict[str, tuple[Any, Any]] = {
+        "nan": (F.cross_entropy(output * math.nan, targets), None),
+        "inf": (F.cross_entropy(output * torch.tensor([math.inf, 0, 0]), targets), None),
+        "another function": (output.mean(), None),
+        "gradients given": (usual, torch.ones(())),
+        "two": ([usual, usual], None),
+        "a vector": (output, None),
+    }
+    assert training.calls.begin_backward(*given[loss]) is False
+    assert (training.state.armed, training.state.state, training.loop.loss) == (0, AFTER_FORWARD, None)
+
+
+def test_bad_gradient_is_refused_before_the_update(make: Callable[..., Training]) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    output = training.forward(inputs)
+    output.register_hook(lambda gradient: gradient * math.nan)
+    training.backward(output, targets)
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is False
+    assert (training.state.armed, training.state.state, training.records) == (0, AFTER_BACKWARD, [])
+    assert training.loop.output_gradient is not None
+
+
+@pytest.mark.parametrize("kind", ["sparse", "complex", "expanded"])
+def test_gradient_that_cannot_be_read_by_pointer_is_refused(
+    make: Callable[..., Training], kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    training.backward(training.forward(inputs), targets)
+    weight = training.parameters[0]
+    assert weight.grad is not None
+    if kind == "sparse":
+        weight.grad = weight.grad.to_sparse()
+    elif kind == "expanded":
+        weight.grad = torch.ones(1, 1).expand(6, 4)
+    else:
+        weight.data = weight.data.to(torch.complex64)
+        weight.grad = None
+        weight.grad = torch.zeros(6, 4, dtype=torch.complex64)
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is False
+    assert capfd.readouterr().err == ""
+
+
+def test_other_optimizers_pass_and_other_groups_are_refused(make: Callable[..., Training]) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    training.backward(training.forward(inputs), targets)
+    other = torch.optim.SGD(small().parameters())
+    assert training.calls.before_step(other, (other,), {}) is None
+    training.optimizer.load_state_dict(training.optimizer.state_dict())
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is False
+
+
+def test_hook_that_the_script_adds_is_its_outputs_alone(make: Callable[..., Training]) -> None:
+    training, seen = make(small()), list[int]()
+    inputs, targets = batch()
+    output = training.forward(inputs)
+    output.register_hook(lambda _: seen.append(1))
+    training.backward(output, targets)
+    training.update()
+    training.step(inputs, targets)
+    assert seen == [1]
+
+
+def test_ring_that_is_full_sends_the_step_the_slow_way(make: Callable[..., Training]) -> None:
+    training = make(small(), room=4096)
+    inputs, targets = batch()
+    while training.state.armed:
+        training.optimizer.zero_grad()
+        training.backward(training.forward(inputs), targets)
+        training.update()
+    counters = training.ring.counters
+    assert (counters.dropped, counters.wanted) == (1, 1)
+    assert counters.head - counters.tail <= counters.capacity
+
+
+def test_ring_goes_round_and_every_record_is_intact(make: Callable[..., Training]) -> None:
+    training, seen = make(small(), room=4096), list[int]()
+    inputs, targets = batch()
+    while training.ring.counters.head < 3 * training.ring.capacity:
+        training.step(inputs, targets)
+        for record in training.ring.records():
+            seen.append(read_raw(record.payload).step)
+            training.ring._numbers[4] = record.end  # taken
+    assert seen == [*range(100, 100 + len(seen))]
+
+
+def test_nothing_is_appended_while_python_appends(make: Callable[..., Training]) -> None:
+    training = make(small())
+    inputs, targets = batch()
+    training.backward(training.forward(inputs), targets)
+    training.ring._numbers[13] = 1
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is False
+    assert training.ring.counters.head == 0
+
+
+def test_structures_mirror_those_of_the_kernel() -> None:
+    calls = hot_binding.status().calls
+    assert calls is not None and calls.state.armed in (0, 1)
+
+
+SANITIZED = """
+import sys
+from pathlib import Path
+import pytest
+from probe.measure.kernels import binding
+binding.LIBRARY = Path(sys.argv[1])
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], "-k", "not sanitizer"]))
+"""
+
+
+@pytest.mark.slow
+def test_callbacks_run_clean_under_the_sanitizers(tmp_path: Path) -> None:
+    compiler = compile.find_compiler()
+    runtime = subprocess.run(
+        [*(compiler or ["cc"]), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if compiler is None or not Path(runtime).is_absolute():
+        pytest.skip("no address sanitizer here: apt-get install gcc")
+    library = tmp_path / compile.LIBRARY_NAME
+    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g"]
+    assert compile.compile_kernel(library, extra=options) is None
+    environment = os.environ | {
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "OMP_NUM_THREADS": "1",
+    }
+    finished = subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(library), __file__],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
+
+
+def test_sources_have_no_warnings(tmp_path: Path) -> None:
+    if compile.find_compiler() is None:
+        pytest.skip("no C compiler: apt-get install gcc libc6-dev")
+    options = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+    assert compile.compile_kernel(tmp_path / compile.LIBRARY_NAME, extra=options) is None
