@@ -22,7 +22,7 @@ from ..forensics.adopted_capture import FollowedForward
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import KeptInputs
 from ..step.clipping import norm_after_clipping
-from .loop_shape import LoopShape
+from .loop_shape import CodeSite, LoopShape
 
 _HOOK_KEY: Final = -1
 """Of our hook among an output's; those of torch are counted from 0."""
@@ -90,7 +90,7 @@ class ArmedLoop:
         loop = hot_binding.HotLoop()
         parameters = (ctypes.c_void_p * len(plan.parameters))(*map(id, plan.parameters))
         number_of_next = torch_private.sequence_number
-        alive: list[object] = [loop, plan.ring, parameters, *plan.parameters, _HOOK_KEY]
+        alive: list[object] = [loop, shape, plan.ring, parameters, *plan.parameters, _HOOK_KEY]
         loop.root, loop.optimizer = id(plan.root), id(plan.optimizer)
         loop.receive, loop.hook_table, loop.hook_key = id(self.calls.receive), id(HookTable), id(_HOOK_KEY)
         loop.loss_node, loop.number_of_next = id(shape.loss_node), id(number_of_next)
@@ -103,6 +103,12 @@ class ArmedLoop:
             loop.ambient_argument[at] = None if argument is None else id(argument)
             loop.ambient_count = at + 1
             alive += [ask, argument]
+        for place, site in (
+            (loop.forward_site, shape.forward_site),
+            (loop.backward_site, shape.backward_site),
+        ):
+            for at, (code, instruction) in enumerate(site):
+                place.code[at], place.instruction[at] = id(code), instruction
         groups = plan.optimizer.param_groups
         loop.groups[: len(groups)] = list(map(id, groups))
         loop.group_count, loop.rate_count = len(groups), len(shape.rates)
@@ -217,6 +223,11 @@ class ArmedLoop:
                 args = hot_binding.object_at(inputs.args)
                 kwargs = hot_binding.object_at(inputs.kwargs) or {}
                 yield FollowedStep(int(inputs.step), args, kwargs, list(inputs.versions))
+
+
+def _describe_site(place: hot_binding.CallSite, site: CodeSite) -> None:
+    for at, (code, instruction) in enumerate(site):
+        place.code[at], place.instruction[at] = id(code), instruction
 
 
 def _ambient(shape: LoopShape) -> list[tuple[Callable[..., Any], Any, Any]]:

@@ -10,6 +10,9 @@ One session of a process can be armed. Used on the training thread; `ask_for_a_l
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -34,13 +37,19 @@ from ..measure.kernels.hot_binding import (
     IN_BACKWARD,
     IN_FORWARD,
 )
+from ..step.clipping import clip_by_norm, clip_coefficient
 from ..step.open_step import FinishedStep
+from ..threads.watchdog import pulse
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
-from .loop_shape import LoopShape, SeenCall, shape_of, usual_call
+from .loop_shape import CodeSite, LoopShape, SeenCall, shape_of, site_of_call, usual_call
 
 ARMED_AFTER: Final = 20
 """So many equal healthy steps in a row have to be seen."""
 _LONGEST_WAIT: Final = 1280
+_PAID_OFF: Final = 8
+"""Where so many times as many steps as had to be seen were followed, the next time begins anew."""
+_SCRIPT_FRAMES: Final = 2
+"""A line is told from others by itself and by the line that called its function, as in `CallSites`."""
 _FOLLOWS: Final = (AFTER_FORWARD, IN_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
 
 
@@ -98,24 +107,28 @@ class FastPath:
         self._shape: LoopShape | None = None
         self._usual: UsualCall | None = None
         self._root: nn.Module | None = None
-        self._equal, self._needed = 0, ARMED_AFTER
+        self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
         self._is_off = False
         self._draws = False
         self._output_is_plain = False
         self._loss: Tensor | None = None
         self._loss_node: type[Any] = type(None)
+        self._forward_site: CodeSite = ()
+        self._backward_site: CodeSite = ()
 
     # -- what the slow way sees
 
     def note_output(self, root: nn.Module, capture: RootCapture, output: Any) -> None:
         """A training forward has returned."""
-        self._root = root
+        self._root, self._forward_site = root, site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
         self._output_is_plain = type(output) is Tensor and output.grad_fn is not None
         if capture.state is not None and not self._draws:
             self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
 
     def note_loss(self, tensors: Any, grad_tensors: Any) -> None:
         """A backward is about to begin."""
+        # `Tensor.backward` stands between the script and torch.autograd.backward.
+        self._backward_site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         loss = given[0] if len(given) == 1 and grad_tensors is None else None
         is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
@@ -133,7 +146,8 @@ class FastPath:
         loss, self._loss = self._loss, None
         shape = None
         if root is not None:
-            seen = SeenCall(root, self._output_is_plain, self._draws, loss, self._loss_node)
+            sites = self._forward_site, self._backward_site
+            seen = SeenCall(root, self._output_is_plain, self._draws, loss, self._loss_node, *sites)
             shape = shape_of(finished, seen, optimizer, layout=-1, rates=self._followed.rate_names())
         if shape is None or shape != self._shape:
             self._shape, self._equal = shape, 0
@@ -157,7 +171,9 @@ class FastPath:
     def _bound_loop(self) -> ArmedLoop | None:
         calls = hot_binding.status().calls
         self._is_off = calls is None
-        self._loop = None if calls is None else ArmedLoop(calls)
+        if calls is not None:
+            state = calls.state
+            self._loop, pulse.in_c = ArmedLoop(calls), lambda: int(state.beats)
         return self._loop
 
     # -- taking back
@@ -175,9 +191,30 @@ class FastPath:
         return int(loop.state.step) if loop is not None and self.is_engaged else None
 
     @property
-    def beats(self) -> int:
-        """Signs of life that C has seen."""
-        return 0 if self._loop is None else int(self._loop.state.beats)
+    def step_of_newest_backward(self) -> int | None:
+        """Number of the step that the newest backward belongs to; None where C follows none."""
+        loop = self._loop
+        if loop is None or not self.is_engaged:
+            return None
+        is_open = loop.state.state in (IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
+        return int(loop.state.step) - (0 if is_open else 1)
+
+    def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor | None:
+        """Clip the gradients of the step that C follows, by the norm that it is measured by.
+
+        Returns:
+            The norm before; None where C follows no such step: then nothing is done.
+        """
+        loop = self._loop
+        if loop is None or not self.is_engaged or not loop.calls.before_clip():
+            return None
+        before = float(loop.state.before_clip)
+        if not math.isfinite(before):
+            return None
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        clip_by_norm(gradients, total_norm=before, max_norm=max_norm)
+        loop.state.after_clip = before * clip_coefficient(before, max_norm)
+        return torch.tensor(before)
 
     def leave(self) -> RootCapture | None:
         """Go on in the slow way, with what C holds of the step under way; returns its capture, if any."""
@@ -192,9 +229,12 @@ class FastPath:
         state = loop.state
         step, stood = int(state.step), int(state.state)
         was_expected = bool(state.attention) or step >= state.slow_at
-        if not was_expected:
-            self._equal, self._needed = 0, min(2 * self._needed, _LONGEST_WAIT)
         steps, own_ns = int(state.steps), int(state.own_ns)
+        self._in_a_row += steps
+        if not was_expected:
+            has_paid_off = self._in_a_row >= _PAID_OFF * self._needed
+            self._needed = ARMED_AFTER if has_paid_off else min(2 * self._needed, _LONGEST_WAIT)
+            self._equal = self._in_a_row = 0
         if stood != IDLE:
             own_ns += int(state.step_own_ns) if stood in _FOLLOWS else 0
         held = list(loop.finished_steps(before=step))

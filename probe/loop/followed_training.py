@@ -5,8 +5,9 @@ Used on the training thread.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -25,12 +26,15 @@ from ..guard import Guard
 from ..measure.kernels.hot_binding import OWN_SCALARS
 from ..step.open_step import Clipping
 from ..step.step_meters import StepMeters
+from ..threads.stacks import raw_stack
 from .armed_loop import FollowedSteps, Plan
+from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
 from .step_measures import StepMeasures
 from .step_writer import StepWriter
 from .training_loop import TrainingLoop
 
+_STACK_FRAMES: Final = 64
 _AHEAD: Final = 256
 """So far ahead is looked for a step on which more is due."""
 
@@ -39,6 +43,8 @@ class FollowedTraining:
     """One session's parts, as the fast path needs them.
 
     Args:
+        records: has what C writes judged.
+        next_step: number of the step that C follows.
         wants_every_step: whether somebody has to be told of every step as it is made.
         forget_forward: takes a forward back that has raised, with the error.
         input_limit_bytes: inputs of a step that are larger are not held.
@@ -56,6 +62,8 @@ class FollowedTraining:
         recorder: Recorder,
         guard: Guard,
         black_box: BlackBox,
+        records: FollowedRecords,
+        next_step: Callable[[], int | None],
         wants_every_step: Callable[[], bool],
         forget_forward: Callable[[RootCapture, BaseException], None],
         input_limit_bytes: int,
@@ -63,8 +71,8 @@ class FollowedTraining:
     ) -> None:
         self._model, self._measures, self._meters = model, measures, meters
         self._loop, self._writer, self._recorder, self._guard = loop, writer, recorder, guard
-        self._black_box = black_box
-        self._wants_every_step = wants_every_step
+        self._black_box, self._records = black_box, records
+        self._next_step, self._wants_every_step = next_step, wants_every_step
         self.forget_forward = forget_forward
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
@@ -76,27 +84,34 @@ class FollowedTraining:
         if self._wants_every_step() or not self._is_alone(root):
             return None
         ring = self._recorder.ring
-        template = ring.write_template(
-            Template(
-                layout=self._model.layout.record.layout,
-                stage=shape.stage,
-                scalars=[*OWN_SCALARS, *shape.rates],
-            )
+        described = Template(
+            layout=self._model.layout.record.layout,
+            stage=shape.stage,
+            scalars=[*OWN_SCALARS, *shape.rates],
         )
+        template = ring.write_template(described)
         if template is None:
             return None
+        stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        self._records.begin(ring, template, Following(described, self._model.layout, stack))
         return Plan(
             root=root,
             optimizer=optimizer,
             parameters=self._model.layout.parameters,
             draws=draws,
-            glance=self._measures.glance_at_inputs_of_call,
+            glance=self._glance,
             norms_every=self._measures.norms_every,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
             ring=ring,
             template=template,
         )
+
+    def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+        """Look at the inputs of a step whose parameters C measures."""
+        step = self._next_step()
+        if step is not None:
+            self._records.note_inputs(step, self._measures.inputs_of_call(root, args, kwargs))
 
     def _is_alone(self, root: nn.Module) -> bool:
         """Whether no other session, rank, device or module call has a part in these steps."""
@@ -125,6 +140,8 @@ class FollowedTraining:
     def take_back(self, account: FollowedSteps) -> None:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
+        self._records.take()
+        self._writer.complete_newest()
         if not account.finished:
             return
         last = account.next_step - 1

@@ -5,15 +5,19 @@ Read off a step that has gone the slow way; two equal shapes are two equal steps
 
 from __future__ import annotations
 
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ..attach.call_wrappers import is_own_frame
 from ..forensics.adopted_capture import UsualCall
 from ..forensics.capture import RootCapture
 from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS
 from ..step.open_step import Clipping, FinishedStep
+
+CodeSite = tuple[tuple[CodeType, int], ...]
 
 
 class LoopShape(NamedTuple):
@@ -34,6 +38,9 @@ class LoopShape(NamedTuple):
     rates: tuple[str, ...]
     """Names of the learning rates' series."""
     autocast: tuple[Any, ...]
+    forward_site: CodeSite
+    """Where the forward was called from."""
+    backward_site: CodeSite
 
 
 class SeenCall(NamedTuple):
@@ -47,6 +54,19 @@ class SeenCall(NamedTuple):
     loss: Tensor | None
     """What backward was called on; None where that was not one plain scalar."""
     loss_node: type[Any]
+    forward_site: CodeSite
+    backward_site: CodeSite
+
+
+def site_of_call(frame: FrameType | None, *, frames: int) -> CodeSite:
+    """Return code and instruction of the innermost frames outside of the probe that lead to `frame`."""
+    while frame is not None and is_own_frame(frame):
+        frame = frame.f_back
+    site: list[tuple[CodeType, int]] = []
+    while frame is not None and len(site) < frames:
+        site.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(site)
 
 
 def shape_of(
@@ -82,6 +102,8 @@ def shape_of(
         stage=finished.stage,
         rates=rates,
         autocast=(capture.state.autocast, capture.state.autocast_cache),
+        forward_site=seen.forward_site,
+        backward_site=seen.backward_site,
     )
 
 

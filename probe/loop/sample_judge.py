@@ -69,10 +69,12 @@ class SampleJudge:
         """Judge a finished step."""
         self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured)
-        findings = self._bank.observe(sample)
-        return self._incidents.report_sampled(
-            findings,
-            sample.step,
-            sample.time,
-            stack=raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if findings else (),
-        )
+        # Steps that C has followed come on the recorder's thread.
+        with self._incidents.lock:
+            findings = self._bank.observe(sample)
+            return self._incidents.report_sampled(
+                findings,
+                sample.step,
+                sample.time,
+                stack=raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if findings else (),
+            )

@@ -129,9 +129,11 @@ class StepMeasures:
         if self._inputs is None and not torch_private.in_transform():
             self._inputs = measure_inputs(called, args, kwargs, most_elements=_GLANCED_ELEMENTS)
 
-    def glance_at_inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> None:
-        """The same, asked for by C in the middle of a training step."""
-        self._guard.run("inputs", self.glance_at_inputs, called, args, kwargs)
+    def inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> InputSample | None:
+        """The same of a step that C follows; None where the inputs are too large for it."""
+        return self._guard.run(
+            "inputs", measure_inputs, called, args, kwargs, most_elements=_GLANCED_ELEMENTS
+        )
 
     def end_forward(self, output: Any, *, raised: bool = False) -> None:
         """It has returned, or raised."""

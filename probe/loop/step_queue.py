@@ -84,6 +84,19 @@ class StepQueue:
         if len(self._steps) >= MOST_WAITING:
             self.judge_all()
 
+    def append(self, step: QueuedStep) -> None:
+        """Have a step judged once it is old enough; under the lock, on either thread."""
+        self._steps.append(step)
+
+    def note(self, verdict: Verdict) -> None:
+        """Pass a verdict on to the training thread, as those of the queue are."""
+        self._verdicts.append(verdict)
+
+    @property
+    def has_suspicion(self) -> bool:
+        """Whether something was found that the training thread has to act upon."""
+        return any(verdict.suspicion is not None for verdict in tuple(self._verdicts))
+
     def judge_all(self) -> None:
         """Have the detectors look at every step so far; waits for what is on its way."""
         with self._incidents.judging(self._guard):

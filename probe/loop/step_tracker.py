@@ -45,6 +45,7 @@ from .early_watch import EarlyWatch
 from .epochs import EpochWatch
 from .evaluation import SERIES, EvaluationLoss
 from .fast_path import FastPath
+from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
 from .sample_judge import SampleJudge
 from .step_measures import StepMeasures
@@ -80,6 +81,7 @@ class StepTracker:
             excuse_zeros=incidents.excuse_zeros,
         )
         meters = StepMeters(guard, recorder)
+        self._samples = SampleJudge(bank, incidents)
         self._writer = StepWriter(
             self._model,
             self._measures,
@@ -88,7 +90,7 @@ class StepTracker:
             recorder=recorder,
             incidents=incidents,
             guard=guard,
-            samples=SampleJudge(bank, incidents),
+            samples=self._samples,
             early=self._early,
         )
         self.rules = self._writer.rules = RuleBook(
@@ -114,6 +116,17 @@ class StepTracker:
         self._attachment = self._loop.attachment = self._attention.attachment = attach(self, [root])
         if self._recovery is not None:
             self._attachment.tell_before_closures(self._recovery.before_closure)
+        self._records = FollowedRecords(
+            self._writer.queue,
+            self._samples,
+            recorder=recorder,
+            incidents=incidents,
+            guard=guard,
+            mark=self.mark,
+            ask_for_a_look=lambda: self.fast.ask_for_a_look(),
+        )
+        recorder.watches.append(self._records)
+        recorder.call_before_taking(lambda: self._records.take(is_recorders_thread=True))
         self.fast = FastPath(
             FollowedTraining(
                 self._model,
@@ -124,6 +137,8 @@ class StepTracker:
                 recorder=recorder,
                 guard=guard,
                 black_box=incidents.black_box,
+                records=self._records,
+                next_step=lambda: self.fast.next_step,
                 wants_every_step=self._wants_every_step,
                 forget_forward=self._forget_forward,
                 input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
@@ -330,6 +345,10 @@ class StepTracker:
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Give values to the most recent backward; too late for its frame, they get one of their own."""
+        followed = self.fast.step_of_newest_backward
+        if followed is not None and LOGGED_NAMES.isdisjoint(values):
+            self._writer.add(followed, values)
+            return
         self.fast.leave()
         if not LOGGED_NAMES.isdisjoint(values):
             self._evaluation.switch_off()
@@ -349,6 +368,9 @@ class StepTracker:
         Raises:
             AnomalyError: in `mode="raise"`, as before torch's clip functions.
         """
+        clipped = self.fast.clip(self._model.layout.parameters, max_norm)
+        if clipped is not None:
+            return clipped
         self._loop.must_know_now()
         self.before_clip()
         parameters, norm = self._model.layout.parameters, None

@@ -50,6 +50,7 @@ class StepWriter:
     Attributes:
         last_step: number of the newest finished step; None before the first.
         anomaly: what `mode="raise"` has to raise, once the guard is left.
+        queue: finished steps that the detectors have not seen.
         timing: whether the step under way may be judged after its update.
         recovery: what acts before the update of a bad step, where the user asked for it.
         rules: the user's watchpoints and rules.
@@ -82,8 +83,8 @@ class StepWriter:
         """The step finished last, until it is complete."""
         self._late_logs: list[tuple[int, int, Mapping[str, LogValue]]] = []
         """Of written steps: number, layout, and what the user logged that is still on its way."""
-        self._queue = StepQueue(incidents, guard, arrive=self._arrive)
-        recorder.watches.append(self._queue)
+        self.queue = StepQueue(incidents, guard, arrive=self._arrive)
+        recorder.watches.append(self.queue)
 
     def begin_step(self, step: int) -> None:
         """A step begins: decide when it is to be judged."""
@@ -138,7 +139,7 @@ class StepWriter:
         self._end(measured)
         if newest.state == "late":
             newest.stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-            self._queue.add(newest)
+            self.queue.add(newest)
             return
         if self.rules is not None and self.rules.has_early:
             self._follow_watchpoints(finished, measured, self.rules)
@@ -159,8 +160,8 @@ class StepWriter:
             self._take_verdicts()
         elif measured.has_statistics:
             newest.state = "waiting"
-            newest.stack = self._queue.newest_stack or raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-            self._queue.add(newest)
+            newest.stack = self.queue.newest_stack or raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+            self.queue.add(newest)
         if recovery is not None:
             self._guard.run(
                 "recovery",
@@ -175,7 +176,7 @@ class StepWriter:
         """Take in what the step before was waiting for, and what the detectors have found meanwhile."""
         newest = self._newest
         if newest is not None and newest.state == "late":
-            self._queue.settle()
+            self.queue.settle()
         if newest is not None and not (newest.is_open or newest.is_complete):
             self._complete(newest)
         if self._late_logs:
@@ -184,7 +185,7 @@ class StepWriter:
 
     def _take_verdicts(self) -> None:
         """Pass on what has been found, on whichever thread."""
-        for verdict in self._queue.take_verdicts():
+        for verdict in self.queue.take_verdicts():
             self._measures.suspect(verdict.suspicion)
             for step in verdict.alarms:
                 self._samples.note_alarm(step)
@@ -255,7 +256,7 @@ class StepWriter:
 
     def judge_all(self) -> None:
         """Have the detectors look at every step so far; waits for what is on its way."""
-        self._queue.judge_all()
+        self.queue.judge_all()
 
     def log(self, values: dict[str, LogValue]) -> None:
         """Add values to the newest step; too late for its frame, they become one of their own."""
@@ -267,7 +268,11 @@ class StepWriter:
                     if newest.state == "late":
                         return
         if self.last_step is not None:
-            self._add(self.last_step, self._model.layout.record.layout, values)
+            self.add(self.last_step, values)
+
+    def add(self, step: int, values: Mapping[str, LogValue]) -> None:
+        """Write more of a step whose record is in the ring, or is about to be."""
+        self._add(step, self._model.layout.record.layout, values)
 
     def _add(self, step: int, layout: int, values: Mapping[str, LogValue]) -> None:
         """Write more of a step that is written already: what is at hand now, the rest later."""
@@ -334,7 +339,7 @@ class StepWriter:
     def forget(self) -> None:
         """Drop what has not been written."""
         self._newest, self._late_logs = None, []
-        self._queue.forget()
+        self.queue.forget()
         self._incidents.black_box.forget()
 
     def _measured(self, finished: FinishedStep) -> MeasuredStep:
@@ -424,7 +429,7 @@ class StepWriter:
 
     def _judge(self, measured: MeasuredStep, evidence: StepEvidence | LateEvidence, guard: Guard) -> Verdict:
         """Have an unusual step judged, after those that wait."""
-        verdict = self._queue.judge_at_once(build_observation(measured), measured.time, evidence, guard)
+        verdict = self.queue.judge_at_once(build_observation(measured), measured.time, evidence, guard)
         if self._raises and verdict.critical is not None:
             # A later step of a running episode would ruin the weights just as the first one.
             self.anomaly = AnomalyError(verdict.critical)

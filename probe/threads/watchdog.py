@@ -7,6 +7,7 @@ reads them every 50 ms and asks its session's `Watchdog`. Where the training sta
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from threading import get_ident
@@ -29,15 +30,22 @@ _OWN_GAP_S: Final = 1.0
 class Pulse:
     """Signs of life of this process's training, whichever session they are of."""
 
-    __slots__ = ("beats", "evaluations", "owner")
+    __slots__ = ("beats", "evaluations", "in_c", "owner")
 
     def __init__(self) -> None:
+        self.in_c: Callable[[], int] = lambda: 0
+        """How many more of them C has seen."""
         self.beats = 0
         """Beginnings and ends of forwards, backwards and updates."""
         self.evaluations = 0
         """Calls of watched models with gradients switched off."""
         self.owner: object | None = None
         """The session that made the newest backward."""
+
+    @property
+    def count(self) -> int:
+        """All signs of life."""
+        return self.beats + self.in_c()
 
 
 pulse: Final = Pulse()

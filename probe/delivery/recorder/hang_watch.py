@@ -131,7 +131,7 @@ class HangWatch:
         now_s = time.monotonic()
         is_alive = self._watchdog.note(
             now_s,
-            beats=pulse.beats,
+            beats=pulse.count,
             evaluations=pulse.evaluations,
             step=self._last_step(),
             cpu_s=time.process_time(),

@@ -50,6 +50,8 @@ class MetricsQueue:
         self._lock = threading.RLock()
         self._write_lock = threading.Lock()
         self._told = False
+        self.before_take: Callable[[], None] = lambda: None
+        """Called before records leave the ring, for who has to see them there."""
 
     @property
     def lost(self) -> int:
@@ -138,6 +140,7 @@ class MetricsQueue:
             if not groups:
                 self.count_lost(ring.skip_damaged())
                 return left_s
+            self.before_take()
             encoded = [data for data, _ in groups if data is not None]
             last = groups[-1][1][-1]
             ring.take(

@@ -145,6 +145,10 @@ class Recorder:
         """What is appended to at the end of a step, by C code too; a larger layout begins another one."""
         return self._metrics.ring
 
+    def call_before_taking(self, look: Callable[[], None]) -> None:
+        """Have `look` called on the recorder's thread before records leave the ring; it may not raise."""
+        self._metrics.before_take = look
+
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
 

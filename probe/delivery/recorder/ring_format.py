@@ -26,7 +26,8 @@ PAD: Final = 0
 FRAME: Final = 1
 """The payload is an encoded `wire` record."""
 RAW: Final = 2
-"""The payload is a healthy step as C writes it: `RAW_HEAD`, further scalars, block, missing bitmap."""
+"""The payload is a healthy step as C writes it: `RAW_HEAD`, further scalars, block, missing
+bitmap, norms of parameters."""
 ADDITION: Final = 3
 """An encoded `Frame` with more of the step of the record before: it is merged into that one."""
 RECORD_HEAD: Final = struct.Struct("<QIIQ")
@@ -35,6 +36,7 @@ RAW_HEAD: Final = struct.Struct("<qdqqddddqq6q")
 HAS_LOSS: Final = 1
 HAS_NORM: Final = 2
 HAS_MISSING: Final = 4
+HAS_PARAMETER_NORMS: Final = 8
 RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 _CHECK_START: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
@@ -69,6 +71,8 @@ class RawStep(NamedTuple):
     """(4, n) in the order of `RAW_COLUMNS`."""
     missing: bytes
     """`numpy.packbits` of "has no gradient"; empty when every parameter has one."""
+    parameter_norm: npt.NDArray[np.float32] | None
+    """(n,) L2 norms of the parameters; None where they were not measured."""
 
 
 class RingRecord(NamedTuple):
@@ -156,7 +160,9 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
     block_at = RAW_HEAD.size + 8 * scalars
     missing_at = block_at + 16 * count
     missing_bytes = (count + 7) // 8 if flags & HAS_MISSING else 0
-    if min(count, scalars) < 0 or missing_at + missing_bytes > len(payload):
+    norms_at = missing_at + missing_bytes
+    norms_bytes = 4 * count if flags & HAS_PARAMETER_NORMS else 0
+    if min(count, scalars) < 0 or norms_at + norms_bytes > len(payload):
         raise WireError(f"a raw record of {len(payload)} bytes cannot hold {count} parameters")
     return RawStep(
         step=step,
@@ -168,7 +174,8 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
         samples=samples,
         scalars=np.frombuffer(payload, "<f8", scalars, RAW_HEAD.size),
         block=np.frombuffer(payload, "<f4", 4 * count, block_at).reshape(4, count),
-        missing=bytes(payload[missing_at : missing_at + missing_bytes]),
+        missing=bytes(payload[missing_at:norms_at]),
+        parameter_norm=np.frombuffer(payload, "<f4", count, norms_at) if norms_bytes else None,
     )
 
 
@@ -199,6 +206,8 @@ def frame_of(template: Template, payload: bytes | memoryview) -> Frame:
         Column(name=name, dtype="f4", data=row.tobytes())
         for name, row in zip(RAW_COLUMNS, raw.block, strict=True)
     ]
+    if raw.parameter_norm is not None:
+        columns.append(Column(name="parameter_norm", dtype="f4", data=raw.parameter_norm.tobytes()))
     return Frame(
         step=raw.step,
         time=raw.time,

@@ -12,7 +12,7 @@
 
 typedef void Object; /* a Python object */
 
-enum { MAX_ARGUMENTS = 16, MAX_GROUPS = 32, MAX_AMBIENT = 8, KEPT_STEPS = 8 };
+enum { MAX_ARGUMENTS = 16, MAX_GROUPS = 32, MAX_AMBIENT = 8, KEPT_STEPS = 8, SITE_FRAMES = 3, WRAPPING_FRAMES = 4 };
 /* Up to so many bytes an output is held itself, as held_outputs.py does; above, by a weak reference. */
 enum { SMALL_OUTPUT = 1 << 18 };
 /* Elements above which a pass gives Python's lock away. */
@@ -41,6 +41,10 @@ typedef struct {
     unsigned long (*thread)(void);
     void *(*unlock)(void);
     void (*lock)(void *);
+    Object *(*frame)(void);              /* PyEval_GetFrame */
+    Object *(*caller)(Object *);         /* PyFrame_GetBack */
+    Object *(*code)(Object *);           /* PyFrame_GetCode */
+    int (*instruction)(Object *);        /* PyFrame_GetLasti */
     Object *none, *yes, *no;
     Object *tensor_type, *float_type, *tuple_type, *list_type;
     Object *atoms[6]; /* types of arguments that need no care: NoneType, bool, int, float, str, bytes */
@@ -69,6 +73,12 @@ typedef struct {
 /* Where the step under way stands. */
 enum { IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE };
 
+/* Where a call comes from: its innermost frames outside of the wrapper. Code is compared with, not kept. */
+typedef struct {
+    Object *code[SITE_FRAMES];
+    int64_t instruction[SITE_FRAMES];
+} CallSite;
+
 /* What was learned of the loop, and where records go; mirrored by hot_binding.py. */
 typedef struct {
     Object *root, *optimizer; /* compared with: they may be gone */
@@ -86,6 +96,7 @@ typedef struct {
     int64_t argument_count, keyword_count, tensor_count;
     int64_t micro_steps, clips;
     int64_t input_limit_bytes, output_limit_bytes;
+    CallSite forward_site, backward_site;
     unsigned long thread;
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
@@ -101,7 +112,7 @@ typedef struct {
 /* Mirrored by hot_binding.py. */
 typedef struct {
     int64_t armed, state, step, slow_at, attention, micro_step;
-    int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused;
+    int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t boundary, output_number, output_version, samples, is_weak;
     double losses, total_norm, before_clip, after_clip;
     Object *output, *loss, *output_gradient;
@@ -159,11 +170,14 @@ INLINE Object *answer(int is_yes) { return kept(is_yes ? hot_api.yes : hot_api.n
 static Object *pass_on(void) { return kept(hot_api.none); }
 
 /* Not as learned: the rest of the step, and those that follow, go the slow way until Python arms again. */
-static Object *refuse(void) {
+static Object *refuse_at(int line) {
     hot.armed = 0;
     hot.refused++;
+    hot.refused_at = line;
     return answer(0);
 }
+
+#define refuse() refuse_at(__LINE__)
 
 /* An attribute that is a whole number; -1 where there is none. */
 static int64_t number_of(Object *object, Object *name) {
@@ -264,6 +278,33 @@ static int note_arguments(Object *args, Object *kwargs, KeptInputs *inputs) {
     return tensors == hot_loop.tensor_count && bytes <= hot_loop.input_limit_bytes;
 }
 
+/* Go one frame out; NULL behind the outermost. Takes the reference to the frame. */
+static Object *step_out(Object *frame) {
+    Object *outer = hot_api.caller(frame);
+    hot_api.release(frame);
+    return outer;
+}
+
+static int is_at(Object *frame, Object *code, int64_t instruction) {
+    Object *own = hot_api.code(frame);
+    hot_api.release(own); /* compared only: the frame keeps it */
+    return own == code && (instruction < 0 || hot_api.instruction(frame) == instruction);
+}
+
+/* Whether the wrapper that asks was called from the lines that were learned: else a replay would name others. */
+static int is_called_from(const CallSite *site) {
+    Object *frame = kept(hot_api.frame());
+    /* Between the wrapper and the script there may be frames of ours. */
+    for (int i = 0; i < WRAPPING_FRAMES && frame && !is_at(frame, site->code[0], -1); i++) frame = step_out(frame);
+    int is_same = 1;
+    for (int i = 0; i < SITE_FRAMES && is_same && site->code[i]; i++) {
+        is_same = frame && is_at(frame, site->code[i], site->instruction[i]);
+        if (frame) frame = step_out(frame);
+    }
+    if (frame) hot_api.release(frame);
+    return is_same;
+}
+
 /* Whether autocast, tracing, dynamo and torch.func are as they were learned. */
 static int is_ambient_as_learned(void) {
     for (int64_t i = 0; i < hot_loop.ambient_count; i++) {
@@ -291,7 +332,7 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
     if (!is_true(given[0], hot_api.name_training)) return refuse();
-    if (!is_ambient_as_learned()) return refuse();
+    if (!is_called_from(&hot_loop.forward_site) || !is_ambient_as_learned()) return refuse();
     KeptInputs noted = {given[1], given[2], NULL, hot.step, {0}};
     if (!note_arguments(given[1], given[2], &noted)) return refuse();
     if (hot_loop.random_state && (noted.random = hot_api.call(hot_loop.random_state, NULL, 0, NULL)) == NULL) {
@@ -448,7 +489,7 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
     Object *loss = only_loss(given[0]);
     double value = 0.0;
     if (type_of(loss) != hot_api.tensor_type || !read_scalar(loss, &value) || !isfinite(value)) return refuse();
-    if (!loss_is_as_learned(loss)) return refuse();
+    if (!loss_is_as_learned(loss) || !is_called_from(&hot_loop.backward_site)) return refuse();
     kept(loss);
     drop(&hot.loss);
     hot.loss = loss;

@@ -23,6 +23,7 @@ MAX_ARGUMENTS: Final = 16
 MAX_GROUPS: Final = 32
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
+SITE_FRAMES: Final = 3
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""
 OWN_SCALARS: Final = ("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired")
@@ -34,7 +35,7 @@ _FUNCTIONS: Final = (
     *("PyDict_Next", "PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
     *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
     *("Py_DecRef", "PyErr_Clear", "PyErr_Occurred", "PyThread_get_thread_ident", "PyEval_SaveThread"),
-    "PyEval_RestoreThread",
+    *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )
 _NAMES: Final = (
     *torch_symbols.ATTRIBUTES,
@@ -69,6 +70,12 @@ class _Api(ctypes.Structure):
     ]
 
 
+class CallSite(ctypes.Structure):
+    """Mirrors `CallSite`: code and instruction of the innermost frames outside of a wrapper."""
+
+    _fields_ = [("code", _Pointer * SITE_FRAMES), ("instruction", _Int * SITE_FRAMES)]
+
+
 class HotLoop(ctypes.Structure):
     """Mirrors `HotLoop`: what was learned of a training loop."""
 
@@ -86,6 +93,8 @@ class HotLoop(ctypes.Structure):
             for name in ("argument_count", "keyword_count", "tensor_count", "micro_steps", "clips")
         ],
         *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
+        ("forward_site", CallSite),
+        ("backward_site", CallSite),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
         *[(name, _Int) for name in ("template_id", "norms_every")],
@@ -98,7 +107,8 @@ class HotState(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "micro_step")],
-        *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns", "refused")],
+        *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
+        *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("boundary", "output_number", "output_version", "samples", "is_weak")],
         *[(name, ctypes.c_double) for name in ("losses", "total_norm", "before_clip", "after_clip")],
         *[(name, _Pointer) for name in ("output", "loss", "output_gradient", "life", "sink", "inputs")],

@@ -1,0 +1,152 @@
+"""Gives the steps that C has written into the ring to the detectors, in their order.
+
+The recorder's thread comes here before it takes records out of the ring, the training thread when it goes on
+in the slow way: a step that goes that way is judged after all that were before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..attach.layout import ModelLayout
+from ..delivery.recorder.recorder import Recorder
+from ..delivery.recorder.ring import Ring
+from ..delivery.recorder.ring_format import RAW, RawStep, Template, raw_scalars, read_raw
+from ..detectors.sample import InputSample
+from ..guard import Guard
+from ..incidents.incidents import IncidentReporter
+from ..measure.statistics.statistics import TensorStatistics
+from ..measure.statistics.torch_statistics import ROWS
+from ..step.frames import MeasuredStep
+from ..step.losses import StepLoss
+from ..threads.stacks import RawFrame
+from ..threads.watchdog import LoopMark
+from ..wire import Event
+from .sample_judge import SampleJudge
+from .step_queue import QueuedStep, StepQueue
+
+_MOST_INPUTS: Final = 64
+_PERIOD_S: Final = 0.25
+
+
+class Following(NamedTuple):
+    """What the records of one template have in common."""
+
+    template: Template
+    layout: ModelLayout
+    stack: Sequence[RawFrame]
+    """Of the training loop, when C was armed."""
+
+
+class FollowedRecords:
+    """Reads the ring, each record once; a `Watch` of the recorder.
+
+    Args:
+        mark: of the training loop; where its stack is wanted, the next step has to go the slow way, as where
+            memory was read anew or something was found that is acted upon there.
+        ask_for_a_look: has it go that way.
+    """
+
+    def __init__(
+        self,
+        queue: StepQueue,
+        samples: SampleJudge,
+        *,
+        recorder: Recorder,
+        incidents: IncidentReporter,
+        guard: Guard,
+        mark: LoopMark,
+        ask_for_a_look: Callable[[], None],
+    ) -> None:
+        self._queue, self._samples, self._recorder = queue, samples, recorder
+        self._incidents, self._guard = incidents, guard
+        self._thread_guard = guard.for_thread()
+        self._mark, self._ask_for_a_look = mark, ask_for_a_look
+        self._memory = recorder.memory
+        self.period_s = _PERIOD_S
+        self._ring: Ring | None = None
+        self._next_byte = 0
+        self._following: dict[int, Following] = {}
+        self._inputs: dict[int, InputSample] = {}
+
+    def begin(self, ring: Ring, number: int, following: Following) -> None:
+        """C is about to write records of template `number`."""
+        if ring is not self._ring:
+            self.take()
+            self._ring, self._following = ring, {}
+        self._next_byte = ring.counters.head
+        self._following[number] = following
+        for old in [key for key in self._following if key < number - 1]:
+            del self._following[old]
+
+    def note_inputs(self, step: int, inputs: InputSample | None) -> None:
+        """The inputs of a step that C follows were looked at."""
+        if inputs is not None and len(self._inputs) < _MOST_INPUTS:
+            self._inputs[step] = inputs
+
+    def take(self, *, is_recorders_thread: bool = False) -> None:
+        """Have what is new judged, on either thread."""
+        ring = self._ring
+        if ring is None or ring.counters.head <= self._next_byte:
+            return
+        guard = self._thread_guard if is_recorders_thread else self._guard
+        with self._incidents.judging(guard):
+            guard.run("detectors", self._take, ring, guard)
+
+    def look(self) -> list[Event]:
+        """See whether the next step has to go the slow way."""
+        memory = self._recorder.memory
+        if memory is not self._memory or self._mark.wanted or self._queue.has_suspicion:
+            self._memory = memory
+            self._ask_for_a_look()
+        return []
+
+    def close(self) -> list[Event]:
+        """Nothing is left: the session has had all judged."""
+        return []
+
+    def _take(self, ring: Ring, guard: Guard) -> None:
+        for record in ring.records(self._next_byte):
+            self._next_byte = record.end
+            if record.kind != RAW:
+                continue
+            raw = read_raw(record.payload)
+            following = self._following.get(raw.template)
+            if following is not None:
+                measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
+                self._queue.append(QueuedStep(measured, following.stack, "waiting", time.monotonic()))
+                self._judge_sample(measured, guard)
+
+    def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
+        if not self._samples.wants(measured):
+            return
+        verdict = guard.run("detectors of samples", self._samples.take, measured)
+        if verdict is not None and verdict.suspicion is not None:
+            self._queue.note(verdict)
+
+
+def measured_of(raw: RawStep, following: Following, inputs: InputSample | None) -> MeasuredStep:
+    """Return what the slow way knows of a step that C has written down; nothing of it refers to the ring."""
+    count = raw.block.shape[1]
+    block = np.zeros((ROWS, count))
+    block[: len(raw.block)] = raw.block
+    missing = np.zeros(count, dtype=np.bool_)
+    if raw.missing:
+        missing = np.unpackbits(np.frombuffer(raw.missing, np.uint8), count=count).astype(np.bool_)
+    return MeasuredStep(
+        step=raw.step,
+        time=raw.time,
+        layout=following.layout,
+        stage=following.template.stage,
+        gradients=TensorStatistics(block, missing, is_finite=True, total_norm=raw.total_norm),
+        total_norm=raw.total_norm,
+        parameter_norm=None if raw.parameter_norm is None else raw.parameter_norm.astype(np.float64),
+        loss=StepLoss(raw.loss, raw.loss_raw),
+        samples=int(raw.samples),
+        scalars=raw_scalars(following.template, raw),
+        inputs=inputs,
+    )

@@ -1,0 +1,96 @@
+"""A small training that C follows, and the same one that goes the slow way, for tests that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import probe
+from probe.loop import fast_path
+from probe.measure.kernels import hot_binding
+from probe.session import Probe
+
+ARMED_AT = 110
+"""The first looks end with step 99, and step 100 measures activations."""
+LAST = 130
+
+
+class Planted(nn.Module):
+    """Two layers and dropout; `fault` is called with the hidden values of a forward, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(20, 30), nn.Linear(30, 5)
+        self.drop = nn.Dropout(0.1)
+        self.fault: Callable[[Tensor], Tensor] | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(inputs))
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            hidden = fault(hidden)
+        scores: Tensor = self.second(self.drop(hidden))
+        return scores
+
+
+class Training:
+    """A plain loop over seeded batches, step by step."""
+
+    def __init__(self, run: Probe, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.run, self.model, self.optimizer = run, model, optimizer
+        self.generator = torch.Generator().manual_seed(1)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether C follows the step under way."""
+        tracker = self.run._tracker
+        return tracker is not None and tracker.fast.is_engaged
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(16, 20, generator=self.generator)
+        return inputs, torch.randint(5, (16,), generator=self.generator)
+
+    def step(self, change: Callable[[Tensor], Tensor] = lambda loss: loss) -> Tensor:
+        """One step; `change` makes another loss of its loss."""
+        inputs, targets = self.batch()
+        self.optimizer.zero_grad()
+        loss = change(F.cross_entropy(self.model(inputs), targets))
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+
+@contextmanager
+def watched_training(*, in_c: bool, **options: Any) -> Iterator[Training]:
+    """A training that is watched, up to step `ARMED_AT`; from there on C follows it, or not."""
+    patch = pytest.MonkeyPatch()
+    if not in_c:
+        patch.setattr(
+            fast_path.hot_binding, "status", lambda: hot_binding.HotStatus(None, "not in this test")
+        )
+    try:
+        training = _begin(options)
+        with training.run:
+            training.steps(ARMED_AT)
+            assert training.is_followed is in_c
+            yield training
+    finally:
+        patch.undo()
+
+
+def _begin(options: dict[str, Any]) -> Training:
+    """Watch a model that the training alone holds."""
+    torch.manual_seed(0)
+    model = Planted()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    return Training(probe.watch(model, optimizer, overhead_limit=0.0, **options), model, optimizer)

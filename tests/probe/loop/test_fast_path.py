@@ -1,0 +1,400 @@
+"""What C follows is what the slow way sees: the same frames, the same events, the same weights."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from armed_training import ARMED_AT, Planted, Training, watched_training
+from journals import Journal
+from run_numbers import run_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import probe
+from probe.measure.kernels import hot_binding
+from probe.wire import Event, Frame
+
+pytestmark = [
+    pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
+    pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
+]
+OWN = ("step_time_", "probe_", "process_", "system_")
+"""Clock readings, memory and the probe's own cost: no two runs have the same."""
+
+
+def numbers(frames: list[Frame]) -> dict[int, dict[str, Any]]:
+    """All that frames say of each step, without what no two runs have in common."""
+    steps: dict[int, dict[str, Any]] = {}
+    for frame in frames:
+        known = steps.setdefault(frame.step, {"layout": frame.layout})
+        known |= {name: repr(value) for name, value in frame.scalars.items() if not name.startswith(OWN)}
+        known |= {column.name: column.data for column in frame.columns}
+        known |= {column.name: msgspec.msgpack.encode(column) for column in frame.parameter_columns}
+        if frame.columns:
+            known |= {"missing": frame.missing, "stage": frame.stage}
+    return steps
+
+
+def said(events: list[Event]) -> list[tuple[Any, ...]]:
+    """What events say, without times and how long a replay took."""
+    return [
+        (
+            event.kind,
+            event.step,
+            event.micro_step,
+            event.severity,
+            event.subject,
+            re.sub(r"\d+ ms|/\S+/bundles/\w+", "...", event.message),
+            event.origin,
+            event.stacks.forward,
+            event.stacks.backward,
+            event.propagated_to,
+            event.count,
+            event.last_step,
+            event.ended,
+        )
+        for event in events
+    ]
+
+
+Act = Callable[[Training], object]
+
+
+def recorded(tmp_path: Path, act: Act, *, in_c: bool, **options: Any) -> tuple[Journal, list[Tensor]]:
+    """What a training records in which `act` is done while C follows it, and its last weights."""
+    spool = tmp_path / ("in_c" if in_c else "slow")
+    with watched_training(in_c=in_c, spool=spool, **options) as training:
+        act(training)
+        weights = [parameter.detach().clone() for parameter in training.model.parameters()]
+    return run_of(spool), weights
+
+
+def assert_same(tmp_path: Path, act: Act, **options: Any) -> Journal:
+    """Have both ways record the same; returns one of the journals."""
+    both = [recorded(tmp_path, act, in_c=in_c, **options) for in_c in (True, False)]
+    (one, mine), (other, theirs) = both
+    assert all(
+        np.array_equal(a.numpy(), b.numpy(), equal_nan=True) for a, b in zip(mine, theirs, strict=True)
+    )
+    assert numbers(one.frames) == numbers(other.frames)
+    assert said(one.latest_events) == said(other.latest_events)
+    return one
+
+
+def with_fault(fault: Callable[[Tensor], Tensor]) -> Act:
+    def act(training: Training) -> None:
+        training.steps(5)
+        training.model.fault = fault
+        training.step()
+
+    return act
+
+
+def with_loss(change: Callable[[Tensor], Tensor]) -> Act:
+    def act(training: Training) -> None:
+        training.steps(5)
+        training.step(change)
+
+    return act
+
+
+def test_healthy_steps_are_recorded_as_in_the_slow_way(tmp_path: Path) -> None:
+    journal = assert_same(tmp_path, lambda training: training.steps(60))
+    assert sorted({frame.step for frame in journal.frames}) == [*range(ARMED_AT + 60)]
+    assert journal.latest_events == []
+
+
+def test_most_steps_are_followed(tmp_path: Path) -> None:
+    with watched_training(in_c=True) as training:
+        calls = hot_binding.status().calls
+        assert calls is not None and training.run._tracker is not None
+        followed = 0
+        for _ in range(100):
+            followed += training.is_followed and calls.state.armed == 1
+            training.step()
+    assert followed >= 80
+
+
+FAULTS: dict[str, Act] = {
+    "division by zero": with_fault(lambda hidden: hidden / torch.zeros(()) * 0),
+    "root of zero": with_fault(lambda hidden: hidden + torch.sqrt((hidden * 0).sum())),
+    "logarithm": with_fault(lambda hidden: hidden.sub(1).log()),
+    "bad loss": with_loss(lambda loss: loss * math.inf),
+    "root in the loss": with_loss(lambda loss: loss + torch.sqrt(loss * 0)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_in_a_followed_step_gives_the_same_events(tmp_path: Path, name: str) -> None:
+    journal = assert_same(tmp_path, FAULTS[name])
+    events = journal.latest_events
+    assert [event.step for event in events] == [ARMED_AT + 5] * len(events)
+    assert {"nonfinite_loss", "nonfinite_gradient"} & {event.kind for event in events}
+
+
+def test_bad_input_of_a_followed_step_is_named(tmp_path: Path) -> None:
+    def act(training: Training) -> None:
+        inputs, targets = training.batch()
+        inputs[3, 3] = math.nan
+        training.optimizer.zero_grad()
+        F.cross_entropy(training.model(inputs), targets).backward()
+        training.optimizer.step()
+
+    event = assert_same(tmp_path, act).latest_events[0]
+    assert event.origin is not None and event.origin.op == "input"
+
+
+def bad_gradient_by_a_hook(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    output = training.model(inputs)
+    output.register_hook(lambda gradient: gradient * math.nan)
+    F.cross_entropy(output, targets).backward()
+    training.optimizer.step()
+
+
+def two_forwards(training: Training) -> None:
+    (first, targets), (second, _) = training.batch(), training.batch()
+    training.optimizer.zero_grad()
+    F.cross_entropy(training.model(first) + training.model(second), targets).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def two_backwards(training: Training) -> None:
+    training.optimizer.zero_grad()
+    for _ in range(2):
+        inputs, targets = training.batch()
+        (F.cross_entropy(training.model(inputs), targets) / 2).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def update_left_out(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    F.cross_entropy(training.model(inputs), targets).backward()
+    training.steps(3)
+
+
+def forward_left_alone(training: Training) -> None:
+    training.model(training.batch()[0])
+    training.steps(3)
+
+
+def evaluation_in_the_step(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    output = training.model(inputs)
+    with torch.no_grad():
+        training.model(training.batch()[0])
+    F.cross_entropy(output, targets).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def evaluation_between_steps(training: Training) -> None:
+    training.model.eval()
+    with torch.no_grad():
+        F.cross_entropy(training.model(training.batch()[0]), training.batch()[1])
+    training.model.train()
+    training.steps(3)
+
+
+def another_loss_function(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    F.mse_loss(training.model(inputs), F.one_hot(targets, 5).float()).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def optimizer_state_loaded(training: Training) -> None:
+    training.optimizer.load_state_dict(training.optimizer.state_dict())
+    training.optimizer.param_groups[0]["lr"] = 5e-3
+    training.steps(5)
+
+
+def learning_rate_changed(training: Training) -> None:
+    for rate in (3e-3, 2e-3, 1e-3):
+        training.optimizer.param_groups[0]["lr"] = rate
+        training.step()
+
+
+def gradients_clipped(training: Training) -> None:
+    for _ in range(30):
+        inputs, targets = training.batch()
+        training.optimizer.zero_grad()
+        F.cross_entropy(training.model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+        training.optimizer.step()
+
+
+def values_logged(training: Training) -> None:
+    for at in range(10):
+        training.step()
+        training.run.log(mine=float(at))
+
+
+def model_in_pieces(training: Training) -> None:
+    """A part of the model is called by itself: another root."""
+    training.model.first(training.batch()[0])
+    training.steps(3)
+
+
+def parameter_frozen(training: Training) -> None:
+    training.model.first.bias.requires_grad_(False)
+    training.steps(25)
+
+
+def backward_twice(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    loss = F.cross_entropy(training.model(inputs), targets)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def forward_that_raises(training: Training) -> None:
+    def fail(hidden: Tensor) -> Tensor:
+        raise RuntimeError("planted")
+
+    training.model.fault = fail
+    with pytest.raises(RuntimeError, match="planted"):
+        training.step()
+    training.steps(3)
+
+
+def backward_that_raises(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    output = training.model(inputs)
+
+    def fail(gradient: Tensor) -> Tensor:
+        raise RuntimeError("planted")
+
+    output.register_hook(fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        F.cross_entropy(output, targets).backward()
+    training.steps(3)
+
+
+UNUSUAL: list[Act] = [
+    bad_gradient_by_a_hook,
+    two_forwards,
+    two_backwards,
+    update_left_out,
+    forward_left_alone,
+    evaluation_in_the_step,
+    evaluation_between_steps,
+    another_loss_function,
+    optimizer_state_loaded,
+    learning_rate_changed,
+    gradients_clipped,
+    values_logged,
+    model_in_pieces,
+    parameter_frozen,
+    backward_twice,
+    forward_that_raises,
+    backward_that_raises,
+]
+
+
+@pytest.mark.parametrize("act", UNUSUAL, ids=lambda act: act.__name__)
+def test_unusual_step_is_recorded_as_in_the_slow_way(tmp_path: Path, act: Act) -> None:
+    def with_steps_around(training: Training) -> None:
+        training.steps(5)
+        act(training)
+
+    assert_same(tmp_path, with_steps_around)
+
+
+def test_clipping_that_reuses_the_norm_is_followed(tmp_path: Path) -> None:
+    def act(training: Training) -> None:
+        for _ in range(45):
+            inputs, targets = training.batch()
+            training.optimizer.zero_grad()
+            F.cross_entropy(training.model(inputs), targets).backward()
+            training.run.clip_gradients(0.5)
+            training.optimizer.step()
+
+    journal = assert_same(tmp_path, act)
+    assert journal.frames[-1].scalars["grad_norm_clipped"] <= 0.5 + 1e-6
+
+
+def test_model_and_batches_are_not_kept_alive() -> None:
+    with watched_training(in_c=True) as training:
+        training.steps(3)
+        inputs, _ = training.batch()
+        model, held = weakref.ref(training.model), weakref.ref(inputs)
+        training.step()
+        training.run.close()
+        del inputs
+        training.model = training.optimizer = None  # type: ignore[assignment]
+        gc.collect()
+        assert (model(), held()) == (None, None)
+
+
+def test_model_that_goes_while_it_is_followed_ends_the_session(tmp_path: Path) -> None:
+    with watched_training(in_c=True) as training:
+        run, reference = training.run, weakref.ref(training.model)
+        training.model = training.optimizer = None  # type: ignore[assignment]
+        gc.collect()
+        assert reference() is None and not run.active
+
+
+def test_second_session_ends_the_following(tmp_path: Path) -> None:
+    with watched_training(in_c=True) as training:
+        other = Planted()
+        with probe.watch(other, torch.optim.SGD(other.parameters(), lr=0.1)):
+            training.steps(40)
+            assert not training.is_followed
+
+
+def test_another_thread_calls_the_model_meanwhile(tmp_path: Path) -> None:
+    def act(training: Training) -> None:
+        inputs = torch.randn(4, 20)
+        for _ in range(10):
+            with torch.random.fork_rng():
+                thread = threading.Thread(target=lambda: training.model(inputs))
+                thread.start()
+                thread.join()
+            training.step()
+
+    with watched_training(in_c=True) as training:
+        act(training)
+        assert training.run._guard.failures == 0
+
+
+def test_level_and_commands_reach_a_followed_training(tmp_path: Path) -> None:
+    def act(training: Training) -> None:
+        training.run.set_level("advanced")
+        training.steps(30)
+
+    journal = assert_same(tmp_path, act)
+    assert [event.kind for event in journal.latest_events] == ["level_changed"]
+
+
+def test_exception_is_reported_with_the_step_that_it_ended(tmp_path: Path) -> None:
+    def act(training: Training) -> None:
+        training.steps(2)
+        try:
+            training.step(lambda loss: loss + torch.zeros(3))
+        except RuntimeError as error:
+            training.run._report_exception(error, error.__traceback__)
+
+    (event,) = assert_same(tmp_path, act).latest_events
+    assert (event.kind, event.step) == ("exception", ARMED_AT + 2)
