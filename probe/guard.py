@@ -22,6 +22,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def outcome_of(
+    function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> tuple[R | None, Exception | None]:
+    """Call what may raise anything, as code of the user's may; return what it returned, and what it raised.
+
+    For any thread, where nothing is timed or the caller does it; inside a training step see `Guard.attempt`.
+    """
+    try:
+        return function(*args, **kwargs), None
+    except Exception as error:  # noqa: BLE001 - the caller says what it means
+        return None, error
+
+
 class Guard:
     """Runs the probe's own code: isolates its failures and adds up its time.
 

@@ -51,7 +51,7 @@ def _was_watched(run: RunFolder) -> bool:
 
 
 def json_lines(events: Sequence[Event]) -> Iterator[str]:
-    """One JSON object per event, as INTERFACES fixes it; non-finite numbers are strings."""
+    """One JSON object per event, as docs/interfaces.md fixes it; non-finite numbers are strings."""
     for event in events:
         yield json.dumps(event_json(event), allow_nan=False)
 

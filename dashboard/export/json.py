@@ -11,7 +11,7 @@ Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN
      "series": {name: {"unit", "description", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"}},
      "heatmap": {"statistic", "measured_every", "pooling", "rows", "row_kinds", "steps", "steps_per_column",
                  "values", "flags"} | null,
-     "events": [...],                                INTERFACES: Event, as JSON
+     "events": [...],                                docs/interfaces.md: Event, as JSON
      "gaps": [...], "delivery": [...]}
 
 A series is a set of equally long columns, one entry per point; `min`, `mean` and `max` are over the finite

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
+from ..compat.torch_modules import CALL, IMPLEMENTATION
 from .armed_calls import armed_calls
 from .module_call import module_call
 
@@ -149,7 +150,7 @@ class CallWrappers:
             original = self._everywhere.__globals__["original"]
         scope = {**self._scope, "owner": owner, "original": original, "inherited": original}
         if before is None:
-            scope["inherited"] = _build(_INHERITED_SOURCE, scope, "_call_impl")
+            scope["inherited"] = _build(_INHERITED_SOURCE, scope, IMPLEMENTATION)
         wrapper = _build(_CLASS_SOURCE, scope)
         self._of_class[owner] = wrapper, before
         _put(owner, wrapper)
@@ -183,7 +184,7 @@ def is_own_frame(frame: FrameType) -> bool:
     return marked or frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
-def _build(source: str, scope: dict[str, Any], name: str = "_wrapped_call_impl") -> Any:
+def _build(source: str, scope: dict[str, Any], name: str = CALL) -> Any:
     """Compile the wrapper in torch's file, at the line of the function that it stands for."""
     line = _line_of_torchs_own()
     exec(compile("\n" * (line - 2) + source, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
@@ -191,7 +192,7 @@ def _build(source: str, scope: dict[str, Any], name: str = "_wrapped_call_impl")
 
 
 def _line_of_torchs_own() -> int:
-    plain = getattr(nn.Module, "_wrapped_call_impl", None)
+    plain = getattr(nn.Module, CALL, None)
     return plain.__code__.co_firstlineno if inspect.isfunction(plain) else 2
 
 

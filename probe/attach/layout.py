@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from ..compat.torch_modules import WRAPPERS, compiled_original, own_modules
 from ..wire import LayerInfo, Layout, ParameterInfo
-
-_WRAPPER_SEGMENTS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +78,10 @@ def describe_model(
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the user's own module inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(
-            model,
-            nn.parallel.DistributedDataParallel | nn.DataParallel,
-        ):
+        inner = compiled_original(model)
+        if inner is model and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             inner = model.module
-        if not isinstance(inner, nn.Module):
+        if inner is model or not isinstance(inner, nn.Module):
             return model
         model = inner
 
@@ -104,13 +99,13 @@ def module_names(root: nn.Module) -> dict[int, str]:
             continue
         names[id(module)] = path
         prefix = f"{path}." if path else ""
-        for name, child in reversed(module._modules.items()):
+        for name, child in reversed(own_modules(module).items()):
             if child is not None:
                 # A wrapper's segment has no place in a name; the prefix has none any more.
-                left.append((path if name in _WRAPPER_SEGMENTS else prefix + name, child))
+                left.append((path if name in WRAPPERS else prefix + name, child))
     return names
 
 
 def clean_name(name: str) -> str:
     """Drop what wrappers inside the model add to a qualified name."""
-    return ".".join(segment for segment in name.split(".") if segment not in _WRAPPER_SEGMENTS)
+    return ".".join(segment for segment in name.split(".") if segment not in WRAPPERS)

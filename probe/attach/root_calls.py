@@ -17,6 +17,7 @@ from torch import is_grad_enabled, nn
 
 from ..compat import torch_dynamo
 from ..compat.torch_dynamo import dynamo_callback, set_dynamo_callback
+from ..compat.torch_modules import inner_modules
 from ..compat.torch_private import graph_task_id, is_jit_tracing
 from ..guard import Guard
 from ..threads.watchdog import pulse
@@ -315,7 +316,7 @@ class RootCalls:
 
 def _is_redirected(module: nn.Module) -> bool:
     """Whether Lightning calls a module to have another of its methods called; calls inside are the roots."""
-    inner = vars(module).get("_modules", {}).get("module", module)
+    inner = inner_modules(module).get("module", module)
     forward = vars(inner).get("forward")
     return forward is not None and getattr(forward, "__qualname__", "").startswith(_REDIRECTIONS)
 

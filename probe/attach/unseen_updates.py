@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_memory import version
 
 _READABLE_BYTES: Final = 4096
 """Of parameters up to this size the bytes are compared too: a change through `.data` makes no new version."""
@@ -49,7 +50,7 @@ class MarkedParameter:
             # A storage that is freed or replaced is at another address.
             self._address, self._size = address, _readable_size(parameter)
         # Not through numpy: a storage that numpy has seen cannot be resized any more.
-        return parameter._version, address, ctypes.string_at(address, self._size) if self._size else b""
+        return version(parameter), address, ctypes.string_at(address, self._size) if self._size else b""
 
 
 class UnseenUpdates:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from . import torch_private
+from .torch_memory import cuda_is_initialised
 
 
 class Copy(Protocol):
@@ -87,9 +87,9 @@ class LatestValue:
 
 def device_is_idle() -> bool:
     """Whether the current CUDA stream has nothing left to do: the script has just waited for it."""
-    return torch_private.cuda_is_initialised() and bool(torch.cuda.current_stream().query())
+    return cuda_is_initialised() and bool(torch.cuda.current_stream().query())
 
 
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: nothing of ours may be queued then."""
-    return torch_private.cuda_is_initialised() and torch.cuda.is_current_stream_capturing()
+    return cuda_is_initialised() and torch.cuda.is_current_stream_capturing()

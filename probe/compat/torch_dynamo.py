@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from .torch_private import symbol
+from .torch_lookup import symbol
 
 P = ParamSpec("P")
 R = TypeVar("R")

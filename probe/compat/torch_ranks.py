@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from .torch_private import compiled_original
+from .torch_modules import compiled_original
+
+COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+"""Namespaces of the operations that talk to other ranks."""
 
 _world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 

@@ -35,6 +35,12 @@ _CORE: Final = {
 """`c10::TensorImpl::grad`, `c10::GradMode::is_enabled`, `c10::InferenceMode::is_enabled`, and the object that
 stands for no tensor."""
 
+ATTRIBUTES: Final = (
+    *("_version", "requires_grad", "grad_fn", "_backward_hooks", "_register_hook_dict", "_sequence_nr"),
+)
+"""What the kernels read of tensors and nodes by name, in the order in which they know them; without one a
+step goes the way of Python."""
+
 
 def find_symbols() -> dict[str, int] | str:
     """Return the addresses of all functions by short name, or which one this torch does not have."""

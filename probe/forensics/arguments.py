@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_memory import is_wrapper_class, version
 from ..errors import ReplayError
 
 _ATOMS: Final = frozenset(
@@ -36,13 +37,13 @@ class HeldTensor:
     def __init__(self, tensor: Tensor) -> None:
         if torch_private.is_functorch_wrapped(tensor):
             raise ReplayError("the forward ran inside a torch.func transform")
-        if type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__"):
+        if type(tensor) is not Tensor and is_wrapper_class(type(tensor)):
             raise ReplayError(f"an argument is a {type(tensor).__name__}")
         self.alias = tensor.detach()
         self.requires_grad = tensor.requires_grad
         self.is_computed = tensor.requires_grad and not tensor.is_leaf
         """Whether differentiable ops made it, those of another model say: it is no data."""
-        self.version = None if tensor.is_inference() else tensor._version
+        self.version = None if tensor.is_inference() else version(tensor)
 
     def again(self) -> Tensor:
         """Return a fresh leaf with the same memory.
@@ -120,8 +121,8 @@ class HeldArguments:
     def set_versions(self, versions: Sequence[int]) -> None:
         """Take the tensors for unchanged only as long as they have these versions."""
         tensors = [one for one in [*self._args, *self._kwargs.values()] if isinstance(one, HeldTensor)]
-        for held, version in zip(tensors, versions, strict=False):
-            held.version = version
+        for held, known in zip(tensors, versions, strict=False):
+            held.version = known
 
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):

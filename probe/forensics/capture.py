@@ -75,7 +75,6 @@ class RootCapture:
         loss_finding: what is certain about a non-finite loss.
         backwards: how often backward was called while this was the newest call.
         is_inside_compiled: whether what was called is a compiled module around the root.
-        on_return: to be called when the forward has returned, where somebody waits for it.
         starts_from_one: whether the newest backward did, and not from gradients that the script gave.
     """
 
@@ -91,7 +90,6 @@ class RootCapture:
     backwards = 0
     is_inside_compiled = False
     starts_from_one = True
-    on_return: Callable[[], None] | None = None
     _losses: Sequence[HeldOutput] | None = None
     _call_site: Sequence[RawFrame] = ()
     _backward_site: Sequence[RawFrame] = ()
@@ -145,8 +143,6 @@ class RootCapture:
             self._watch.after_call()
         if not self.declined:
             self._hold(output)
-        if self.on_return is not None:
-            self.on_return()
 
     def _hold(self, output: Any) -> None:
         tensors = find_outputs(output)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..compat import torch_private
+from ..compat.torch_modes import EagerMode, schema_of
+from ..compat.torch_ranks import COLLECTIVES
 from ..errors import ReplayError
 from .tensor_facts import is_checkable, zero_if_finite
-
-_COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 
 _FRESH: Final = "lift_fresh"
 """A view by its schema, of what `torch.tensor` has just filled with numbers of Python's."""
@@ -36,16 +36,8 @@ class OpInfo:
     is_collective: bool
 
 
-class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
+class GuardedMode(EagerMode):
     """Counts ops, keeps the deadline and refuses writes to memory that is not the replay's own."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The default wraps `__torch_dispatch__` in something that imports dynamo, for 0.7 s; a replay runs
-        # compiled functions eagerly anyway.
-        return False
 
     def __init__(self, *, deadline_s: float, writable: Iterable[Tensor]) -> None:
         """Take the deadline on `time.monotonic` and the tensors, buffer copies, that may be written."""
@@ -93,7 +85,7 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
                 raise ReplayError(f"{info.name} would change a tensor that the replay does not own")
 
     def _inspect(self, func: Any) -> OpInfo:
-        schema = getattr(func, "_schema", None)
+        schema = schema_of(func)
         if schema is None:
             # A higher-order operator: it only calls functions, whose ops come by on their own.
             return self._infos.setdefault(func, OpInfo(func.name(), (), False, False, False))
@@ -108,7 +100,7 @@ class GuardedMode(torch_private.DispatchMode):  # type: ignore[misc]
             written=tuple(written),
             is_view=not written and bool(returns) and all(alias is not None for alias in returns),
             is_uninitialised=name.startswith(("empty", "new_empty", "resize_")),
-            is_collective=func.namespace in _COLLECTIVES,
+            is_collective=func.namespace in COLLECTIVES,
         )
         self._infos[func] = info
         return info

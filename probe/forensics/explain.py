@@ -44,8 +44,6 @@ class Explanation:
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
     modules: tuple[str, ...] = ()
-    is_in_loss: bool = False
-    """Whether it began between the model's outputs and the loss, or may have."""
     call: int | None = None
     """Position of the call that it is about, or that its loss was made of."""
 
@@ -202,17 +200,17 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
         reason = f"the parameter {step.ruined} of another model in the loss was already non-finite"
         return Explanation(reason=reason, backward=backward)
     if step.is_by_lines:
-        return Explanation(reason=_NOT_ONE_OP, backward=backward, is_in_loss=True)
+        return Explanation(reason=_NOT_ONE_OP, backward=backward)
     finding = _finding(step, position, is_alone=len(together) == 1)
     if not finding.is_proven and not all(step.outputs_of(call).is_complete for call in together):
-        return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward, is_in_loss=True)
+        return Explanation(reason=_UNKNOWN_OUTPUTS, backward=backward)
     if finding.op is None or not all(step.outputs_of(call).is_finite for call in together):
         # What came out of a later call of the same backward was good: it need not have been the loss.
         reason = _IN_LOSS if finding.is_closed else _NOT_BY_OUTPUTS
         reason = reason if position == together[-1] else _BETWEEN
         details = finding.note or ", ".join(finding.candidates)
         reason = f"{reason} ({details})" if details else reason
-        return Explanation(reason=reason, backward=backward, is_in_loss=True)
+        return Explanation(reason=reason, backward=backward)
     return Explanation(
         origin=Origin(phase="loss", op=finding.op, module=None, stage=stage),
         reason=f"{_IN_LOSS}; {finding.note}" if finding.note else _IN_LOSS,

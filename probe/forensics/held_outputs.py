@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..compat import torch_private
+from ..compat.torch_memory import version
 from .tensor_facts import classify, is_checkable
 
 _ALIAS_BYTES: Final = 1 << 18
@@ -37,7 +38,7 @@ def hold_outputs(tensors: Iterable[Tensor]) -> list[HeldOutput]:
     return [
         (
             tensor.detach() if _is_small(tensor) else weakref.ref(tensor),
-            tensor._version,
+            version(tensor),
             torch_private.node_sequence_number(tensor.grad_fn),
         )
         for tensor in tensors
@@ -48,7 +49,7 @@ def hold_outputs(tensors: Iterable[Tensor]) -> list[HeldOutput]:
 def held_values(held: HeldOutput) -> Tensor | None:
     """Return an output; None when it is gone, or was changed in place since."""
     tensor = held[0] if isinstance(held[0], Tensor) else held[0]()
-    return None if tensor is None or tensor._version != held[1] else tensor.detach()
+    return None if tensor is None or version(tensor) != held[1] else tensor.detach()
 
 
 def _is_small(tensor: Tensor) -> bool:

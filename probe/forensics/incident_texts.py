@@ -27,8 +27,7 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
     """First line answers everything; the finding's own sentence and the replay's details follow."""
     if replay is not None and replay.origin is not None:
         lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
-        seen = "Seen in the step itself, whose loss was watched."
-        return "\n".join([*lines, seen if replay.is_seen else f"Replay of the step: {replay.fidelity}."])
+        return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
     if finding.kind not in REPLAYED_KINDS:
         return finding.message
     reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason

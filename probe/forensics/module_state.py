@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_modules import own_buffers, own_modules
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""
@@ -131,15 +132,15 @@ def _look_at(root: nn.Module) -> list[_Seen]:
     for module in modules_below(root):
         attributes = module.__dict__.copy()
         buffers = None
-        if module._buffers and not _has_unread_buffers(module):
-            buffers = dict(module._buffers)
+        if own_buffers(module) and not _has_unread_buffers(module):
+            buffers = dict(own_buffers(module))
         seen.append(_Seen(weakref.ref(module), attributes, buffers, _versions(attributes, buffers)))
     return seen
 
 
 def _is_as_before(module: nn.Module, seen: _Seen) -> bool:
     """Whether every attribute and buffer is the same object, and no tensor among them was written."""
-    now, buffers = module.__dict__, None if seen.buffers is None else module._buffers
+    now, buffers = module.__dict__, None if seen.buffers is None else own_buffers(module)
     return (
         len(now) == len(seen.attributes)
         and all(map(operator.is_, now.values(), seen.attributes.values()))
@@ -165,7 +166,7 @@ def _versions(attributes: dict[str, Any], buffers: dict[str, Any] | None) -> dic
 
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
-    return _state(module.__dict__, None if _has_unread_buffers(module) else module._buffers)
+    return _state(module.__dict__, None if _has_unread_buffers(module) else own_buffers(module))
 
 
 def _state(attributes: dict[str, Any], buffers: dict[str, Any] | None) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def modules_below(root: nn.Module) -> Iterable[nn.Module]:
     """A module and all inside of it, each once, in no order: `modules()` makes a name for each of them."""
     found, left = {root: None}, [root]
     while left:
-        for child in left.pop()._modules.values():
+        for child in own_modules(left.pop()).values():
             if child is not None and child not in found:
                 found[child] = None
                 left.append(child)
@@ -229,17 +230,17 @@ def state_as_before(roots: Sequence[nn.Module], copies: Sequence[StateCopy]) -> 
     captured = {(id(copy.module()), copy.name): copy.value for copy in copies}
     stand_ins: dict[int, Tensor] = {}
     for module in _all_modules(roots):
-        for name, buffer in module._buffers.items():
+        for name, buffer in own_buffers(module).items():
             if buffer is None:
                 continue
             if id(buffer) not in stand_ins:
                 value = captured.get((id(module), name), buffer)
                 stand_ins[id(buffer)] = value.detach().clone().requires_grad_(buffer.requires_grad)
-            module._buffers[name] = stand_ins[id(buffer)]
+            own_buffers(module)[name] = stand_ins[id(buffer)]
     writable = list(stand_ins.values())
     for copy in copies:
         owner = copy.module()
-        if owner is not None and copy.name not in owner._buffers:
+        if owner is not None and copy.name not in own_buffers(owner):
             owner.__dict__[copy.name] = value = _copied(copy.value)
             writable += [value] if isinstance(value, Tensor) else []
     yield writable

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..compat import torch_private
 from ..errors import ReplayError
+from ..guard import outcome_of
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
 from .held_outputs import OutputCheck, compare_outputs, held_values
@@ -120,11 +121,6 @@ class StepReplay:
         return next((check.difference for check in self._outputs.values() if check.difference), "")
 
     @property
-    def outputs_were_bad(self) -> bool:
-        """Whether outputs of the step's own forward were non-finite that are finite in the replay."""
-        return any(check.is_finite_again for check in self._outputs.values())
-
-    @property
     def is_by_the_compiler(self) -> bool:
         """Whether compiled calls alone gave bad outputs that are finite when they are made eagerly."""
         differ = [position for position, check in self._outputs.items() if check.difference]
@@ -188,13 +184,15 @@ class StepReplay:
             if together[-1] != newest[-1]:
                 continue
             # The script's own lines run in there, and may raise anything at all.
-            try:
-                lines = self._loss_replay(together)
-                fault, self.ruined = lines.find(), lines.ruined
+            found, _ = outcome_of(self._run_lines, together)
+            if found is not None:
+                fault, self.ruined = found
                 return fault
-            except Exception:  # noqa: BLE001
-                continue
         return None
+
+    def _run_lines(self, calls: Sequence[int]) -> tuple[LossFault | None, str | None]:
+        lines = self._loss_replay(calls)
+        return lines.find(), lines.ruined
 
     def scan_by_lines(self) -> dict[str, Tensor | None]:
         """Like `scan`, with the script's own lines for the newest loss: it may go back past the outputs.

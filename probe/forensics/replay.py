@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
+from ..guard import outcome_of
 from ..wire import Origin, StackFrame
 from .capture import RootCapture
 from .explain import Explanation, explain
@@ -58,10 +60,6 @@ class Replay:
     """Modules the values went on to, then parameters whose gradients are bad, each in order."""
     micro_step: int | None = None
     """Number of the backward, from 0, that `origin` was found in, where the step has several."""
-    may_be_loss: bool = False
-    """Whether it may have begun between the model's outputs and the loss, where there is no origin."""
-    is_seen: bool = False
-    """Whether the origin was seen in the step itself, and nothing was replayed."""
     duration_s: float
 
     @property
@@ -141,7 +139,6 @@ class _Outcome(NamedTuple):
             backward=found.backward,
             propagated_to=list(dict.fromkeys([*found.modules, *self.bad]))[:_MAX_NAMES],
             micro_step=None if found.origin is None else self.micro_step,
-            may_be_loss=found.origin is None and found.is_in_loss,
             duration_s=duration_s,
         )
 
@@ -155,28 +152,50 @@ def _attempt(
     stage: str,
 ) -> _Outcome:
     """Replay a step and explain it; what goes wrong in there is the reason that no origin is named."""
-    fidelity: Fidelity = "declined"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            step = make_again()
-            # What a frozen parameter holds is of an earlier step.
-            trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
-            fidelity, difference = _compare(step, trained, is_reduced=stage == "reduced")
-            if difference:
-                clears_loss = step.outputs_were_bad or difference in (_COMPILED_ONLY, _FROM_ANOTHER_RANK)
-                found = Explanation(reason=difference, is_in_loss=not clears_loss)
-                return _Outcome(fidelity, found)
-            found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
-            micro_step = None if found.call is None else step.micro_step_of(found.call)
-            bad = [name for name, value in gradients.items() if value is not None and classify(value)]
-            return _Outcome(fidelity, found, micro_step, bad)
-    except ReplayError as error:
-        return _Outcome(fidelity, Explanation(reason=str(error), is_in_loss=True))
-    # The user's forward runs in there, and may raise anything at all.
-    except Exception as error:  # noqa: BLE001
-        reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
-        return _Outcome("declined", Explanation(reason=reason, is_in_loss=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The user's forward runs in there, and may raise anything at all.
+        made, error = outcome_of(_make_again, make_again, parameters, gradients, stage)
+        if made is None:
+            return _failed("declined", error)
+        step, fidelity, difference = made
+        if difference:
+            return _Outcome(fidelity, Explanation(reason=difference))
+        outcome, error = outcome_of(_explain, step, fidelity, gradients, loss, stage)
+        return _failed(fidelity, error) if outcome is None else outcome
+
+
+def _make_again(
+    make_again: Callable[[], StepReplay],
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor | None],
+    stage: str,
+) -> tuple[StepReplay, Fidelity, str]:
+    step = make_again()
+    # What a frozen parameter holds is of an earlier step.
+    trained = {name: gradients[name] for name in gradients if parameters[name].requires_grad}
+    return step, *_compare(step, trained, is_reduced=stage == "reduced")
+
+
+def _explain(
+    step: StepReplay,
+    fidelity: Fidelity,
+    gradients: Mapping[str, Tensor | None],
+    loss: Tensor | None,
+    stage: str,
+) -> _Outcome:
+    found = explain(step, stage=stage, loss_is_bad=None if loss is None else bool(classify(loss)))
+    micro_step = None if found.call is None else step.micro_step_of(found.call)
+    bad = [name for name, value in gradients.items() if value is not None and classify(value)]
+    return _Outcome(fidelity, found, micro_step, bad)
+
+
+def _failed(fidelity: Fidelity, error: Exception | None) -> _Outcome:
+    """No origin: the replay says why it cannot go on, or has failed."""
+    if isinstance(error, ReplayError):
+        return _Outcome(fidelity, Explanation(reason=str(error)))
+    reason = f"the replay failed with {type(error).__name__}: {error}"[:1000]
+    return _Outcome("declined", Explanation(reason=reason))
 
 
 def _compare(
@@ -207,10 +226,8 @@ def _are_finite(gradients: Mapping[str, Tensor | None]) -> bool:
 def _by_lines(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> Fidelity:
     """Make the step again with the script's own lines for its loss."""
     # They may raise anything at all.
-    try:
-        return compare_gradients(gradients, step.scan_by_lines())
-    except Exception:  # noqa: BLE001
-        return "could not reproduce"
+    fidelity, _ = outcome_of(lambda: compare_gradients(gradients, step.scan_by_lines()))
+    return fidelity or "could not reproduce"
 
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
@@ -230,6 +247,6 @@ def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) ->
             raise ReplayError("the parameters were updated after the forward")
         if capture.root.training != capture.state.training:
             raise ReplayError("the model went from training to evaluation, or back, after the forward")
-        if any(hasattr(type(parameter), "__tensor_flatten__") for parameter in capture.root.parameters()):
+        if any(is_wrapper_class(type(parameter)) for parameter in capture.root.parameters()):
             raise ReplayError("the parameters are sharded or quantised tensors")
         refuse_what_needs_all_ranks(capture.root.modules())

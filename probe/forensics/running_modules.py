@@ -15,12 +15,11 @@ import torch
 from torch import nn
 
 from ..compat import torch_private
+from ..compat.torch_modules import WRAPPERS
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame
 
 Prepare = Callable[[int, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
-_WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-
 _NEED_ALL_RANKS: Final = frozenset({"FullyShardedDataParallel", "SyncBatchNorm", "DataParallel"})
 
 
@@ -33,7 +32,7 @@ def refuse_what_needs_all_ranks(modules: Iterable[nn.Module]) -> None:
 
 def clean_name(name: str) -> str:
     """Return a qualified name without the parts that DDP, FSDP, `torch.compile` and checkpointing add."""
-    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
     while parts and parts[0] == "module":
         del parts[0]
     return ".".join(parts)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from ..compat import torch_private
+from ..compat.torch_modules import NORMS, own_buffers
 from .capture import RootCapture
 from .op_recorder import DetailRecorder
 from .origin import Source
@@ -55,7 +56,7 @@ def name_sources(
     copied = {(id(copy.module()), copy.name) for copy in capture.state_copies}
     for module, path, name, tensor in _state(root):
         key = (id(module), name)
-        source: Source | None = "buffer" if name in module._buffers else None
+        source: Source | None = "buffer" if name in own_buffers(module) else None
         if _is_unread(module, name):
             source = "unread"
         elif key in changed and key not in copied:
@@ -70,7 +71,7 @@ def name_sources(
 def _state(root: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
     """Yield (module, qualified name, own name, tensor) of buffers and tensor attributes."""
     for path, module in root.named_modules():
-        for name, value in (*module._buffers.items(), *module.__dict__.items()):
+        for name, value in (*own_buffers(module).items(), *module.__dict__.items()):
             if isinstance(value, Tensor):
                 yield module, f"{path}.{name}" if path else name, name, value
 
@@ -78,6 +79,6 @@ def _state(root: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
 def _is_unread(module: nn.Module, name: str) -> bool:
     """Whether it is a running statistic, which torch's own norms in training update without reading it."""
     # Their op leaves the version counters of these alone, too.
-    is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+    is_norm = isinstance(module, NORMS)
     own = type(module).forward.__module__.startswith("torch.")
-    return is_norm and own and module.training and name in module._buffers
+    return is_norm and own and module.training and name in own_buffers(module)

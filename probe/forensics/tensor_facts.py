@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..compat import torch_private
+from ..compat.torch_memory import coo_parts
 from .origin import Kinds
 
 _NARROW: Final = frozenset(
@@ -94,7 +95,7 @@ def _is_nonfinite_number(value: Any) -> bool:
 def _dense(tensor: Tensor) -> Tensor | None:
     """The testable real values of a tensor; None where there are none."""
     if tensor.layout == torch.sparse_coo:
-        tensor = tensor._values()
+        tensor = coo_parts(tensor)[1]
     if not is_checkable(tensor):
         return None
     # A Python number that an op has kept is a scalar that compares in float32, whatever its type.

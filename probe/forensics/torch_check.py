@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private, torch_ranks
+from ..compat import torch_foreach, torch_private, torch_ranks
 from ..measure.kernels import binding
 from ..measure.kernels.compile import FOLDER, find_compiler
 from ..wire.findings import Finding
@@ -27,7 +27,6 @@ _CAPTURE_BYTES: Final = 1024**2
 LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
-        "torch._C._push_on_torch_dispatch_stack": "A loss is not watched after one with an unknown origin.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
         "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func are not told from others.",
@@ -36,6 +35,13 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
             "Pass the DistributedDataParallel itself to watch(): around its inner module it is not seen."
         ),
         "torch.Tensor.__dlpack_c_exchange_api__": "The native kernel cannot find tensors and is not used.",
+        "torch.Tensor._version": "What is written in place cannot be told from what is not.",
+        "torch._C.DisableTorchFunctionSubclass": "Reading the shape of a tensor runs the code of its class.",
+        "torch.autograd.graph.Node._sequence_nr": "Operations are not matched to the lines that made them.",
+        "torch.autograd.graph.Node._saved_self": "The divisor of an accumulated loss is not undone.",
+        "torch.autograd.graph.Node._raw_saved_self": "The operands of an origin in a loss are not shown.",
+        "torch.autograd.graph.Node._input_metadata": "A loss of wrongly broadcast shapes is not noticed.",
+        **dict.fromkeys(torch_foreach.available(), "Many tensors on one device take longer to measure."),
         "torch.distributed.distributed_c10d._get_default_store": (
             "Set NANSCOPE_RUN for all ranks of a Lightning training, which else become a run each."
         ),
@@ -55,12 +61,21 @@ def torch_findings() -> list[Finding]:
     """Check everything that needs torch; takes about as long as importing it. Creates no CUDA context."""
     return [
         check_version(),
-        *check_symbols({**torch_private.available(), **torch_ranks.available()}),
+        *check_symbols(all_symbols()),
         check_cuda(),
         check_kernel(),
         check_compiler(),
         check_replay(),
     ]
+
+
+def all_symbols() -> dict[str, bool]:
+    """Return every private symbol of torch that has a fallback, and whether this torch has it."""
+    return {
+        **torch_private.available(),
+        **torch_private.available_to_measure(),
+        **torch_ranks.available(),
+    }
 
 
 def check_version() -> Finding:

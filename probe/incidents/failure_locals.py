@@ -10,10 +10,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from ..compat.torch_modes import without_subclass_code
 from ..memory.reachable import function_variables, is_of_user
 
 _MAX_FRAMES: Final = 3
@@ -56,7 +56,7 @@ def _line(frame: FrameType, number: int) -> str:
 def _shape(value: Any, *, depth: int = 0) -> str:
     """``float32 (8, 2)`` of a tensor or an array, ``[...]`` of a few of them; "" of anything else."""
     if isinstance(value, Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclass_code():
             return _shape_of_tensor(value)
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":

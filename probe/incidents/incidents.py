@@ -28,7 +28,6 @@ from ..forensics.bundle.black_box import BlackBox, PastBatch
 from ..forensics.bundle.writer import BundleWriter
 from ..forensics.capture import RootCapture
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
-from ..forensics.loss.armed_loss import ArmedLoss
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
@@ -91,7 +90,6 @@ class IncidentReporter(EventWriter):
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; whoever finishes a step puts it there."""
-        self.armed = ArmedLoss(guard, intended=config.intended_infinities)
         """Watches the losses of the steps after one whose origin could not be told."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
@@ -151,8 +149,6 @@ class IncidentReporter(EventWriter):
 
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
-        if self.armed.has_seen:
-            return True
         if isinstance(evidence, LateEvidence) or not self._awaits_origin:
             return False
         norms = observation.parameter_norm
@@ -234,7 +230,7 @@ class IncidentReporter(EventWriter):
         def make_event(finding: Finding) -> Event:
             event, replay = self._event(finding, time, step, evidence)
             begun.append(event)
-            if replay is not None and not replay.is_seen:
+            if replay is not None:
                 begun.append(self._replay_event(event, replay))
             return event
 
@@ -281,7 +277,7 @@ class IncidentReporter(EventWriter):
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
-        return self._replays + self._bundles.written + self._looks + self.armed.steps
+        return self._replays + self._bundles.written + self._looks
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
@@ -353,13 +349,10 @@ class IncidentReporter(EventWriter):
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
         if isinstance(evidence, LateEvidence):
             return None
-        is_one = evidence.micro_step is None
-        if finding.kind in REPLAYED_KINDS and (seen := self.armed.told(evidence.stage, is_one=is_one)):
-            return seen
         if self._why_no_replay(finding, evidence) is not None:
             return None
         self._replays += 1
-        replay = self._guard.run(
+        return self._guard.run(
             "replay",
             _locate_origin,
             evidence.root,
@@ -371,7 +364,6 @@ class IncidentReporter(EventWriter):
             limit_s=self._config.replay_limit_s,
             intended=self._config.intended_infinities,
         )
-        return self.armed.arm_after(replay, evidence.root, evidence.captures, evidence.parameters)
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
         if finding.kind not in REPLAYED_KINDS:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ..compat.torch_private import node_name
+from ..compat.torch_nodes import node_name, output_shape, saved_operands
 
 Shape = tuple[int, ...]
 _MOST_NODES: Final = 32
@@ -82,7 +82,7 @@ def _is_row(node: Any, name: str) -> bool:
     if not name.startswith(("Mul", "Div")):
         return True
     try:
-        factors = [getattr(node, field, None) for field in ("_saved_self", "_saved_other")]
+        factors = saved_operands(node)
     except RuntimeError:
         return False
     known = [factor for factor in factors if isinstance(factor, Tensor)]
@@ -92,8 +92,4 @@ def _is_row(node: Any, name: str) -> bool:
 
 def shape_of(node: Any) -> Shape:
     """Return the shape of what a node made; () where torch does not say."""
-    made = getattr(node, "_input_metadata", None)
-    try:
-        return tuple(int(length) for length in made[0].shape) if made else ()
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        return ()
+    return output_shape(node) or ()

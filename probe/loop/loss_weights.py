@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ..compat.torch_private import node_name
+from ..compat.torch_nodes import node_name, output_shape, saved_value
 
 _MOST_NODES: Final = 64
 _SUMS: Final = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "DivBackward0"})
@@ -43,15 +43,13 @@ def has_zero_weight(losses: object) -> bool:
 
 
 def _is_one_number(node: Any) -> bool:
-    try:
-        return all(length == 1 for length in node._input_metadata[0].shape)
-    except (AttributeError, IndexError, TypeError, RuntimeError):
-        return False
+    shape = output_shape(node)
+    return shape is not None and all(length == 1 for length in shape)
 
 
 def _is_zero(node: Any, side: str) -> bool:
     try:
-        factor = getattr(node, f"_saved_{side}", None)
+        factor = saved_value(node, side)
     except RuntimeError:
         return False
     if not isinstance(factor, Tensor) or factor.numel() != 1 or not factor.is_cpu or factor.requires_grad:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from ..compat.torch_private import node_name
+from ..compat.torch_nodes import node_name, saved_value
 from ..detectors.loss_inputs import LossInput, Squashed
 from .broadcast_losses import shape_of, terms_of
 
@@ -87,7 +87,7 @@ def _operation(node: Any) -> str:
 
 def _classes(node: Any) -> int:
     """Length of the dimension that a softmax is taken over; 0 where torch does not say."""
-    shape, dim = shape_of(node), getattr(node, "_saved_dim", None)
+    shape, dim = shape_of(node), saved_value(node, "dim")
     if not isinstance(dim, int):
         return 0
     dim -= (dim >= 2**63) * 2**64

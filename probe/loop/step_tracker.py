@@ -237,8 +237,6 @@ class StepTracker:
         if self._attention.is_elsewhere:
             return
         self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
-        if self._writer.armed.is_on:
-            self._writer.armed.leave()
         if self._evaluation.is_open:
             self._evaluation.note_backward()
         early = self._early
@@ -464,7 +462,6 @@ class StepTracker:
     def _unhook(self) -> None:
         self._attachment.detach()
         self.epochs.stop()
-        self._writer.armed.stop()
         if self._recovery is not None:
             self._recovery.stop()
 

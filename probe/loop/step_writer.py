@@ -52,7 +52,6 @@ class StepWriter:
         anomaly: what `mode="raise"` has to raise, once the guard is left.
         queue: finished steps that the detectors have not seen.
         timing: whether the step under way may be judged after its update.
-        armed: what watches the losses of some steps.
         recovery: what acts before the update of a bad step, where the user asked for it.
         rules: the user's watchpoints and rules.
     """
@@ -73,7 +72,6 @@ class StepWriter:
         self._model, self._measures, self._meters = model, measures, meters
         self._samples, self._early = samples, early
         self.timing = VerdictTiming(config, model, measures)
-        self.armed = incidents.armed
         self.last_step: int | None = None
         self.anomaly: AnomalyError | None = None
         self.rules: RuleBook | None = None
@@ -93,14 +91,14 @@ class StepWriter:
         self.timing.begin_step(step, self._needs_verdict)
 
     def _needs_verdict(self) -> bool:
-        return self._acts_on_verdict or self.armed.is_on or self._early.needs_gradients(self._model.layout)
+        return self._acts_on_verdict or self._early.needs_gradients(self._model.layout)
 
     @property
     def acts_on_steps(self) -> bool:
-        """Whether a rule, a recovery, an armed loss or a late verdict needs each step as it is made."""
+        """Whether a rule, a recovery or a late verdict needs each step as it is made."""
         rules = self.rules
         has_rules = rules is not None and (rules.has_early or rules.has_late)
-        return self._acts_on_verdict or has_rules or self.armed.is_on or self.timing.is_late
+        return self._acts_on_verdict or has_rules or self.timing.is_late
 
     @property
     def _acts_on_verdict(self) -> bool:

@@ -61,7 +61,7 @@ class TrainingLoop:
         self.finished_early = False
         self._model, self._measures, self._writer = model, measures, writer
         self._config, self._recorder = config, recorder
-        self._timing, self._armed = writer.timing, writer.armed
+        self._timing = writer.timing
         self._foreign_steps_seen = 0
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
@@ -80,8 +80,6 @@ class TrainingLoop:
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
         """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
-        if self._armed.is_on:
-            self._armed.leave()
         self.attachment.settle()
         if self.backward is not None:
             self._forget_failed_backward()
@@ -102,8 +100,6 @@ class TrainingLoop:
             return None
         capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
         self.open.captures[capture] = samples
-        if self._armed.is_on:
-            capture.on_return = self._armed.enter
         return capture
 
     # -- steps that were followed in C up to here
@@ -203,8 +199,6 @@ class TrainingLoop:
             next(reversed(opened.captures)).note_backward(
                 losses, are_finite=are_finite, is_from_one=grad_tensors is None
             )
-        if self._armed.is_on:
-            self._armed.begin_backward(losses, opened.backwards)
 
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""
@@ -239,8 +233,6 @@ class TrainingLoop:
         self._free_since_ns = time.perf_counter_ns()
         if self._has_passed_us_by(tensors):
             self._take_back_backward()
-            if self._armed.is_on:
-                self._armed.pass_by(self.open.backwards)
             return
         backward, self.backward = self.backward, None
         if backward is not None and backward.opened is not self.open:
@@ -312,8 +304,6 @@ class TrainingLoop:
 
     def finish_at_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer is about to update: the step is complete."""
-        if self._armed.is_on:
-            self._armed.leave()
         step = self.counter.at_step(self._model.note_step_of(optimizer))
         if self.finished_early:
             self.finished_early = False
@@ -358,8 +348,6 @@ class TrainingLoop:
         finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
         self._writer.finish(finished)
         self.newest = finished
-        if self._armed.is_on:
-            self._armed.end_step()
         self.attachment.note_step()
         if new_layout := self._model.follow():
             self._recorder.event(new_layout)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from ..compat.torch_foreach import foreach_add_, foreach_div, foreach_div_, foreach_norm, foreach_sqrt
+from ..compat.torch_memory import local_shard
 from .statistics.masked import MaskedValues
 from .statistics.statistics import Floats, tensor_statistics
 from .statistics.tensor_pairs import moment_norms
@@ -90,8 +92,7 @@ def _tensor(state: _State, names: tuple[str, ...]) -> Tensor | None:
     for name in names:
         value = state.values.get(name)
         if isinstance(value, Tensor):
-            local = getattr(value, "_local_tensor", value)
-            return local if isinstance(local, Tensor) else None
+            return local_shard(value)
     return None
 
 
@@ -222,9 +223,9 @@ def _norms_of_quotients(
     groups = [adam[part.index].group for part in parts]
     corrections = [_second_correction(adam[part.index], updates[part.index]) for part in parts]
     # Half precision would lose what a small eps adds.
-    roots = list(torch._foreach_sqrt([part.second.float() for part in parts]))
-    torch._foreach_div_(roots, corrections)
-    torch._foreach_add_(roots, [float(group["eps"]) for group in groups])
-    quotients = torch._foreach_div([part.first.float() for part in parts], roots)
-    norms: list[float] = torch.stack(torch._foreach_norm(quotients)).tolist()
+    roots = list(foreach_sqrt([part.second.float() for part in parts]))
+    foreach_div_(roots, corrections)
+    foreach_add_(roots, [float(group["eps"]) for group in groups])
+    quotients = foreach_div([part.first.float() for part in parts], roots)
+    norms: list[float] = torch.stack(foreach_norm(quotients)).tolist()
     return norms

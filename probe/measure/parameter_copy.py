@@ -15,6 +15,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from ..compat.torch_foreach import foreach_copy_
+from ..compat.torch_memory import local_shard
+
 _FREE_SHARE: Final = 0.1
 """Of what is free on a CUDA device the copy takes at most this."""
 _PLAIN: Final = frozenset({Tensor, Parameter})
@@ -43,7 +46,7 @@ class ParameterCopy:
         """Reserve buffers for as many parameters as fit into the limit of each device, smallest first."""
         signatures = [_signature(parameter) for parameter in parameters]
         wanted = [index for index, parameter in enumerate(parameters) if _is_comparable(parameter)]
-        tensors = {index: local_values(parameters[index]) for index in wanted}
+        tensors = {index: local_shard(parameters[index]) for index in wanted}
         sizes = {index: tensor.numel() * tensor.element_size() for index, tensor in tensors.items()}
         left: dict[torch.device, int] = {}
         chosen: dict[Kind, list[int]] = {}
@@ -89,8 +92,8 @@ class ParameterCopy:
         placed = [index for index in indices if index in self.views]
         with torch.no_grad():
             for chosen in self.by_kind(placed):
-                new = [local_values(self.parameters[index]) for index in chosen]
-                torch._foreach_copy_([self.views[index] for index in chosen], new)
+                new = [local_shard(self.parameters[index]) for index in chosen]
+                foreach_copy_([self.views[index] for index in chosen], new)
         return placed
 
     def by_kind(self, indices: list[int]) -> list[list[int]]:
@@ -101,20 +104,12 @@ class ParameterCopy:
         return list(groups.values())
 
 
-def local_values(parameter: Tensor) -> Tensor:
-    """Values of a parameter; a DTensor's local shard."""
-    if type(parameter) in _PLAIN:
-        return parameter
-    local = getattr(parameter, "_local_tensor", None)
-    return local if isinstance(local, Tensor) else parameter
-
-
 def _signature(parameter: Tensor) -> _Signature:
     """What must not change between two looks at a parameter; None while it is lazy."""
     if type(parameter) not in _PLAIN:
         if is_lazy(parameter):
             return None
-        parameter = local_values(parameter)
+        parameter = local_shard(parameter)
     return parameter.device, parameter.dtype, parameter.shape
 
 
@@ -122,7 +117,7 @@ def _is_comparable(parameter: Tensor) -> bool:
     """Whether a parameter has floating or complex elements of its own in memory."""
     if is_lazy(parameter):
         return False
-    values = local_values(parameter)
+    values = local_shard(parameter)
     if type(values) not in _PLAIN or values.layout is not torch.strided or values.is_meta:
         return False
     return values.numel() > 0 and (values.is_floating_point() or values.is_complex())

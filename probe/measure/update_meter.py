@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from ..compat.host_copy import Copy, HostCopy, StartCopy, is_capturing
-from .parameter_copy import ParameterCopy, local_values
+from ..compat.torch_foreach import foreach_norm, foreach_sub_
+from ..compat.torch_memory import local_shard
+from .parameter_copy import ParameterCopy
 from .statistics.masked import MaskedValues
 from .statistics.statistics import Floats, tensor_norms
 from .statistics.tensor_measures import difference_norms
@@ -139,16 +141,16 @@ class UpdateMeter:
     def _compare(self, copy: ParameterCopy, chosen: list[int]) -> _Part:
         """Norms of the old values and of the differences, for parameters of one device and type."""
         old = [copy.views[index] for index in chosen]
-        new = [local_values(copy.parameters[index]) for index in chosen]
+        new = [local_shard(copy.parameters[index]) for index in chosen]
         with torch.no_grad():
             if old[0].device.type == "cpu":
                 norms = tensor_norms(old) if self._norms is None else self._norms[chosen]
                 return _Part(chosen, _OnHost(np.stack([norms, difference_norms(new, old)])))
             accumulator = torch.float64 if old[0].dtype is torch.float64 else torch.float32
-            before = torch._foreach_norm(old, 2, accumulator)
+            before = foreach_norm(old, 2, accumulator)
             # In the copy's own place: no memory is allocated that could be as large again.
-            torch._foreach_sub_(old, new)
-            change = torch._foreach_norm(old, 2, accumulator)
+            foreach_sub_(old, new)
+            change = foreach_norm(old, 2, accumulator)
             return _Part(chosen, self._start_copy(torch.stack([*before, *change]).view(2, -1)))
 
 

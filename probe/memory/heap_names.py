@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from types import FunctionType, MethodType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..compat.torch_modules import REGISTRIES
 from .heap_kinds import CLASS_NAMES, cells, held_by
 from .heap_walk import HeapWalk
 from .reachable import Access, Root, attributes
-
-_CHILDREN: Final = ("_modules", "_parameters", "_buffers")
 
 
 class _Place(NamedTuple):
@@ -122,5 +121,5 @@ def _holds_attributes(owner: Any, value: Any) -> bool:
         return False
     own = object.__getattribute__(owner, "__dict__")
     return value is own or (
-        issubclass(type(owner), nn.Module) and any(value is own.get(name) for name in _CHILDREN)
+        issubclass(type(owner), nn.Module) and any(value is own.get(name) for name in REGISTRIES)
     )

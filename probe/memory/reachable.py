@@ -29,6 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..compat.torch_modules import registries
+
 _MAX_ITEMS: Final = 256
 """Of one container; a longer one is looked at from both ends."""
 _MAX_OBJECTS: Final = 50_000
@@ -300,8 +302,7 @@ def attributes(value: Any, plain: dict[type, bool]) -> list[tuple[str, Any]]:
     own: dict[str, Any] = object.__getattribute__(value, "__dict__")
     if not issubclass(kind, nn.Module):
         return list(own.items())
-    inner = [own.get("_modules"), own.get("_parameters"), own.get("_buffers")]
-    names = [pair for part in inner if isinstance(part, dict) for pair in dict.items(part)]
+    names = [pair for part in registries(own) for pair in dict.items(part)]
     return [*own.items(), *names]
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ..compat.torch_foreach import foreach_mul_
 from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from .late_values import LateClipping
 from .open_step import Clipping, OpenStep
@@ -75,7 +76,7 @@ def clip_by_norm(gradients: Sequence[Tensor], *, total_norm: float, max_norm: fl
         by_device.setdefault(gradient.device, []).append(gradient)
     with torch.no_grad():
         for device, group in by_device.items():
-            torch._foreach_mul_(group, torch.tensor(coefficient, device=device))
+            foreach_mul_(group, torch.tensor(coefficient, device=device))
 
 
 def note_clipping(opened: OpenStep, total_norm: object, max_norm: object) -> None:

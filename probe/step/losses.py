@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..compat.host_copy import HostCopy
+from ..compat.torch_nodes import saved_operands
 
 _ROUNDING: Final = 1e-6
 """1 / d may have been rounded to float32 before the loss was multiplied by it."""
@@ -162,7 +163,7 @@ def _divisor_of(node: Any) -> float | None:
     if name not in ("DivBackward0", "MulBackward0"):
         return None
     try:
-        other, itself = getattr(node, "_saved_other", None), getattr(node, "_saved_self", None)
+        itself, other = saved_operands(node)
     except RuntimeError:
         # A backward has freed them: the one that is about to begin will fail, in its own words.
         return None

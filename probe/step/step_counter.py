@@ -1,4 +1,4 @@
-"""Numbers the steps of a training loop. Pure bookkeeping; see INTERFACES for the rule."""
+"""Numbers the steps of a training loop. Pure bookkeeping; see docs/interfaces.md for the rule."""
 
 from __future__ import annotations
 

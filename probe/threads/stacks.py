@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import torch
 
+from ..compat.torch_frames import CALL_PLUMBING
 from ..wire import StackFrame
 from .source_lines import CONTEXT_LINES as CONTEXT_LINES
 from .source_lines import stack_frame
@@ -33,7 +34,6 @@ def _folder_of(module_file: str, *, up: int) -> tuple[str, ...]:
 _OWN: Final = _folder_of(__file__, up=1)
 _TORCH: Final = _folder_of(torch.__file__, up=0)
 _MODULE_FILE: Final = os.path.join("torch", "nn", "modules", "module.py")  # noqa: PTH118 - a suffix, no path
-_PLUMBING: Final = frozenset({"__call__", "_call_impl", "_wrapped_call_impl", "inner"})
 
 
 def capture_stack(*, skip_own: bool = True, limit: int = 64) -> list[StackFrame]:
@@ -112,7 +112,7 @@ def format_frames(raw: Iterable[RawFrame], *, limit: int = 64, skip_own: bool = 
 
 def _is_noise(code: CodeType) -> bool:
     file = code.co_filename
-    return file.startswith(_OWN) or (file.endswith(_MODULE_FILE) and code.co_name in _PLUMBING)
+    return file.startswith(_OWN) or (file.endswith(_MODULE_FILE) and code.co_name in CALL_PLUMBING)
 
 
 def _format(code: CodeType, offset: int) -> StackFrame:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from ..compat.torch_frames import COMPILERS, DATALOADER, OF_WORKERS
+
 Place: TypeAlias = Literal["step", "other_work", "away"]
 """`step`: in the loop that trains. `other_work`: where scripts may take long without training: between two
 rounds of that loop, saving, evaluating, waiting for the first batch or at a barrier. `away`: through with
@@ -53,25 +55,12 @@ _PERSON: Final = re.compile(
 )
 """Debuggers, consoles and windows: whoever is there waits for a person."""
 _ASKING: Final = re.compile(r"(?<![\w.])(input|getpass)\s*\(")
-_COMPILERS: Final = (
-    "torch/_dynamo/convert_frame.py",
-    "torch/_inductor/compile_fx.py",
-    "torch/_inductor/async_compile.py",
-    "torch/_inductor/codecache.py",
-    "torch/utils/cpp_extension.py",
-    "triton/compiler/compiler.py",
-    "triton/runtime/autotuner.py",
-    "triton/runtime/build.py",
-)
 _OTHER_WORK: Final = re.compile(
     r"(^|_)(save|saves|saving|checkpoint|checkpointing|ckpt|upload|download"
     r"|eval|evals|evaluate|evaluation|valid|validate|validation|test|infer|inference|generate|sample|predict"
     r"|barrier|plot|log_images|metric|metrics)(_|$)"
 )
 _SAVERS: Final = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/", "/pickle.py")
-_DATALOADER: Final = "torch/utils/data/dataloader.py"
-_OF_WORKERS: Final = frozenset({"__init__", "__iter__", "_get_iterator", "_reset", "_shutdown_workers"})
-"""What a DataLoader does to start its workers and to end them, which takes them seconds."""
 _NO_CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
 
 
@@ -82,7 +71,7 @@ def is_installed(file: str) -> bool:
 
 def is_compiling(stack: Iterable[Line]) -> bool:
     """Whether a thread with this stack compiles, or waits for a compiler."""
-    return any(line.file.endswith(_COMPILERS) for line in stack)
+    return any(line.file.endswith(COMPILERS) for line in stack)
 
 
 def is_with_a_person(stack: Sequence[Line]) -> bool:
@@ -151,8 +140,8 @@ def _is_other_work(inner: Sequence[Line]) -> bool:
 
 
 def _may_take_long(line: Line) -> bool:
-    if line.file.endswith(_DATALOADER):
-        return line.function in _OF_WORKERS
+    if line.file.endswith(DATALOADER):
+        return line.function in OF_WORKERS
     if line.file.endswith(_NO_CHECKPOINT_FILE):
         return False
     return bool(_OTHER_WORK.search(line.function.lower())) or any(part in line.file for part in _SAVERS)
@@ -198,7 +187,7 @@ def describe(stack: Sequence[Line]) -> str:
     for line in reversed(stack):
         if line.file.endswith("torch/distributed/distributed_c10d.py"):
             return f"waiting for the other ranks in a collective ({line.function}){where}"
-        if line.file.endswith(_DATALOADER):
+        if line.file.endswith(DATALOADER):
             return f"waiting for the next batch of the DataLoader{where}"
         is_inner = is_inner and is_installed(line.file)
         if is_inner and line.file.endswith("torch/autograd/graph.py"):
@@ -219,7 +208,7 @@ def waiting_place(stack: Sequence[Line]) -> Line | None:
 
     A slow dataset is one matter, whichever of its lines is met.
     """
-    outside = next((depth for depth, line in enumerate(stack) if line.file.endswith(_DATALOADER)), len(stack))
+    outside = next((depth for depth, line in enumerate(stack) if line.file.endswith(DATALOADER)), len(stack))
     return innermost(stack[:outside]) or innermost(stack)
 
 

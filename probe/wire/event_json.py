@@ -13,8 +13,8 @@ from .records import VERSION, Event
 def jsonable(value: Any) -> Any:
     """Turn a record or builtin into what any JSON encoder can write: non-finite floats become strings.
 
-    ``NaN`` -> ``"NaN"``, ``inf`` -> ``"Infinity"``, ``-inf`` -> ``"-Infinity"`` (INTERFACES: plain encoders
-    turn them into null or into invalid JSON). Bytes are not expected here.
+    ``NaN`` -> ``"NaN"``, ``inf`` -> ``"Infinity"``, ``-inf`` -> ``"-Infinity"`` (docs/interfaces.md: plain
+    encoders turn them into null or into invalid JSON). Bytes are not expected here.
     """
     if isinstance(value, float):
         if math.isnan(value):
@@ -30,7 +30,7 @@ def jsonable(value: Any) -> Any:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return the event as the JSON object that INTERFACES.md fixes (``v`` is 1)."""
+    """Return the event as the JSON object that docs/interfaces.md fixes (``v`` is 1)."""
     fields = jsonable(event)
     fields["evidence"]["neighbours"] = [
         {"step": step, "value": jsonable(value)} for step, value in event.evidence.neighbours

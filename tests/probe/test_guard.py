@@ -81,3 +81,18 @@ def test_guard_switches_off_a_part_that_failed_and_no_other(
     assert [record.message for record in caplog.records] == [
         "nanscope: bad failed and is switched off for this run; training goes on"
     ]
+
+
+def test_outcome_is_what_a_function_returned_or_raised() -> None:
+    assert guard_module.outcome_of(int, "7") == (7, None)
+    value, error = guard_module.outcome_of(int, "x")
+    assert value is None
+    assert isinstance(error, ValueError)
+
+
+def test_outcome_lets_an_interruption_through() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guard_module.outcome_of(interrupted)

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from ...attach.layout import ModelLayout, describe_model, unwrap
+from ...compat.torch_memory import local_shard
 from ...detectors.gradient_limits import rows_above, rows_below
 from ...measure.statistics.statistics import Floats, tensor_statistics
 from . import tables
@@ -318,7 +319,7 @@ def _require_positive(option: str, value: float | None) -> None:
 
 
 def _sharding_note(layout: ModelLayout) -> str:
-    if any(hasattr(parameter, "_local_tensor") for parameter in layout.parameters):
+    if any(local_shard(parameter) is not parameter for parameter in layout.parameters):
         return "some parameters are sharded (DTensor): norms are of this rank's shards, a part of the whole"
     return ""
 

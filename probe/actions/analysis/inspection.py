@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ...attach.layout import clean_name
 from ...compat import torch_private
+from ...compat.torch_memory import local_shard
 from ...forensics.module_state import preserved, state_as_before
 from ...forensics.unnoticed import unnoticed
-from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .call_results import Result
 from .gradient_checks import require_module
@@ -309,7 +309,7 @@ def _notes(root: nn.Module, rows: list[ModuleRow], recorder: CallRecorder | None
     devices = {str(parameter.device) for parameter in root.parameters()}
     if len(devices) > 1:
         yield f"parameters on several devices: {', '.join(sorted(devices))}"
-    if any(hasattr(parameter, "_local_tensor") for parameter in root.parameters()):
+    if any(local_shard(parameter) is not parameter for parameter in root.parameters()):
         yield "sharded parameters (DTensor): counts are of the whole, bytes of this rank's shards"
     if recorder is not None:
         unused = [row.name for row in rows if row.calls == 0 and row.parameters]

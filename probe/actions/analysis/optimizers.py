@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import clean_name
+from ...compat.torch_memory import local_shard
 from ...measure.optimizer_state import moment_statistics
 from ...measure.statistics.masked import MaskedValues
 from ...measure.statistics.statistics import tensor_norms
-from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .call_results import Result
 from .gradient_checks import require_module

@@ -20,9 +20,9 @@ from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import clean_name
 from ...compat import torch_private
+from ...compat.torch_memory import local_shard
 from ...measure.statistics.statistics import tensor_statistics
 from ...measure.statistics.tensor_measures import difference_norms
-from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .call_results import NOT_IN_JSON, Result
 from .gradient_checks import require_module

@@ -89,7 +89,7 @@ class RunReport(Result):
     """By kind."""
     severity_counts: dict[str, int]
     events: tuple[dict[str, Any], ...]
-    """As INTERFACES fixes them, by step."""
+    """As docs/interfaces.md fixes them, by step."""
     extra: dict[str, Any]
     """What the caller adds: parameters, regions, model."""
     notes: tuple[str, ...]

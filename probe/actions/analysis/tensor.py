@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...compat.torch_memory import coo_parts, local_shard
 from ...measure.statistics.statistics import tensor_statistics
-from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .call_results import Result
 
@@ -250,7 +250,7 @@ def occupied_bytes(tensor: Tensor) -> int:
     """Bytes of a tensor's elements on this rank, a sparse one's indices included; reads no element."""
     tensor = local_shard(tensor)
     if tensor.layout in _COO_LAYOUTS:
-        parts = [tensor._indices(), tensor._values()]
+        parts = [*coo_parts(tensor)]
     elif tensor.layout in _COMPRESSED_ROWS:
         parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     elif tensor.layout in _COMPRESSED_COLUMNS:

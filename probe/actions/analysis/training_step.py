@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import ModelLayout
+from ...compat.torch_memory import local_shard
 from ...measure.statistics.statistics import Floats, tensor_norms
 from ...measure.statistics.tensor_measures import difference_norms
-from ...measure.statistics.torch_statistics import local_shard
 from . import tables
 from .backward_pass import BackwardReport, debug_backward_pass
 from .call_results import Result

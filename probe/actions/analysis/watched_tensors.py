@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...compat import torch_private
 from ...compat.host_copy import HostCopy, is_capturing
+from ...compat.torch_memory import local_shard
 from ...measure.statistics.statistics import tensor_statistics
-from ...measure.statistics.torch_statistics import dense_elements, local_shard
+from ...measure.statistics.torch_statistics import dense_elements
 
 STATISTICS: Final = ("norm", "max_abs", "mean", "std", "nan_count", "inf_count")
 """Series of a watched tensor, in the order in which a device computes them."""

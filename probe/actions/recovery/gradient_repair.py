@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ...compat.torch_memory import coo_parts
+
 
 def zero_gradients(parameters: Iterable[Tensor]) -> None:
     """Set every gradient that is there to zero."""
@@ -26,4 +28,4 @@ def replace_nonfinite(parameters: Iterable[Tensor], replacement: float) -> None:
 
 
 def _values(gradient: Tensor) -> Tensor:
-    return gradient._values() if gradient.layout is torch.sparse_coo else gradient
+    return coo_parts(gradient)[1] if gradient.layout is torch.sparse_coo else gradient

@@ -8,6 +8,7 @@ from typing import Final, get_args
 
 import numpy as np
 
+from ...guard import outcome_of
 from ...wire import Severity
 
 _SEVERITIES: Final = get_args(Severity)
@@ -46,12 +47,9 @@ class RuleResult:
 
 def as_text(value: object) -> str:
     """Return what a value says of itself, in characters that every file can hold."""
-    try:
-        text = str(value)
     # The user's own `__str__` runs in there.
-    except Exception:  # noqa: BLE001
-        return ""
-    return text.encode("utf-8", "replace").decode()
+    text, _ = outcome_of(str, value)
+    return (text or "").encode("utf-8", "replace").decode()
 
 
 def _as_number(name: str, value: object) -> float | None:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ...compat import torch_dynamo, torch_private
+from ...compat.torch_modules import CALL
 from ..call_wrappers import hide_own_frames
 from ..module_call import module_call
 
@@ -148,7 +149,7 @@ class ModuleCalls:
             "hide_own_frames": hide_own_frames,
         }
         exec(compile(_WRAPPER_SOURCE, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
-        wrapper = scope["_wrapped_call_impl"]
+        wrapper = scope[CALL]
         assert isinstance(wrapper, FunctionType)
         return wrapper
 

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ...compat.torch_modules import own_buffers, own_modules, own_parameters
 from ...measure.statistics.tensor_measures import Bounds
 from ...wire import ModuleInfo
 from ..layout import clean_name, unwrap
@@ -171,7 +172,7 @@ def unit_dimension(rule: int | None, dimensions: int) -> int:
 
 
 def _own_bytes(module: nn.Module) -> int:
-    tensors = [*module._parameters.values(), *module._buffers.values()]
+    tensors = [*own_parameters(module).values(), *own_buffers(module).values()]
     return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor) and _is_real(tensor))
 
 
@@ -181,4 +182,4 @@ def _is_real(tensor: Tensor) -> bool:
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    return any(not clean_name(name) for name in module._modules)
+    return any(not clean_name(name) for name in own_modules(module))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ...compat import torch_private
+from ...compat.torch_memory import local_shard
 
 _MAX_DEPTH: Final = 3
 _MAX_FIELDS: Final = 16
@@ -75,9 +76,8 @@ def measurable(tensor: Tensor) -> Tensor | None:
     None for sparse, nested, fake, meta and otherwise special tensors and inside `torch.func` transforms.
     """
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
-        local = getattr(tensor, "_local_tensor", None)
-        if type(local) is not Tensor:
+        tensor = local_shard(tensor)
+        if type(tensor) is not Tensor:
             return None
-        tensor = local
     is_dense = torch_private.is_plain_strided(tensor)
     return tensor if is_dense and tensor.numel() and not torch_private.is_functorch_wrapped(tensor) else None

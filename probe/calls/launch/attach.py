@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from ...guard import outcome_of
 from .alias import share_loaded_probe
 from .speech import redirect_log, say
 
@@ -41,14 +42,8 @@ class _Waiting:
     def _get_attacher(self) -> Attacher | None:
         if self._attacher is None and not self._has_failed:
             # The script must run whatever is wrong with the probe; there is no logging of ours yet.
-            try:
-                from .attacher import Attacher
-                from .sessions import Launch
-
-                launch = Launch.from_environment()
-                redirect_log(is_quiet=launch.is_quiet)
-                self._attacher = Attacher(launch)
-            except Exception as error:  # noqa: BLE001
+            self._attacher, error = outcome_of(_new_attacher)
+            if error is not None:
                 self._has_failed = True
                 say(f"this script is not recorded: {error}")
         return self._attacher
@@ -82,3 +77,13 @@ class _Waiting:
         backward.__doc__, backward.__module__ = original.__doc__, original.__module__
         backward.__qualname__ = original.__qualname__
         torch.autograd.backward = backward
+
+
+def _new_attacher() -> Attacher:
+    # Only now: most processes never get here, and need not load the probe.
+    from .attacher import Attacher
+    from .sessions import Launch
+
+    launch = Launch.from_environment()
+    redirect_log(is_quiet=launch.is_quiet)
+    return Attacher(launch)

@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 from ...attach.layout import unwrap
 from ...attach.root_calls import root_calls
 from ...compat import torch_private
+from ...guard import outcome_of
 from .closures import FirstClosures
 from .owners import find_holders, parameters_of, variable_name
 from .sessions import Launch, SessionStarter
@@ -177,12 +178,11 @@ class Attacher:
         """The script must run whatever is wrong with us: after a failure nothing more is tried."""
         if self._has_failed:
             return None
-        try:
-            return function(*arguments)
-        except Exception:
+        result, error = outcome_of(function, *arguments)
+        if error is not None:
             self._has_failed = True
-            _logger.exception("this script is not recorded: attaching to it failed")
-            return None
+            _logger.error("this script is not recorded: attaching to it failed", exc_info=error)
+        return result
 
 
 def _are_related(holder: nn.Module, called: nn.Module) -> bool:

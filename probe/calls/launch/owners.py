@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...attach.call_wrappers import is_own_frame
+from ...compat.torch_modules import inner_modules
 
 _OPTIMIZED: Final = 0x1
 """CO_OPTIMIZED: the frame is a function's, and its `f_locals` is a copy."""
@@ -37,7 +38,7 @@ def find_holders(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     Looks at every object that the garbage collector knows: 40 to 90 ms. Finds nothing after `gc.freeze()`.
     """
     modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
-    inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+    inner = {id(child) for module in modules for child in inner_modules(module).values()}
     tops = [module for module in modules if id(module) not in inner]
     owned = [(top, frozenset(map(id, top.parameters()))) for top in tops]
     owned = [(top, ids) for top, ids in owned if ids]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+from ...compat.torch_frames import DATALOADER, has_given_nothing
 from ...guard import Guard
 from ...settings.config import ProbeConfig
 from ...threads.hang_events import duration_text, hang_event, renewed
@@ -45,7 +46,6 @@ _LONGEST_STILL_S: Final = 0.5
 """The same, where nothing has happened since the last look."""
 _STACK_FRAMES: Final = 256
 _SHOWN_THREADS: Final = 5
-_DATALOADER: Final = "torch/utils/data/dataloader.py"
 
 
 @dataclass(slots=True)
@@ -294,9 +294,9 @@ def lines_of(raw: Sequence[RawFrame]) -> list[Line]:
 def _awaits_first_batch(frame: FrameType | None) -> bool:
     """Whether the thread waits for the first batch of a round, for which workers have to start."""
     while frame is not None:
-        if frame.f_code.co_filename.endswith(_DATALOADER):
+        if frame.f_code.co_filename.endswith(DATALOADER):
             iterator = frame.f_locals.get("self")
-            if getattr(iterator, "_num_yielded", None) == 0:
+            if has_given_nothing(iterator):
                 return True
         frame = frame.f_back
     return False

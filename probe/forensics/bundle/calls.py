@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...compat.torch_memory import version
 from ...errors import BundleError, ReplayError
 from ..arguments import HeldArguments
 from ..capture import CallState, OutputGradients, RootCapture
@@ -220,7 +221,7 @@ def _output(index: int | None, tensors: TensorReader) -> HeldOutput:
         gone = torch.empty(0)
         return weakref.ref(gone), 0, None
     tensor = tensors.get(index)
-    return tensor, tensor._version, None
+    return tensor, version(tensor), None
 
 
 def _pass(described: Pass, tensors: TensorReader) -> OutputGradients:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from torch import nn
 
+from ...compat.torch_modules import own_buffers
 from ...errors import BundleError, ReplayError
 from ...threads.whereabouts import is_installed
 from ..capture import RootCapture
@@ -87,7 +88,7 @@ def _encoded(value: Any, name: str, encoder: Encoder) -> Any:
         if not (isinstance(value, nn.Module) and type(value).__module__ == _TORCH_LOSSES):
             raise
     numbers = {key: item for key, item in vars(value).items() if not key.startswith("_")}
-    return {_OWN: [type(value).__name__, encoder.encode((numbers, dict(value._buffers)), name)]}
+    return {_OWN: [type(value).__name__, encoder.encode((numbers, dict(own_buffers(value))), name)]}
 
 
 def loss_code_of(maker: LossMaker, decoder: Decoder) -> LossCode:

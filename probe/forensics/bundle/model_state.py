@@ -11,6 +11,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from ...attach.layout import clean_name
+from ...compat.torch_modules import is_persistent, own_buffers
 from ...errors import BundleError
 from .packer import TensorPacker
 from .schema import Attribute, Buffer, Model, Parameter
@@ -92,12 +93,12 @@ def _load_buffers(modules: Mapping[str, nn.Module], record: Model, tensors: Tens
         module = modules.get(path)
         if module is None:
             raise BundleError(f"the model has no module {path!r} for the buffer {buffer.name}")
-        if module._buffers.get(name) is None:
+        if own_buffers(module).get(name) is None:
             notes.append(f"the buffer {buffer.name} was added: the model got it only during the run")
             if name in module.__dict__:
                 del module.__dict__[name]
             module.register_buffer(name, None, persistent=buffer.is_persistent)
-        module._buffers[name] = tensors.get(buffer.tensor)
+        own_buffers(module)[name] = tensors.get(buffer.tensor)
     return notes
 
 
@@ -108,10 +109,10 @@ def _named_parameters(top: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _named_buffers(top: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
     for path, module in named_modules(top):
-        for name, buffer in module._buffers.items():
+        for name, buffer in own_buffers(module).items():
             if buffer is not None:
                 full_name = f"{path}.{name}" if path else name
-                yield full_name, buffer, name not in module._non_persistent_buffers_set
+                yield full_name, buffer, is_persistent(module, name)
 
 
 def _added(packer: TensorPacker, tensor: Tensor, label: str) -> int:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...compat import torch_private
+from ...compat.torch_memory import coo_parts
 from ...errors import BundleError
 from .schema import ALIGNMENT, Blob, SparseTensor, StridedTensor, TensorRecord, extent, without_repeats
 
@@ -127,8 +128,9 @@ class TensorPacker:
         return index
 
     def _add_sparse(self, tensor: Tensor, label: str) -> int:
-        indices = self.add(tensor._indices(), f"{label}.indices")
-        values = self.add(tensor._values(), f"{label}.values")
+        where, what = coo_parts(tensor)
+        indices = self.add(where, f"{label}.indices")
+        values = self.add(what, f"{label}.values")
         self._views.append(
             SparseTensor(
                 indices=indices, values=values, shape=list(tensor.shape), is_coalesced=tensor.is_coalesced()

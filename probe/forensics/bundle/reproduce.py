@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...attach.layout import clean_name
 from ...errors import BundleError, ReplayError
+from ...guard import outcome_of
 from ...threads.stacks import stack_from_traceback
 from ...wire import Origin, StackFrame
 from ...wire.bundle_format import DESCRIPTION, read_description
@@ -209,13 +210,11 @@ class _Step:
             loss_code=code,
             deadline_s=time.monotonic() + LIMIT_S,
         )
-        try:
-            with unnoticed():
-                replay.scan_by_lines()
-        except Exception as error:  # noqa: BLE001 - the user's own lines run in there
+        with unnoticed():
+            _, error = outcome_of(replay.scan_by_lines)
+        if error is not None:
             self.notes.append(f"the loss did not come again: {type(error).__name__}: {error}"[:1000])
-            return False
-        return True
+        return error is None
 
     def replay(self, loss: Tensor | None, code: LossCode | None, stage: str) -> Replay:
         """Replay as the run itself does."""
@@ -238,11 +237,8 @@ class _Step:
         for capture in self.captures:
             if capture.output_count >= 0:
                 continue
-            try:
-                _outputs_again(self._roots, capture)
-            except ReplayError:
-                continue
-            except Exception as error:  # noqa: BLE001 - the user's forward runs in there
+            _, error = outcome_of(_outputs_again, self._roots, capture)
+            if error is not None and not isinstance(error, ReplayError):
                 fidelity = "confirmed" if type(error).__name__ == expected else fidelity
                 reason = f"{type(error).__name__}: {error}"[:1000]
                 frames = stack_from_traceback(error.__traceback__)
@@ -276,11 +272,9 @@ class _Step:
         for capture in self.captures:
             known = [held_values(held) for held in capture.outputs]
             present = sum(tensor is not None for tensor in known)
-            try:
-                again = _outputs_again(self._roots, capture) if present else []
-            except Exception:  # noqa: BLE001 - of the user's forward; the replay has said why
-                again = []
-            pairs = [(one, other) for one, other in zip(known, again, strict=False) if one is not None]
+            # What the user's forward raises, the replay has said.
+            again, _ = outcome_of(_outputs_again, self._roots, capture) if present else (None, None)
+            pairs = [(one, other) for one, other in zip(known, again or [], strict=False) if one is not None]
             same = sum(_is_identical(one, other) for one, other in pairs)
             identical, different = identical + same, different + len(pairs) - same
             unknown += max(0, capture.output_count - len(pairs))

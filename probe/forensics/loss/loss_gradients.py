@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...compat import torch_private
+from ...compat.torch_memory import version
 from ..origin import Kinds
 from ..tensor_facts import classify, is_checkable
 
@@ -134,7 +135,7 @@ def _held(gradient: Tensor) -> _Held:
     # A small view may be one of a large gradient.
     is_small = gradient.nbytes <= _KEPT_BYTES and not torch_private.is_view(gradient)
     if is_small or torch_private.storage_bytes(gradient) <= _KEPT_BYTES:
-        return gradient.detach() if gradient.requires_grad else gradient, gradient._version
+        return gradient.detach() if gradient.requires_grad else gradient, version(gradient)
     if not is_checkable(gradient) or gradient.is_complex():
         return None
     with torch_private.own_operations():
@@ -151,7 +152,7 @@ def _kinds(gradients: Iterable[_Held]) -> Kinds | None:
         tensor, version_or_largest = held
         if isinstance(version_or_largest, Tensor):
             kinds |= _kinds_between(tensor.item(), version_or_largest.item())
-        elif tensor._version == version_or_largest and (tensor.numel() == 0 or is_checkable(tensor)):
+        elif version(tensor) == version_or_largest and (tensor.numel() == 0 or is_checkable(tensor)):
             kinds |= classify(tensor)
         else:
             return None

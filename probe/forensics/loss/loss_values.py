@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_nodes, torch_private
 from ..held_outputs import HeldOutput, held_values
 from ..origin import Kinds
 from ..tensor_facts import classify
@@ -181,10 +181,10 @@ class LossValues:
         if name in NO_LARGER:
             return bounds[0] + 1
         if name in ("Sum", "Mean"):
-            sizes = getattr(node, "_saved_self_sym_sizes", None)
+            sizes = torch_nodes.saved_value(node, "self_sym_sizes")
             return None if sizes is None else bounds[0] * float(math.prod(sizes))
         if name in ("Add", "Sub"):
-            return bounds[0] + bounds[1] * abs(float(getattr(node, "_saved_alpha", math.inf)))
+            return bounds[0] + bounds[1] * abs(float(torch_nodes.saved_value(node, "alpha", math.inf)))
         return None
 
 
@@ -215,6 +215,6 @@ def _computed_again(node: Any) -> Tensor | None:
     if name in _OF_ONE:
         return _OF_ONE[name](first)
     if name == "Pow":
-        exponent = getattr(node, "_saved_exponent", None)
+        exponent = torch_nodes.saved_value(node, "exponent")
         return first.pow(exponent) if isinstance(exponent, int | float) else None
     return _OF_TWO[name](first, second) if second is not None and name in _OF_TWO else None

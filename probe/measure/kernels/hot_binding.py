@@ -38,7 +38,7 @@ _FUNCTIONS: Final = (
     *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )
 _NAMES: Final = (
-    *("_version", "requires_grad", "grad_fn", "_backward_hooks", "_register_hook_dict", "_sequence_nr"),
+    *torch_symbols.ATTRIBUTES,
     *("lr", "training", "param_groups"),
 )
 _ATOMS: Final = (type(None), bool, int, float, str, bytes)

@@ -9,6 +9,8 @@ import ctypes
 
 from torch import Tensor, nn
 
+from ...compat.torch_memory import exchange_api
+
 
 class TensorReader(ctypes.Structure):
     """How C code reads a list of tensors: functions of Python and torch, by address; mirrored by gather.h."""
@@ -43,7 +45,7 @@ class _ExchangeApi(ctypes.Structure):
 
 def find() -> TensorReader | None:
     """Return what C code needs to look up the memory of tensors; None where torch does not tell."""
-    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    capsule = exchange_api()
     if capsule is None:
         return None
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)

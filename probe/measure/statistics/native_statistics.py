@@ -17,8 +17,9 @@ import numpy as np
 from torch import Tensor
 from torch.nn import Parameter
 
+from ...compat.torch_memory import local_shard
 from ..kernels.binding import COMPLEX, KNOWN_SPECIAL, MISSING, Batch, Kernel
-from .torch_statistics import ROWS, Floats, Summary, local_shard, measure_by_torch, plan_by_torch, summarise
+from .torch_statistics import ROWS, Floats, Summary, measure_by_torch, plan_by_torch, summarise
 
 _LOOK_AGAIN_EVERY: Final = 256
 """Calls between two looks for lazily negated tensors (on which only the sign of the mean depends; 40 ns each)

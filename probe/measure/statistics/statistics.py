@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ...compat.torch_memory import local_shard
 from ..kernels import binding
 from .native_statistics import NativeMeasurement
 from .torch_statistics import (
@@ -25,7 +26,6 @@ from .torch_statistics import (
     Floats,
     Summary,
     TorchPlan,
-    local_shard,
     measure_by_torch,
     plan_by_torch,
     start_by_torch,

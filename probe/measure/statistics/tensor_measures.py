@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...compat.torch_memory import local_shard
 from ..kernels import binding
 from ..kernels.binding import F64, KNOWN_SPECIAL, MISSING, Batch, Kernel
 from .native_statistics import gathered
-from .torch_statistics import NORM, ROWS, Floats, dense_elements, local_shard, measure_by_torch, plan_by_torch
+from .torch_statistics import NORM, ROWS, Floats, dense_elements, measure_by_torch, plan_by_torch
 
 Bounds: TypeAlias = tuple[float, float] | None
 """(low, high): an element at or below `low`, or at or above `high`, counts as saturated."""

@@ -20,6 +20,8 @@ from torch.nn import Parameter
 
 from ...compat import torch_private
 from ...compat.host_copy import HostCopy
+from ...compat.torch_foreach import foreach_norm
+from ...compat.torch_memory import local_shard
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -150,12 +152,6 @@ def dense_elements(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1)
 
 
-def local_shard(tensor: Tensor) -> Tensor:
-    """Unwrap a DTensor: its own norm would be a collective."""
-    local = None if type(tensor) is Tensor else getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, Tensor) else tensor
-
-
 def _group(tensor: Tensor) -> _Group:
     """Large tensors of one device and accumulator are measured together."""
     return tensor.device, torch.float64 if tensor.dtype is torch.float64 else torch.float32
@@ -224,7 +220,7 @@ def _reduced(tensors: list[Tensor], accumulator: torch.dtype) -> Tensor:
     """Return (4, tensors) on the tensors' device: L2 norm, smallest and largest element, sum."""
     extremes = [torch.aminmax(tensor) for tensor in tensors]
     rows = [
-        *torch._foreach_norm(tensors, 2, accumulator),
+        *foreach_norm(tensors, 2, accumulator),
         *(extreme.min for extreme in extremes),
         *(extreme.max for extreme in extremes),
         *(tensor.sum(dtype=accumulator) for tensor in tensors),

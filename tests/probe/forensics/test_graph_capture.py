@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import probe
 from probe.attach import watched_model
-from probe.compat import torch_private
+from probe.compat import host_copy
 
 
 @contextmanager
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(torch_private, "cuda_is_initialised", lambda: True)
+        patch.setattr(host_copy, "cuda_is_initialised", lambda: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         yield
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probe import watching
-from probe.compat import torch_private, torch_ranks
+from probe.compat import torch_private
 from probe.forensics import torch_check
 from probe.measure.kernels import binding, compile
 
@@ -25,22 +25,18 @@ def test_version_that_is_untested_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     assert (finding.state, finding.found) == ("limited", "2.99.0; nanscope is tested with 2.13")
 
 
-def all_symbols() -> dict[str, bool]:
-    return {**torch_private.available(), **torch_ranks.available()}
-
-
 def test_symbols_of_this_torch_are_counted() -> None:
-    available = all_symbols()
+    available = torch_check.all_symbols()
     (finding,) = torch_check.check_symbols(available)
     assert (finding.state, all(available.values())) == ("ok", True)
 
 
 def test_symbols_each_have_what_is_lost_without_them() -> None:
-    assert set(torch_check.LOST_WITHOUT) == set(all_symbols())
+    assert set(torch_check.LOST_WITHOUT) == set(torch_check.all_symbols())
 
 
 def test_symbols_that_are_missing_are_a_line_each() -> None:
-    available = {**all_symbols(), "torch.utils._pytree": False, "torch._new": False}
+    available = {**torch_check.all_symbols(), "torch.utils._pytree": False, "torch._new": False}
     findings = torch_check.check_symbols(available)
     assert [(finding.state, finding.found) for finding in findings] == [
         ("limited", "torch.utils._pytree is missing"),

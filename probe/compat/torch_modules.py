@@ -1,0 +1,89 @@
+"""What an `nn.Module` keeps to itself: its registries, the names that wrappers add, how a call reaches it.
+
+Looks at modules and their classes; nothing is put on one but by `module_calls_wrapped`, for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+
+def available() -> dict[str, bool]:
+    """Return which of the private symbols here this torch has."""
+    return {"torch.nn.Module._call_impl": hasattr(nn.Module, IMPLEMENTATION)}
+
+
+CALL: Final = "_wrapped_call_impl"
+"""What torch calls the function that stands as `nn.Module.__call__`."""
+IMPLEMENTATION: Final = "_call_impl"
+"""What torch calls the function behind it."""
+WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+"""Under these names torch.compile, FSDP and checkpointing keep the module that they wrap."""
+NORMS: Final[type | tuple[type, ...]] = getattr(
+    nn.modules.batchnorm,
+    "_NormBase",
+    (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d),
+)
+"""Modules with running statistics, which a forward in training updates and does not read."""
+
+REGISTRIES: Final = ("_modules", "_parameters", "_buffers")
+"""Attributes in which a module registers what belongs to it."""
+own_buffers: Callable[[nn.Module], dict[str, Tensor | None]] = attrgetter("_buffers")
+"""Buffers that a module registers itself, by name; not a copy."""
+own_parameters: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")
+"""Parameters that a module registers itself, by name; not a copy."""
+own_modules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
+"""Modules that a module registers itself, by name; not a copy."""
+
+
+def registries(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return those of modules, parameters and buffers that a module's `__dict__` has; runs no code of its."""
+    found = (attributes.get(name) for name in REGISTRIES)
+    return [registry for registry in found if isinstance(registry, dict)]
+
+
+def inner_modules(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Like `own_modules`; empty for a module whose `__init__` has not run."""
+    inner: dict[str, nn.Module | None] = module.__dict__.get("_modules", {})
+    return inner
+
+
+def is_persistent(module: nn.Module, name: str) -> bool:
+    """Whether a module's buffer is a part of its `state_dict`."""
+    return name not in getattr(module, "_non_persistent_buffers_set", ())
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether what a module contains runs as a graph: `torch.compile`, `Module.compile`, TorchScript."""
+    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return compiled_original(module) is not module
+
+
+def compiled_original(module: nn.Module) -> nn.Module:
+    """The module inside a `torch.compile(module)` wrapper, else the module itself."""
+    inner = inner_modules(module).get("_orig_mod")
+    return inner if isinstance(inner, nn.Module) else module
+
+
+@contextmanager
+def module_calls_wrapped(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace what every `module(...)` runs, on the class and not on any instance, until the block ends.
+
+    Args:
+        wrap: takes the original `(module, *args, **kwargs)` function and returns its stand-in.
+    """
+    # `__call__` goes through `_call_impl`, also where a wrapper of `__call__` kept torch's own function.
+    name = IMPLEMENTATION if hasattr(nn.Module, IMPLEMENTATION) else "__call__"
+    original = getattr(nn.Module, name)
+    setattr(nn.Module, name, wrap(original))
+    try:
+        yield
+    finally:
+        setattr(nn.Module, name, original)

@@ -1,0 +1,63 @@
+"""Broad `except` stands in the guard alone; what is caught elsewhere for good has its reason here."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BROAD: Final = frozenset({"Exception", "BaseException"})
+GUARD: Final = "probe/guard.py"
+REASONS: Final = {
+    "probe/calls/launch/site/sitecustomize.py": (
+        "runs in every Python process below `dashboard run`, before the probe can be imported"
+    ),
+    "probe/calls/robust_step.py": "tries the user's own step again; what it does not try again it raises",
+    "probe/calls/safe_inference.py": "tries the user's own call again; what it does not try again it raises",
+    "probe/delivery/recorder/recorder.py": (
+        "its thread goes on: memory may be short, or a file system gone, for a while"
+    ),
+}
+"""Files that swallow what they catch, besides the guard."""
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in BROAD) for kind in kinds)
+
+
+def passes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether the handler ends in a `raise`, of the same exception or of another."""
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+def swallowing(text: str) -> int:
+    """How many broad handlers of a source text may keep what they catch."""
+    handlers = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ExceptHandler))
+    return sum(is_broad(handler) and not passes_on(handler) for handler in handlers)
+
+
+def test_only_the_guard_and_listed_files_swallow_exceptions() -> None:
+    sources = [path for top in ("probe", "dashboard") for path in (ROOT / top).rglob("*.py")]
+    found = Counter({str(path.relative_to(ROOT)): swallowing(path.read_text()) for path in sources})
+    assert set(+found) == {GUARD, *REASONS}
+
+
+@pytest.mark.parametrize(
+    ("handler", "count"),
+    [
+        ("except Exception: pass", 1),
+        ("except:\n    pass", 1),
+        ("except (ValueError, BaseException) as error: print(error)", 1),
+        ("except Exception:\n    if x: raise", 1),
+        ("except Exception as error:\n    raise ValueError from error", 0),
+        ("except BaseException:\n    tidy()\n    raise", 0),
+        ("except (ValueError, OSError): pass", 0),
+    ],
+)
+def test_scan_counts_what_may_be_swallowed(handler: str, count: int) -> None:
+    assert swallowing(f"try:\n    work()\n{handler}") == count
