@@ -244,6 +244,8 @@ class StepTracker:
             early.before_backward()
         if self._loop.is_foreign_backward():
             return
+        if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
+            return
         if early.is_on:
             early.look_at_loss(tensors, {*self._loop.open.captures.values(), self._loop.open.samples})
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)

@@ -65,7 +65,7 @@ class TrainingLoop:
         self._foreign_steps_seen = 0
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
-        self._has_called_root = False
+        self._has_called_root = self._is_trained_in_parts = False
         self.newest: FinishedStep | None = None
         """The step that was finished last; whoever looks at it after its update takes it."""
 
@@ -227,6 +227,18 @@ class TrainingLoop:
     def is_foreign_backward(self) -> bool:
         """Whether another model of the script is being trained: ours ran no forward since its last frame."""
         return self._has_called_root and not self.open.forwards
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether the model was never called, and no backward has reached it yet."""
+        return not (self._has_called_root or self._is_trained_in_parts)
+
+    def passes_by(self, tensors: Any) -> bool:
+        """Whether a backward, about to run, reaches no watched parameter: it is another model's."""
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
+        self._is_trained_in_parts = self._model.is_below(losses)
+        return not self._is_trained_in_parts
 
     def end_backward(self, tensors: Any) -> None:
         """It has returned: a micro-step is complete."""

@@ -34,17 +34,19 @@ def test_each_session_follows_its_own_thread_alone(tmp_path: Path) -> None:
         assert [frame.step for frame in read_journal(folder).frames] == list(range(STEPS))
 
 
-def test_training_of_another_model_before_the_first_call_is_no_step(tmp_path: Path) -> None:
-    """Also where the other one is trained on a thread of its own: ours is followed from its first call on."""
-    models = [seeded_model(), seeded_model()]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-    places = [tmp_path / "first", tmp_path / "second"]
-    pairs = zip(models, optimizers, places, strict=True)
-    runs = [probe.watch(model, optimizer, spool=place, connect="") for model, optimizer, place in pairs]
-    for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, 3)
-    for run, place in zip(runs, places, strict=True):
-        run.close()
-        (folder,) = place.iterdir()
-        frames = read_journal(folder).frames
-        assert [(frame.step, frame.scalars["samples"]) for frame in frames] == [(0, 8.0), (1, 8.0), (2, 8.0)]
+@pytest.mark.parametrize("clears", [True, False])
+def test_backward_of_another_model_before_the_first_call_begins_no_step(tmp_path: Path, clears: bool) -> None:
+    """Until the first call nobody knows on which thread a model is trained: it may be another thread's."""
+    other, model = seeded_model(), seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = probe.watch(model, optimizer, spool=tmp_path / "spool", connect="")
+    if clears:
+        optimizer.zero_grad()
+    thread = threading.Thread(target=lambda: other(torch.ones(8, 6)).sum().backward())
+    thread.start()
+    thread.join(30)
+    train(model, optimizer, 3)
+    run.close()
+    (folder,) = (tmp_path / "spool").iterdir()
+    frames = read_journal(folder).frames
+    assert [(frame.step, frame.scalars["samples"]) for frame in frames] == [(0, 8.0), (1, 8.0), (2, 8.0)]
