@@ -63,9 +63,11 @@ class OpenLook:
             frame: where the training thread is.
             time_slice: how long.
         """
-        if not self._walk.is_done:
+        is_fresh = self._walk.is_done
+        if not is_fresh:
             self._walk_on(step, frame, time_slice)
-        while self._walk.is_done and self._graphs and not time_slice.is_over():
+        while self._walk.is_done and self._graphs and (is_fresh or not time_slice.is_over()):
+            is_fresh = False  # one at least in every slice, however short
             self._follow_graph(frame, time_slice)
         self.look.is_whole = self._walk.is_whole
         return self._walk.is_done and not self._graphs
