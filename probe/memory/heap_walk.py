@@ -57,6 +57,7 @@ class HeapWalk:
         is_done: nothing is left.
         is_whole: nothing had to be dropped, so far.
         put_off: what was put off to another slice, and how often in a row.
+        roots_again: identities of roots that are to be entered again.
         data: identities of what long containers hold.
         waiting: what is to be entered, nearest first.
         kinds: types of libraries, which are there for good.
@@ -68,6 +69,7 @@ class HeapWalk:
         self.modules: dict[int, str] = {}
         self.is_done, self.is_whole = False, True
         self.put_off = 0, 0
+        self.roots_again: set[int] = set()
         self.data: set[int] = set()
         self.waiting: deque[weakref.ref[Any]] = deque()
         self.kinds: dict[type, Kind] = {}
@@ -88,6 +90,9 @@ class HeapWalk:
             self._is_begun = True
             self._names = deque(module_names(is_wide=self._is_wide))
             self._find_roots(work, frame)
+        elif self.roots_again:
+            again, self.roots_again = self.roots_again, set()
+            work.enter_again([root for identity, root in self.live_roots(frame).items() if identity in again])
         work.run()
 
     def _find_roots(self, work: _Slice, frame: FrameType | None) -> None:
@@ -137,6 +142,8 @@ class _Slice:
         """Lists, dicts and tuples, to which there is none: entered at once."""
         self._anchor: Any = None
         """What was entered last of what a weak reference leads to."""
+        # What one slice is too short for is entered to the bottom piece by piece: the next gets further.
+        self._is_deep = walk.put_off[1] > 0
 
     def run(self) -> None:
         """Visit until the slice is over."""
@@ -150,13 +157,17 @@ class _Slice:
         walk.waiting.extend(map(weakref.ref, self._anchors))
         walk.kinds |= {kind: value for kind, value in self._kinds.items() if value.is_of_library}
 
+    def enter_again(self, roots: Sequence[Any]) -> None:
+        """Have roots entered that have been told of before."""
+        self._plain.extend(roots)
+
     def _go_on(self) -> bool:
         """Enter the next few objects; return whether there are more."""
         walk = self._walk
         seen = 0
         while seen < _TOGETHER:
             if self._plain:
-                value = self._plain.popleft()
+                value = self._plain.pop() if self._is_deep else self._plain.popleft()
             elif walk.waiting:
                 value = self._anchor = walk.waiting.popleft()()
             elif self._anchors:
@@ -172,20 +183,24 @@ class _Slice:
 
     def _put_off(self) -> None:
         """Have lists and dicts for which there was no time found again in the next slice, by their holder."""
-        if not self._plain:
-            return
         walk, anchor = self._walk, self._anchor
+        if not self._plain:
+            walk.put_off = 0, 0
+            return
         before, times = walk.put_off
-        times = times + 1 if before == id(anchor) else 1
-        if anchor is None or times > _MAX_PUT_OFF:
+        walk.put_off = id(anchor), times + 1 if before == id(anchor) else 1
+        if walk.put_off[1] > _MAX_PUT_OFF:
             walk.is_whole = False
             return
-        walk.put_off = id(anchor), times
         for value in self._plain:
             identity = id(value.holder if type(value) is _Rest else value)
-            while identity and identity != id(anchor):
-                identity = walk.parents.pop(identity, 0)
-        walk.waiting.appendleft(weakref.ref(anchor))
+            while identity != id(anchor) and (parent := walk.parents.get(identity, 0)):
+                del walk.parents[identity]
+                identity = parent
+            if identity != id(anchor):
+                walk.roots_again.add(identity)
+        if anchor is not None:
+            walk.waiting.appendleft(weakref.ref(anchor))
 
     def find(self, value: Any) -> None:
         """Tell of something new, and have it entered later."""
@@ -216,6 +231,8 @@ class _Slice:
         held = rest.take(_TOGETHER)
         parents, identity = self._walk.parents, id(rest.holder)
         work = 1 + len(held) // _KNOWN_SHARE
+        if rest.is_left() and self._is_deep:
+            self._plain.append(rest)
         for inner in held:
             if type(inner) in _ATOMS or id(inner) in parents:
                 continue
@@ -224,8 +241,7 @@ class _Slice:
                 self._walk.data.add(id(inner))
             self.find(inner)
             work += 1
-        if rest.is_left():
-            # Behind what has been found: a slice that cannot finish gets further than the one before.
+        if rest.is_left() and not self._is_deep:
             self._plain.append(rest)
         return work
 

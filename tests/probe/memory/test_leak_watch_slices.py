@@ -29,7 +29,7 @@ class EveryStep(Pacer):
 
 
 class Pieces(TimeSlice):
-    """Over after so many looks at the clock; late never."""
+    """Over after so many looks at the clock, late after 50 more."""
 
     def __init__(self, pieces: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Pieces(TimeSlice):
         return self.left <= 0
 
     def is_late(self) -> bool:
-        return False
+        return self.left <= -50
 
 
 class Budget(LookBudget):
@@ -129,7 +129,15 @@ def test_slices_that_are_over_at_once_do_a_bounded_piece(monkeypatch: pytest.Mon
     train(watch, 60)
     assert len(samples) == 100_000
     assert len(found) > 20
-    assert max(found) < 5000
+    assert max(found) < 51 * 300
+
+
+def test_leak_beside_a_large_data_set_is_found_when_every_slice_is_late() -> None:
+    samples = [[(number, [number]) for number in range(100)] for _ in range(1000)]
+    watch = watch_of(Budget(pieces=-30))
+    (incident,) = train(watch, 3000)
+    assert len(samples) == 1000
+    assert incident.finding.subject == "kept"
 
 
 def test_no_look_is_taken_without_a_budget() -> None:
