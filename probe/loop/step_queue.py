@@ -82,7 +82,8 @@ class StepQueue:
         """Have a step judged with others; what has piled up is judged now."""
         self._steps.append(step)
         if len(self._steps) >= MOST_WAITING:
-            self.judge_all()
+            with self._incidents.judging(self._guard):
+                self._judge_waiting(self._guard)
 
     def append(self, step: QueuedStep) -> None:
         """Have a step judged once it is old enough; under the lock, on either thread."""
@@ -118,8 +119,7 @@ class StepQueue:
     ) -> Verdict:
         """Judge a step that does not wait, after those that do."""
         with self._incidents.judging(guard):
-            while self._steps and self._steps[0].state == "waiting":
-                self._judge_piece(guard)
+            self._judge_waiting(guard)
             found = guard.run("detectors", self._incidents.judge, observation, time, evidence)
         verdict = found or NOTHING_FOUND
         self._verdicts.append(verdict)
@@ -158,6 +158,11 @@ class StepQueue:
     def _left_s(self) -> float:
         """How long the oldest step still waits."""
         return self._steps[0].ended_s + JUDGE_S - time.monotonic() if self._steps else JUDGE_S
+
+    def _judge_waiting(self, guard: Guard) -> None:
+        """Judge what has arrived; what is still on its way is not waited for."""
+        while self._steps and self._steps[0].state == "waiting":
+            self._judge_piece(guard)
 
     def _judge_piece(self, guard: Guard) -> None:
         """Judge the oldest steps, for about a millisecond."""

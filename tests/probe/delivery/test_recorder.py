@@ -18,6 +18,7 @@ from probe.delivery.helper import helper
 from probe.delivery.journal.journal_reader import read_run_json, read_stream
 from probe.delivery.recorder.metrics_queue import RING_FRAMES
 from probe.delivery.recorder.recorder import UNWRITTEN_EVENTS, Recorder
+from probe.delivery.recorder.ring_header import BUSY_AT
 from probe.errors import JournalError
 from probe.wire import (
     Event,
@@ -287,3 +288,30 @@ def test_recorder_close_starts_a_helper_when_the_last_one_has_left(
     owners.clear()
     recorder.close(outcome="finished", last_step=None)
     assert started == [recorder.folder.parent]
+
+
+def test_recorder_without_a_ring_file_says_so_once_and_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run" / "2-7"
+    (folder / "ring").mkdir(parents=True)  # as where the disk is full: no file can be made
+    recorder = Recorder(tmp_path, START, connect="")
+    for step in range(3):
+        recorder.frame(frame(step))
+        recorder.event(LAYOUT)
+    recorder.flush()
+    assert records(folder, "metrics") == [frame(step) for step in range(3)]
+    assert len([text for text in caplog.messages if "may lose its newest steps" in text]) == 1
+    recorder.close(outcome="finished", last_step=2)
+    assert recorder.lost_before_write == 0
+
+
+def test_recorder_has_c_code_append_nothing_while_records_wait_beside_the_ring(recorder: Recorder) -> None:
+    busy = recorder.ring._numbers[BUSY_AT // 8 : BUSY_AT // 8 + 1]
+    assert busy[0] == 0
+    with recorder._metrics._write_lock:
+        while not recorder._metrics._beside:
+            recorder.frame(frame(0))
+        assert busy[0] == 1
+    recorder.flush()
+    assert busy[0] == 0

@@ -121,6 +121,13 @@ def test_many_waiting_steps_are_judged_where_they_pile_up(steps: Queue) -> None:
     assert steps.judge.steps == list(range(MOST_WAITING))
 
 
+def test_steps_that_pile_up_wait_for_no_device(steps: Queue) -> None:
+    for step in range(MOST_WAITING - 1):
+        steps.add(step)
+    steps.add(MOST_WAITING - 1, state="late")
+    assert steps.judge.steps == list(range(MOST_WAITING - 1)) and steps.arrived == []
+
+
 def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
     other = describe_model(torch.nn.Linear(2, 1), name="net")
     steps.queue._step_s = 1e-6
