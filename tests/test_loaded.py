@@ -21,7 +21,7 @@ NOT_IN_A_HEALTHY_RUN = (
         for name in ("replay", "passes", "rerun", "explain", "op_recorder", "dispatch")
     ),
     *(f"probe.forensics.{name}" for name in ("fidelity", "sources", "running_modules")),
-    *(f"probe.forensics.loss.loss_{name}" for name in ("backward", "code", "replay", "watch")),
+    *(f"probe.forensics.loss.loss_{name}" for name in ("code", "replay")),
     *(f"probe.forensics.bundle.{name}" for name in ("calls", "environment", "last_steps", "loss_lines")),
     *(f"probe.forensics.bundle.{name}" for name in ("model_state", "packer", "schema", "unpacker", "values")),
     *(f"probe.actions.recovery.{name}" for name in ("decline", "kept_state", "ledger", "tensor_conditions")),
