@@ -49,6 +49,8 @@ from probe.wire.columns import pack_block
 
 Clip = Callable[[], object]
 WARM_UP_SHARE = 0.15
+ARMED_AFTER = 110
+"""Steps until the probe's steady state: the first looks take a hundred, then C follows."""
 FRAME_TENSORS = 2000
 FRAME_COLUMNS = (
     *("grad_norm", "grad_max_abs", "grad_mean", "grad_std"),
@@ -142,7 +144,7 @@ def measure_cost(workload: Workload, recorder: str, *, steps: int, device: torch
         NotAvailableError: the recorder cannot be used here.
     """
     plain, recorded = make_twins(workload, device)
-    warm_up = max(2, int(WARM_UP_SHARE * steps))
+    warm_up = warm_up_for(steps)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         recording = open_recording(recorder, recorded.model, recorded.optimizer, Path(folder))
         recorded.record = recording.record
@@ -174,6 +176,11 @@ def measure_cost(workload: Workload, recorder: str, *, steps: int, device: torch
         paired_range_pct=(float(pairs.min()), float(pairs.max())),
         tree_cpu_pct=100.0 * (tree - 2.0 * plain.cpu_s) / plain.cpu_s,
     )
+
+
+def warm_up_for(steps: int) -> int:
+    """Steps before those that are measured; few where only few are asked for."""
+    return max(2, int(WARM_UP_SHARE * steps), ARMED_AFTER if steps >= 20 else 0)
 
 
 def tree_cpu_seconds(others: Sequence[int]) -> float:
@@ -224,7 +231,7 @@ def measure_clipping(workload: Workload, *, steps: int, device: torch.device) ->
             if clip is None:
                 raise NotAvailableError("the probe has no clip_gradients")
             recorded.clip = lambda: clip(1.0)
-            train_in_turn(plain, recorded, max(2, int(WARM_UP_SHARE * steps)))
+            train_in_turn(plain, recorded, warm_up_for(steps))
             plain.forget()
             recorded.forget()
             train_in_turn(plain, recorded, steps)

@@ -162,6 +162,17 @@ def _norms(parameters: list[nn.Parameter]) -> list[float]:
     return norms
 
 
+def record_norms(model: nn.Module, optimizer: Optimizer, folder: Path) -> Recording:
+    """The norms and the loss that W&B and others log, without what logs them."""
+    parameters = list(model.parameters())
+
+    def record(loss: Tensor) -> None:
+        _norms(parameters)
+        loss.item()
+
+    return CallRecording(record)
+
+
 def record_to_tensorboard(model: nn.Module, optimizer: Optimizer, folder: Path) -> Recording:
     """One scalar per parameter and step: its gradient's norm."""
     from torch.utils.tensorboard import SummaryWriter

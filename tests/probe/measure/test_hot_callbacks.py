@@ -53,7 +53,7 @@ class Training:
     """A model whose steps are given to the callbacks by hand, as the wrappers do."""
 
     def __init__(
-        self, model: nn.Module, *, norms_every: int = 0, groups: int = 1, room: int = 1 << 20
+        self, model: nn.Module, *, norms_every: int = 0, groups: int = 1, room: int = 1 << 20, site: Any = ()
     ) -> None:
         calls = hot_binding.status().calls
         assert calls is not None
@@ -63,7 +63,7 @@ class Training:
         self.optimizer = torch.optim.SGD(
             [{"params": part, "lr": 0.1 * (at + 1)} for at, part in enumerate(parts)]
         )
-        self.ring = Ring(None, room, next_seq=0)
+        self.ring = Ring(None, room)
         self.rates = ("lr",) if groups == 1 else tuple(f"lr/{at}" for at in range(groups))
         template = self.ring.write_template(
             Template(layout=7, stage="local", scalars=[*OWN_SCALARS, *self.rates])
@@ -87,6 +87,8 @@ class Training:
             stage="local",
             rates=self.rates,
             autocast=((), True),
+            forward_site=site,
+            backward_site=(),
         )
         plan = Plan(
             root=model,
@@ -325,6 +327,13 @@ def test_other_surroundings_are_refused(make: Callable[..., Training], change: s
         training.state.slow_at = 100
     with contexts.get(change, torch.enable_grad()):
         assert training.calls.begin_forward(*call) is False
+    assert training.state.armed == 0
+
+
+def test_call_from_another_line_is_refused(make: Callable[..., Training]) -> None:
+    here = sys._getframe().f_code
+    training = make(small(), site=((here, 10**6),))
+    assert training.calls.begin_forward(training.model, (batch()[0],), {}) is False
     assert training.state.armed == 0
 
 

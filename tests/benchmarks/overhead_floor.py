@@ -1,0 +1,156 @@
+"""Prints what a healthy step costs at level basic, beside one pass over the gradients and beside W&B's norms.
+
+    python tests/benchmarks/overhead_floor.py [--workloads mlp many] [--pairs 300]
+
+Identical models are trained in turn in one process: a plain one, one whose gradients are measured by one pass
+of the kernel and nothing else (the *floor*), one with the norms that loggers read (*norms*, without the
+logging), and one that is watched. The order changes from round to round. Per workload, of quiet steps, on
+which nothing is sampled:
+
+- *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
+  *with sampled*: the same of the mean over all steps;
+- *CPU*: median over the rounds of the training thread's CPU time above that of the plain model, with its 95 %
+  interval; *x floor* is the ratio of the medians;
+- *wall*: the median and the 99th percentile of the step's wall time over that of the plain model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from overhead import Twin, describe_machine, make_twins
+from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms
+from workloads import WORKLOADS, Workload
+
+import probe
+from probe import wire
+from probe.delivery.journal.journal_reader import read_stream
+
+ARMED_AFTER = 110
+"""Steps until C follows: the first looks take a hundred."""
+SAMPLED = {*range(0, 100_000, 50), *range(1, 100_000, 50)}
+"""Steps with work that is not done at every step; looking at an update falls into the next one."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One of the models."""
+
+    name: str
+    twin: Twin
+    cpu_s: list[float]
+
+
+def train_round(entries: list[Entry], turn: int) -> None:
+    """One step of each, beginning with another one each time."""
+    first = turn % len(entries)
+    for entry in [*entries[first:], *entries[:first]]:
+        before = entry.twin.cpu_s
+        entry.twin.step()
+        entry.cpu_s.append(entry.twin.cpu_s - before)
+
+
+def interval(differences: np.ndarray) -> tuple[float, float, float]:
+    """Median and its 95 % interval, by resampling."""
+    generator = np.random.default_rng(0)
+    medians = np.median(generator.choice(differences, (2000, len(differences))), axis=1)
+    low, high = np.percentile(medians, (2.5, 97.5))
+    return float(np.median(differences)), float(low), float(high)
+
+
+def own_us(spool: Path, run: str, first: int) -> tuple[list[float], list[float]]:
+    """What the probe says of each step from `first` on: of the quiet ones, and of all."""
+    frames: dict[int, dict[str, float]] = {}
+    for writer in (spool / run).glob("0-*"):
+        for _, payload in read_stream(writer, "metrics"):
+            record = wire.decode_record(payload)
+            if isinstance(record, wire.Frame):
+                frames.setdefault(record.step, {}).update(record.scalars)
+    spent = {
+        step: 1e6 * scalars["probe_fraction"] * scalars["step_time_s"]
+        for step, scalars in frames.items()
+        if step >= first and "probe_fraction" in scalars
+    }
+    return [us for step, us in spent.items() if step not in SAMPLED], list(spent.values())
+
+
+def measure(workload: Workload, pairs: int) -> None:
+    """Train, and print one row for each model."""
+    device = torch.device("cpu")
+    (plain, floor), (norms, watched) = make_twins(workload, device), make_twins(workload, device)
+    entries = [
+        Entry(name, twin, [])
+        for name, twin in (("plain", plain), ("floor", floor), ("norms", norms), ("probe", watched))
+    ]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        floor.record = record_at_least(floor.model, floor.optimizer, Path(folder)).record
+        norms.record = record_norms(norms.model, norms.optimizer, Path(folder)).record
+        spool = Path(folder) / "spool"
+        with probe.watch(
+            watched.model, watched.optimizer, spool=spool, connect=NO_DASHBOARD, overhead_limit=0.0
+        ) as run:
+            for turn in range(ARMED_AFTER):
+                train_round(entries, turn)
+            for entry in entries:
+                entry.cpu_s.clear()
+                entry.twin.forget()
+            for turn in range(pairs):
+                train_round(entries, turn)
+        quiet, spent = own_us(spool, run.run, ARMED_AFTER)
+    report(workload, entries, quiet, spent)
+
+
+def report(workload: Workload, entries: list[Entry], quiet: list[float], spent: list[float]) -> None:
+    """Print what was measured."""
+    plain = entries[0]
+    step_us = 1e6 * statistics.median(plain.twin.step_s)
+    kept = [at for at in range(len(plain.cpu_s)) if ARMED_AFTER + at not in SAMPLED]
+    floor_us = 1.0
+    for entry in entries[1:]:
+        differences = 1e6 * (np.array(entry.cpu_s)[kept] - np.array(plain.cpu_s)[kept])
+        middle, low, high = interval(differences)
+        floor_us = middle if entry.name == "floor" else floor_us
+        walls = np.array(entry.twin.step_s)[kept] / np.array(plain.twin.step_s)[kept] - 1.0
+        own = ""
+        if entry.name == "probe":
+            own = (
+                f"; callbacks {statistics.median(quiet):.0f} us = "
+                f"{100 * statistics.median(quiet) / step_us:.2f} %, with sampled "
+                f"{100 * statistics.fmean(spent) / step_us:.2f} %"
+            )
+        print(
+            f"{workload.name:7} {entry.name:6} step {step_us / 1e3:7.2f} ms; CPU {middle:+7.0f} us "
+            f"({low:+.0f} .. {high:+.0f}), x floor {middle / floor_us:5.2f}; wall "
+            f"{100 * np.median(walls):+.2f} %, p99 {100 * np.percentile(walls, 99):+.0f} %{own}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--pairs", type=int, default=300)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("probe").setLevel(logging.CRITICAL)
+    print(", ".join(f"{name} {value}" for name, value in describe_machine(torch.device("cpu")).items()))
+    for name in arguments.workloads:
+        measure(WORKLOADS[name], arguments.pairs)
+
+
+if __name__ == "__main__":
+    main()
