@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -106,7 +107,7 @@ class FastPath:
         self._loop: ArmedLoop | None = None
         self._shape: LoopShape | None = None
         self._usual: UsualCall | None = None
-        self._root: nn.Module | None = None
+        self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
         self._is_off = False
         self._draws = False
@@ -120,7 +121,10 @@ class FastPath:
 
     def note_output(self, root: nn.Module, capture: RootCapture, output: Any) -> None:
         """A training forward has returned."""
-        self._root, self._forward_site = root, site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
+        self._root, self._forward_site = (
+            weakref.ref(root),
+            site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES),
+        )
         self._output_is_plain = type(output) is Tensor and output.grad_fn is not None
         if capture.state is not None and not self._draws:
             self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
@@ -142,7 +146,7 @@ class FastPath:
         self._guard.run("fast_path", self._consider, optimizer, finished)
 
     def _consider(self, optimizer: Optimizer, finished: FinishedStep) -> None:
-        root, self._root = self._root, None
+        root = self._root()
         loss, self._loss = self._loss, None
         shape = None
         if root is not None:
