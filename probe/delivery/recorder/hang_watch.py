@@ -45,6 +45,7 @@ _LONGEST_PERIOD_S: Final = 0.25
 _LONGEST_STILL_S: Final = 0.5
 """The same, where nothing has happened since the last look."""
 _STACK_FRAMES: Final = 256
+_CLOSER_FRACTION: Final = 0.1
 _SHOWN_THREADS: Final = 5
 
 
@@ -113,7 +114,7 @@ class HangWatch:
         self.period_s = self._usual_s
         self._signs = 0
         self._was_training = False
-        self._next_second_s = 0.0
+        self._next_second_s = self._closer_at_s = 0.0
         self._hangs: dict[tuple[str, int] | None, _Hang] = {}
         self._running: tuple[_Hang, Standstill] | None = None
         self._tell_next_s = 0.0
@@ -154,7 +155,9 @@ class HangWatch:
             return ended
         if self._running is not None:
             return self._go_on(stand)
-        if is_new_second or stand.idle_s < stand.limit_s + 2 * self.period_s:
+        if now_s >= self._closer_at_s or stand.idle_s < stand.limit_s + 2 * self.period_s:
+            # A look at all stacks takes about a millisecond: the longer nothing happens, the rarer it is.
+            self._closer_at_s = now_s + max(_SECOND_S, _CLOSER_FRACTION * stand.idle_s)
             return self._look_closer(stand)
         return []
 

@@ -11,6 +11,7 @@ from ...wire import Event
 _TOGETHER_S: Final = 0.02
 """What is due so soon is done in the same wake."""
 _LONGEST_S: Final = 1.0
+_GRID_S: Final = 0.25
 
 
 class Watch(Protocol):
@@ -42,8 +43,16 @@ class Schedule:
         return self._due_s.get(task, 0.0) <= self._clock() + _TOGETHER_S
 
     def again(self, task: object, period_s: float) -> None:
-        """A task has been done: have it done again after its period."""
-        self._due_s[task] = self._clock() + period_s
+        """A task has been done: have it done again after its period, at the latest.
+
+        Periods that are multiples of `_GRID_S` end together, whenever their tasks were begun.
+        """
+        now_s = self._clock()
+        due_s = now_s + period_s
+        if period_s > 0 and (period_s / _GRID_S).is_integer():
+            # What was done a little early has been done for the end that is just coming.
+            due_s = (now_s + _TOGETHER_S + period_s) // period_s * period_s
+        self._due_s[task] = due_s
 
     @property
     def wait_s(self) -> float:

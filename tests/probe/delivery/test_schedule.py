@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from probe.delivery.recorder.schedule import Schedule
 
 
@@ -35,12 +37,20 @@ def test_schedule_never_sleeps_for_long() -> None:
 def test_schedule_an_idle_second_has_few_wakes() -> None:
     clock = Clock()
     schedule = Schedule(clock)
-    periods = {"control": 0.1, "frames": 0.25, "hang": 0.25, "gaps": 1.0, "memory": 1.0}
+    periods = {"control": 0.25, "frames": 0.25, "hang": 0.5, "gaps": 1.0, "memory": 1.0}
+    for late_s, (task, period_s) in enumerate(periods.items()):
+        clock.now_s = 100.0 + 0.03 * late_s  # they were not begun together
+        schedule.again(task, period_s)
+    done: dict[str, list[float]] = {task: [] for task in periods}
     wakes = 0
     while clock.now_s < 110.0:
         wakes += 1
         for task, period_s in periods.items():
             if schedule.is_due(task):
+                done[task].append(clock.now_s)
                 schedule.again(task, period_s)
-        clock.now_s += schedule.wait_s + 1e-4
-    assert wakes <= 10 * 15
+        clock.now_s += schedule.wait_s + 1e-3
+    assert wakes <= 42
+    for task, times in done.items():
+        gaps = [after - before for before, after in itertools.pairwise(times)]
+        assert all(gap <= periods[task] + 0.02 for gap in gaps) and len(times) >= 9.0 / periods[task]
