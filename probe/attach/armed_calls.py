@@ -46,6 +46,11 @@ class ArmedCalls:
         self.follower: Follower | None = None
         self.disarm()
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether C is asked."""
+        return self.before_step is not _no
+
     def disarm(self) -> None:
         """Have every question answered with False; the follower may still be told what an open call does."""
         self.begin_forward: Callable[..., bool | None] = _no

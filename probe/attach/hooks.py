@@ -89,18 +89,29 @@ class StepListener(Protocol):
 
 
 class Attachment:
-    """Everything that `attach` installed for one listener; `detach` undoes it, any number of times."""
+    """Everything that `attach` installed for one listener; `detach` undoes it, any number of times.
+
+    Attributes:
+        is_paused: whether only the optimizers' hooks are in place.
+    """
 
     def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
         self._listener: Listener | None = listener
         self._steps = _OptimizerSteps(listener)
-        self._root_keys = [root_calls.add(root, listener, listener.before_evaluation) for root in roots]
-        _functions.add(listener)
+        self._roots = [weakref.ref(root) for root in roots]
+        self._root_keys: list[int] = []
+        self.is_paused = True
+        self.resume()
 
     @property
     def in_trial(self) -> bool:
         """Whether a line search evaluates its closure again, after the step's own gradient was seen."""
         return self._steps.in_trial
+
+    @property
+    def owners(self) -> int:
+        """How many optimizers have updated the watched model."""
+        return self._steps.owners
 
     def tell_before_closures(self, tell: Callable[[Optimizer], None]) -> None:
         """Call `tell` with an optimizer whose step begins and will evaluate a closure before its update."""
@@ -120,13 +131,30 @@ class Attachment:
         """Called when a forward or backward begins: forget steps that raised before their post-hook."""
         self._steps.settle()
 
+    def pause(self) -> None:
+        """Remove all but the hooks of the optimizers, until `resume`. Idempotent."""
+        if self._listener is None or self.is_paused:
+            return
+        self.is_paused = True
+        _functions.remove(self._listener)
+        while self._root_keys:
+            root_calls.remove(self._root_keys.pop())
+
+    def resume(self) -> None:
+        """Put back what `pause` has removed. Idempotent."""
+        listener = self._listener
+        if listener is None or not self.is_paused:
+            return
+        self.is_paused = False
+        roots = [root for reference in self._roots if (root := reference()) is not None]
+        self._root_keys = [root_calls.add(root, listener, listener.before_evaluation) for root in roots]
+        _functions.add(listener)
+
     def detach(self) -> None:
         """Remove every hook of this listener."""
         if self._listener is None:
             return
-        _functions.remove(self._listener)
-        for key in self._root_keys:
-            root_calls.remove(key)
+        self.pause()
         self._steps.remove()
         self._listener = None
 
@@ -278,6 +306,10 @@ class _OptimizerSteps:
         self.foreign = 0
         self.before_closure: Callable[[Optimizer], None] | None = None
         _step_hooks.add(self)
+
+    @property
+    def owners(self) -> int:
+        return sum(self._owned.values())
 
     def remove(self) -> None:
         _step_hooks.remove(self)

@@ -140,6 +140,17 @@ class ArmedLoop:
         armed_calls.before_clip, armed_calls.after_clip = calls.before_clip, self._after_clip
         armed_calls.before_step, armed_calls.after_step = calls.before_step, calls.after_step
 
+    def count(self, optimizer: Optimizer, step: int) -> None:
+        """Have C count the steps of an optimizer from `step` on, and do nothing else."""
+        loop = hot_binding.HotLoop()
+        loop.optimizer, loop.thread = id(optimizer), threading.get_ident()
+        self.calls.follow(loop)
+        self._alive, self._root = [loop], lambda: None
+        self._optimizer = weakref.ref(optimizer, lambda _: self.stop())
+        state = self.state
+        state.step, state.steps, state.own_ns, state.attention = step, 0, 0, 0
+        armed_calls.before_step, armed_calls.after_step = self.calls.count_step, self.calls.pass_step
+
     def stop(self) -> None:
         """Have C follow nothing more; what it holds is still there."""
         self.state.armed = 0

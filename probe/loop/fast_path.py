@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ..attach.armed_calls import armed_calls
 from ..forensics.adopted_capture import (
     UsualCall,
     adopt_forward,
@@ -77,6 +78,10 @@ class Followed(Protocol):
         """Steps were followed; the slow way goes on."""
         ...
 
+    def count_up_to(self, step: int) -> None:
+        """Steps up to this one were counted, and nothing of them was looked at."""
+        ...
+
     def adopt_forward(self, capture: RootCapture, samples: int) -> None:
         """The step under way has had this forward."""
         ...
@@ -98,11 +103,12 @@ class FastPath:
     """Arms and disarms for one session; a `Follower` of the wrappers.
 
     Attributes:
-        is_engaged: whether C follows the steps, or holds something of the one under way.
+        is_engaged: whether C follows or counts the steps, or holds something of the one under way.
+        is_counting: whether it only counts them.
     """
 
     def __init__(self, followed: Followed, guard: Guard, *, size_cap_bytes: int) -> None:
-        self.is_engaged = False
+        self.is_engaged = self.is_counting = False
         self._followed, self._guard, self._size_cap_bytes = followed, guard, size_cap_bytes
         self._loop: ArmedLoop | None = None
         self._shape: LoopShape | None = None
@@ -172,6 +178,13 @@ class FastPath:
         self.is_engaged = True
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
+    def count(self, optimizer: Optimizer, step: int) -> None:
+        """Nothing is looked at any more: have C count the steps from `step` on, until a look is asked for."""
+        loop = self._loop or self._bound_loop()
+        if loop is not None and not self.is_engaged and not armed_calls.is_armed:
+            self.is_engaged = self.is_counting = True
+            loop.count(optimizer, step)
+
     def _bound_loop(self) -> ArmedLoop | None:
         calls = hot_binding.status().calls
         self._is_off = calls is None
@@ -227,6 +240,10 @@ class FastPath:
             return None
         self.is_engaged = False
         loop.stop()
+        if self.is_counting:
+            self.is_counting = False
+            self._followed.count_up_to(int(loop.state.step) - 1)
+            return None
         return self._guard.run("fast_path", self._take_back, loop)
 
     def _take_back(self, loop: ArmedLoop) -> RootCapture | None:

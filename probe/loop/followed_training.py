@@ -159,6 +159,10 @@ class FollowedTraining:
                 continue
             self._black_box.keep_held(one.step, arguments)
 
+    def count_up_to(self, step: int) -> None:
+        """Steps up to this one were counted, and nothing of them was looked at."""
+        self._writer.last_step = self._loop.counter.number = step
+
     def adopt_forward(self, capture: RootCapture, samples: int) -> None:
         """The step under way has had this forward."""
         self._loop.adopt_forward(capture, samples)

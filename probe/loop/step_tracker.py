@@ -316,6 +316,9 @@ class StepTracker:
     def after_step(self, optimizer: Optimizer) -> None:
         """Look at what the update did, and let go of the step's inputs."""
         pulse.beats += 1
+        if self._measures.is_off or self._attachment.is_paused:
+            self._guard.run("step", self._rest_or_resume, optimizer)
+            return
         if self._recovery is not None:
             self._recovery.after_update()
         self._loop.open.captures.clear()
@@ -325,6 +328,15 @@ class StepTracker:
             self._guard.run("measures", self._loop.look_after_update, optimizer)
         newest, self._loop.newest = self._loop.newest, None
         self.fast.consider(optimizer, newest)
+
+    def _rest_or_resume(self, optimizer: Optimizer) -> None:
+        """At level off nothing is left but a count of the steps; a command has everything put back."""
+        if not self._measures.is_off:
+            self._attachment.resume()
+            return
+        self._attachment.pause()
+        if self._attachment.owners == 1:
+            self.fast.count(optimizer, self.next_step)
 
     def _wants_every_step(self) -> bool:
         """Whether somebody has to be told of every step as it is made: then C cannot follow them."""

@@ -593,16 +593,22 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     return answer(1);
 }
 
-/* before_any_step(optimizer, args, kwargs): all that level `off` does. Counts steps of the watched model; False
- * where somebody wants to look. */
+/* count_step(optimizer, args, kwargs): all that level `off` does: counts steps of the watched model. False where
+ * somebody wants to look, None where it is no optimizer of the model's. */
 static Object *hot_count_step(Object *self, Object *const *given, ptrdiff_t count) {
-    (void)self, (void)count;
-    if (given[0] != hot_loop.optimizer) return pass_on();
-    if (hot.attention) return answer(0);
+    (void)self;
+    if (count != 3 || given[0] != hot_loop.optimizer || hot_api.thread() != hot_loop.thread) return pass_on();
+    if (hot.attention || hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2])) return answer(0);
     hot.step++;
     hot.steps++;
     hot.beats++;
     return answer(1);
+}
+
+/* pass_step(optimizer): the end of a step that is only counted. */
+static Object *hot_pass_step(Object *self, Object *optimizer) {
+    (void)self;
+    return answer(optimizer == hot_loop.optimizer);
 }
 
 /* PyMethodDef */
@@ -625,6 +631,7 @@ static Method hot_methods[] = {
     {"before_step", (void *)hot_before_step, FAST_CALL, NULL},
     {"after_step", (void *)hot_after_step, ONE_ARGUMENT, NULL},
     {"count_step", (void *)hot_count_step, FAST_CALL, NULL},
+    {"pass_step", (void *)hot_pass_step, ONE_ARGUMENT, NULL},
     {NULL, NULL, 0, NULL},
 };
 

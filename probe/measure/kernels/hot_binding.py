@@ -149,6 +149,7 @@ class HotCalls:
     before_step: Callable[..., bool | None]
     after_step: Callable[[Any], bool | None]
     count_step: Callable[..., bool | None]
+    pass_step: Callable[[Any], bool]
     state: HotState
     kept: ctypes.Array[KeptInputs]
     follow: Callable[[HotLoop], bool]

@@ -398,3 +398,20 @@ def test_exception_is_reported_with_the_step_that_it_ended(tmp_path: Path) -> No
 
     (event,) = assert_same(tmp_path, act).latest_events
     assert (event.kind, event.step) == ("exception", ARMED_AT + 2)
+
+
+def test_level_off_leaves_a_count_of_the_steps_alone(tmp_path: Path) -> None:
+    with watched_training(in_c=True) as training:
+        tracker = training.run._tracker
+        assert tracker is not None
+        training.run.set_level("off")
+        training.steps(20)
+        assert tracker.fast.is_counting and tracker.last_step == ARMED_AT + 19
+        assert "__call__" not in type(training.model).__dict__
+        assert torch.autograd.backward.__code__.co_filename.endswith("torch/autograd/__init__.py")
+        training.run.set_level("basic")
+        training.steps(5)
+        assert not tracker.fast.is_counting and tracker.last_step == ARMED_AT + 24
+    frames = run_of(tmp_path / "spool").frames
+    assert {*range(ARMED_AT + 1, ARMED_AT + 19)}.isdisjoint({frame.step for frame in frames})
+    assert {*range(ARMED_AT + 22, ARMED_AT + 25)} <= {frame.step for frame in frames}
