@@ -26,8 +26,8 @@ JUDGE_S: Final = 0.2
 _PERIOD_S: Final = 0.25
 MOST_WAITING: Final = 32
 """Then the training thread judges them itself."""
-_PIECE_S: Final = 0.001
-"""How long the lock is held in one go, as long as nothing is found."""
+_PIECE_S: Final = 0.0006
+"""What a piece aims at, so that the lock is rarely held for a millisecond as long as nothing is found."""
 _OTHERS_S: Final = 0.0002
 
 
