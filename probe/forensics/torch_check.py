@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_foreach, torch_private, torch_ranks
-from ..measure.kernels import binding
+from ..measure.kernels import binding, hot_binding
 from ..measure.kernels.compile import FOLDER, find_compiler
 from ..wire.findings import Finding
 from .capture import begin_capture
@@ -137,7 +137,8 @@ def check_kernel() -> Finding:
     """Say which way CPU tensors are measured, and why."""
     name, status = "measuring", binding.status()
     if status.kernel is not None:
-        found = f"{status.reason}, for CPU tensors; torch's foreach functions on CUDA"
+        steps = hot_binding.status().reason
+        found = f"{status.reason}, for CPU tensors; torch's foreach functions on CUDA; {steps}"
         return Finding(name=name, state="ok", found=found)
     builds = f"{sys.executable} {FOLDER / 'compile.py'}"
     if status.reason.startswith("switched off"):

@@ -126,6 +126,20 @@ def test_most_steps_are_followed(tmp_path: Path) -> None:
     assert followed >= 80
 
 
+def test_followed_training_has_the_weights_of_one_that_nobody_watches(tmp_path: Path) -> None:
+    _, watched = recorded(tmp_path, lambda training: training.steps(60), in_c=True)
+    torch.manual_seed(0)
+    model, generator = Planted(), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    for _ in range(ARMED_AT + 60):
+        inputs = torch.randn(16, 20, generator=generator)
+        targets = torch.randint(5, (16,), generator=generator)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    assert all(map(torch.equal, watched, model.parameters()))
+
+
 FAULTS: dict[str, Act] = {
     "division by zero": with_fault(lambda hidden: hidden / torch.zeros(()) * 0),
     "root of zero": with_fault(lambda hidden: hidden + torch.sqrt((hidden * 0).sum())),
