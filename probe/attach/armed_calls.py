@@ -1,8 +1,7 @@
 """What the wrappers ask first: the C callbacks of the one training whose healthy steps are followed in C.
 
-As long as nothing is armed each question is answered with False, and calls go the slow way. Set by the loop's
-fast path on the training thread; read by the wrappers of `__call__`, `backward`, clipping and by the hooks of
-the optimizer.
+As long as nothing is armed they are None, and calls go the slow way. Set by the loop's fast path, on the
+training thread; read by the wrappers of `__call__`, `backward` and clipping and by the optimizer's hooks.
 """
 
 from __future__ import annotations
@@ -31,12 +30,8 @@ class Follower(Protocol):
         ...
 
 
-def _no(*_: Any) -> bool:
-    return False
-
-
 class ArmedCalls:
-    """The callbacks, in the order of a step.
+    """The callbacks, in the order of a step; None while nothing is armed.
 
     Each answers True where it has done its part, False where the call has to go the slow way, None where it
     is none of the step's.
@@ -49,18 +44,18 @@ class ArmedCalls:
     @property
     def is_armed(self) -> bool:
         """Whether C is asked."""
-        return self.before_step is not _no
+        return self.before_step is not None
 
     def disarm(self) -> None:
-        """Have every question answered with False; the follower may still be told what an open call does."""
-        self.begin_forward: Callable[..., bool | None] = _no
-        self.end_forward: Callable[..., bool] = _no
-        self.begin_backward: Callable[..., bool | None] = _no
-        self.end_backward: Callable[..., bool] = _no
-        self.before_clip: Callable[..., bool] = _no
-        self.after_clip: Callable[..., object] = _no
-        self.before_step: Callable[..., bool | None] = _no
-        self.after_step: Callable[..., bool | None] = _no
+        """Ask no more; the follower may still be told how an open call ends."""
+        self.begin_forward: Callable[..., bool | None] | None = None
+        self.end_forward: Callable[..., bool] | None = None
+        self.begin_backward: Callable[..., bool | None] | None = None
+        self.end_backward: Callable[..., bool] | None = None
+        self.before_clip: Callable[..., bool] | None = None
+        self.after_clip: Callable[..., object] | None = None
+        self.before_step: Callable[..., bool | None] | None = None
+        self.after_step: Callable[..., bool | None] | None = None
 
 
 armed_calls = ArmedCalls()

@@ -56,7 +56,9 @@ _CLASS_SOURCE: Final = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if is_compiling():
         return original(self, *args, **kwargs)
-    followed = armed.begin_forward(self, args, kwargs)
+    # No Python function is called here: dynamo, which may run the caller, would compile it.
+    begin = armed.begin_forward
+    followed = begin is not None and begin(self, args, kwargs)
     if followed:
         try:
             output = inherited(self, *args, **kwargs)
@@ -64,7 +66,8 @@ def _wrapped_call_impl(self, *args, **kwargs):
             hide_own_frames(error.__traceback__)
             armed.follower.forward_raised(error)
             raise
-        if not armed.end_forward(output):
+        end = armed.end_forward
+        if end is None or not end(output):
             armed.follower.forward_was_odd(output)
         return output
     if followed is None or id(self) not in related:

@@ -228,7 +228,8 @@ class _Functions:
         armed = armed_calls
 
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            followed = armed.begin_backward(tensors, grad_tensors)
+            begin = armed.begin_backward
+            followed = begin is not None and begin(tensors, grad_tensors)
             if followed:
                 return _followed_backward(original, tensors, grad_tensors, args, kwargs)
             if followed is None:
@@ -272,7 +273,8 @@ class _Functions:
             # torch's clip functions call each other.
             if self._is_clipping:
                 return original(*args, **kwargs)
-            is_followed = armed_calls.before_clip()
+            before = armed_calls.before_clip
+            is_followed = before is not None and before()
             if not is_followed:
                 _tell_all(self._listeners, lambda listener: listener.before_clip())
             self._is_clipping = True
@@ -281,8 +283,9 @@ class _Functions:
             finally:
                 self._is_clipping = False
             limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None) if clips_by_norm else None
-            if is_followed:
-                armed_calls.after_clip(result, limit)
+            after = armed_calls.after_clip
+            if is_followed and after is not None:
+                after(result, limit)
                 return result
             _tell_all(self._listeners, lambda listener: listener.after_clip(result, limit))
             return result
@@ -410,7 +413,8 @@ class _StepHooks:
         if torch.compiler.is_compiling():
             # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
             return None
-        is_followed = armed_calls.before_step(optimizer, args, kwargs)
+        ask = armed_calls.before_step
+        is_followed = ask is not None and ask(optimizer, args, kwargs)
         if is_followed and len(self._listening) == 1:
             return None
         self._stepping.add(threading.get_ident())
@@ -426,7 +430,8 @@ class _StepHooks:
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        is_followed = armed_calls.after_step(optimizer)
+        ask = armed_calls.after_step
+        is_followed = ask is not None and ask(optimizer)
         for steps in self._listening:
             if not (is_followed and isinstance(steps, _OptimizerSteps)):
                 steps.after(optimizer)
@@ -443,7 +448,8 @@ def _followed_backward(
     except BaseException:
         follower.backward_raised(tensors)
         raise
-    if not armed_calls.end_backward():
+    end = armed_calls.end_backward
+    if end is None or not end():
         follower.backward_was_odd(tensors)
     return result
 

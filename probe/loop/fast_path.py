@@ -90,6 +90,10 @@ class Followed(Protocol):
         """It has had a backward of this loss, which has returned, or is still under way."""
         ...
 
+    def end_backward(self, tensors: Any) -> None:
+        """The backward that was adopted has returned."""
+        ...
+
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped."""
         ...
@@ -115,6 +119,8 @@ class FastPath:
         self._usual: UsualCall | None = None
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
+        self._open_capture: RootCapture | None = None
+        """Of a forward that is still running, where it was left in the middle."""
         self._is_off = False
         self._draws = False
         self._output_is_plain = False
@@ -175,7 +181,7 @@ class FastPath:
         plan = self._followed.plan_for(shape, root, optimizer, self._draws)
         if plan is None or not loop.follow(shape, plan):
             return
-        self.is_engaged = True
+        self.is_engaged, self._open_capture = True, None
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
     def count(self, optimizer: Optimizer, step: int) -> None:
@@ -270,6 +276,7 @@ class FastPath:
         assert root is not None and usual is not None
         forward = loop.forward()
         capture = adopt_forward(root, forward, usual)
+        self._open_capture = capture if stood == IN_FORWARD else None
         self._followed.adopt_forward(capture, int(loop.state.samples))
         if stood != IN_FORWARD and loop.has_hook:
             loop.send_gradient_to(adopt_output(capture, forward))
@@ -288,19 +295,20 @@ class FastPath:
     def forward_was_odd(self, output: Any) -> None:
         """The forward returned something that only the slow way can hold."""
         has_hook = self._loop is not None and self._loop.has_hook
-        capture = self.leave()
+        capture = self.leave() or self._open_capture
         if capture is not None and not has_hook:
             self._guard.run("capture", capture.finish, output)
 
     def forward_raised(self, error: BaseException) -> None:
         """The forward has raised."""
-        capture = self.leave()
+        capture = self.leave() or self._open_capture
         if capture is not None:
             self._guard.run("capture", self._followed.forget_forward, capture, error)
 
     def backward_was_odd(self, tensors: Any) -> None:
         """The backward has returned, and no gradient came by the output, or one that cannot be held."""
         self.leave()
+        self._guard.run("step", self._followed.end_backward, tensors)
 
     def backward_raised(self, tensors: Any) -> None:
         """The backward has raised."""

@@ -171,6 +171,11 @@ class FollowedTraining:
         """It has had a backward of this loss, which has returned, or is still under way."""
         self._loop.adopt_backward(loss, is_over=is_over)
 
+    def end_backward(self, tensors: Any) -> None:
+        """The backward that was adopted has returned."""
+        if self._loop.backward is not None:
+            self._loop.end_backward(tensors)
+
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped; their statistics are those of now."""
         measured = self._model.measure_gradients()

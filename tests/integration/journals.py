@@ -5,6 +5,7 @@ from pathlib import Path
 
 from probe import wire
 from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.recorder.ring_format import merged
 
 
 @dataclass(frozen=True)
@@ -35,5 +36,17 @@ def read_journal(run_folder: Path, rank: int = 0) -> Journal:
         layouts=[record for record in events if isinstance(record, wire.Layout)],
         events=[record for record in events if isinstance(record, wire.Event)],
         end=next((record for record in events if isinstance(record, wire.RunEnd)), None),
-        frames=[record for record in frames if isinstance(record, wire.Frame)],
+        frames=_whole([record for record in frames if isinstance(record, wire.Frame)]),
     )
+
+
+def _whole(frames: list[wire.Frame]) -> list[wire.Frame]:
+    """Put what was added to a step after its frame was written with it, as every reader does."""
+    whole: list[wire.Frame] = []
+    for frame in frames:
+        is_addition = not frame.columns and "loss" not in frame.scalars and "samples" not in frame.scalars
+        if whole and is_addition and whole[-1].step == frame.step:
+            whole[-1] = merged(whole[-1], frame)
+        else:
+            whole.append(frame)
+    return whole

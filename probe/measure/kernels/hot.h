@@ -504,10 +504,10 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
 static Object *hot_end_backward(Object *self, Object *nothing) {
     (void)self, (void)nothing;
     if (hot.state != IN_BACKWARD) return answer(0);
-    hot.state = AFTER_BACKWARD;
-    hot.micro_step++;
     hot.beats++;
     if (!hot.armed || hot.output_gradient == NULL) return refuse();
+    hot.state = AFTER_BACKWARD;
+    hot.micro_step++;
     return answer(1);
 }
 

@@ -306,7 +306,40 @@ def backward_that_raises(training: Training) -> None:
     training.steps(3)
 
 
+def loss_without_the_output(training: Training) -> None:
+    """A loss of the usual kind, from the weights alone: its backward passes the forward by."""
+    inputs, _ = training.batch()
+    training.optimizer.zero_grad()
+    training.model(inputs)
+    weights = training.model.second.weight[:, :5]
+    F.cross_entropy(weights, torch.arange(5)).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def validation_loss_logged_in_a_hook(training: Training) -> None:
+    inputs, targets = training.batch()
+    training.optimizer.zero_grad()
+    output = training.model(inputs)
+    output.register_hook(lambda _: training.run.log(val_loss=1.0))
+    F.cross_entropy(output, targets).backward()
+    training.optimizer.step()
+    training.steps(3)
+
+
+def validation_loss_logged_in_the_forward(training: Training) -> None:
+    def tell(hidden: Tensor) -> Tensor:
+        training.run.log(val_loss=1.0)
+        return hidden
+
+    training.model.fault = tell
+    training.steps(3)
+
+
 UNUSUAL: list[Act] = [
+    loss_without_the_output,
+    validation_loss_logged_in_a_hook,
+    validation_loss_logged_in_the_forward,
     bad_gradient_by_a_hook,
     two_forwards,
     two_backwards,
