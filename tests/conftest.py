@@ -10,12 +10,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How long an example takes says something of the machine, and nothing of the code.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -203,14 +203,14 @@ def test_summary_of_a_session_has_the_anomalies_of_its_run(model: nn.Sequential)
                 clean = run.get_debug_summary().recorded
         found = run.get_debug_summary()
     run.close()
-    # The newest step is still open for what may be logged.
-    assert clean is not None and (clean.total_steps, clean.total_anomalies, clean.history) == (3, 0, ())
+    # The newest step counts, too: it is in the ring.
+    assert clean is not None and (clean.total_steps, clean.total_anomalies, clean.history) == (4, 0, ())
     recorded = found.recorded
     assert recorded is not None and recorded.mode == run.mode == "warn"
     kinds = {"nonfinite_loss": 1, "nonfinite_parameter": 1}
-    assert (recorded.total_steps, recorded.event_counts) == (5, kinds)
+    assert (recorded.total_steps, recorded.event_counts) == (6, kinds)
     assert recorded.steps_found == kinds | {"nonfinite_loss": 2}
-    assert recorded.rates["nonfinite_loss"] == 2 / 5
+    assert recorded.rates["nonfinite_loss"] == 2 / 6
     assert [event["step"] for event in recorded.history] == [4, 5]
     assert recorded.step_time_max_s is not None
     assert json.loads(json.dumps(found.to_dict()))["recorded"]["total_anomalies"] == 2
