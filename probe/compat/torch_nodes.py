@@ -71,6 +71,16 @@ def leaves_of(losses: Sequence[Tensor]) -> Iterator[Tensor]:
                 waiting.append(following)
 
 
+def saved_exponent(node: Any) -> float | None:
+    """The number that a node of `pow` raises to; None of another node, or where torch does not tell."""
+    try:
+        exponent = getattr(node, "_saved_exponent", None)
+    except RuntimeError:
+        # A backward has freed it.
+        return None
+    return float(exponent) if isinstance(exponent, int | float) else None
+
+
 def saved_tensors(node: Any) -> Iterator[Tensor]:
     """Yield what an autograd node keeps for its backward, without unpacking anything.
 

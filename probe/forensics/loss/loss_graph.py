@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_nodes, torch_private
 from .loss_gradients import LossGradients
 from .loss_ops import CALM, ORDINARY, operation
 
 MAX_NODES: Final = 256
+_SQUARES: Final = (1.0, 2.0)
+"""Exponents with a derivative that is finite where the power is."""
 
 
 class LossNode(NamedTuple):
@@ -69,7 +71,7 @@ def read_loss_graph(
             continue
         described = _known.get(type(node)) or _describe(node)
         nodes.append((number, described))
-        if not described.is_ordinary:
+        if not (described.is_ordinary or torch_nodes.saved_exponent(node) in _SQUARES):
             watched.append((described.name, node))
         pending += [child for child, _ in node.next_functions]
     nodes.sort()
