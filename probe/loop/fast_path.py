@@ -119,6 +119,9 @@ class FastPath:
         self._usual: UsualCall | None = None
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
+        self.interlude_ns = 0
+        """What the newest steps in the slow way, between two that C followed, have cost."""
+        self._left_ns = 0
         self._open_capture: RootCapture | None = None
         """Of a forward that is still running, where it was left in the middle."""
         self._is_off = False
@@ -182,6 +185,7 @@ class FastPath:
         if plan is None or not loop.follow(shape, plan):
             return
         self.is_engaged, self._open_capture = True, None
+        self.interlude_ns = max(self._guard.spent_ns - self._left_ns, 0)
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
     def count(self, optimizer: Optimizer, step: int) -> None:
@@ -244,7 +248,7 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged:
             return None
-        self.is_engaged = False
+        self.is_engaged, self._left_ns = False, self._guard.spent_ns
         loop.stop()
         if self.is_counting:
             self.is_counting = False
@@ -257,6 +261,7 @@ class FastPath:
         step, stood = int(state.step), int(state.state)
         was_expected = bool(state.attention) or step >= state.slow_at
         steps, own_ns = int(state.steps), int(state.own_ns)
+        self._left_ns += own_ns
         self._in_a_row += steps
         if not was_expected:
             has_paid_off = self._in_a_row >= _PAID_OFF * self._needed

@@ -124,6 +124,7 @@ class StepTracker:
             guard=guard,
             mark=self.mark,
             ask_for_a_look=lambda: self.fast.ask_for_a_look(),
+            interlude_ns=lambda: self.fast.interlude_ns,
         )
         recorder.watches.append(self._records)
         recorder.call_before_taking(lambda: self._records.take(is_recorders_thread=True))
