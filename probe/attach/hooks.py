@@ -196,6 +196,8 @@ class _Functions:
         return self._listeners
 
     def add(self, listener: Listener) -> None:
+        # C follows for one session alone; the one that it followed takes its step back at its next call.
+        armed_calls.disarm()
         with self._lock:
             self._listeners.append(listener)
             if not self._undo:

@@ -411,6 +411,29 @@ def test_second_session_ends_the_following(tmp_path: Path) -> None:
             assert not training.is_followed
 
 
+@pytest.mark.parametrize("is_in_a_step", [True, False])
+def test_session_that_begins_beside_a_followed_one_misses_nothing(tmp_path: Path, is_in_a_step: bool) -> None:
+    other = nn.Linear(20, 5)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with watched_training(in_c=True, spool=tmp_path / "one") as training:
+        training.steps(3)
+        inputs, targets = training.batch()
+        output = training.model(inputs) if is_in_a_step else None
+        with probe.watch(other, optimizer, spool=tmp_path / "two"):
+            for _ in range(3):
+                optimizer.zero_grad()
+                F.cross_entropy(other(inputs), targets).backward()
+                optimizer.step()
+        training.optimizer.zero_grad()
+        output = training.model(inputs) if output is None else output
+        F.cross_entropy(output, targets).backward()
+        training.optimizer.step()
+    frames = run_of(tmp_path / "two").frames
+    assert [frame.step for frame in frames] == [0, 1, 2]
+    assert all("loss" in frame.scalars for frame in frames)
+    assert sorted(numbers(run_of(tmp_path / "one").frames)) == [*range(ARMED_AT + 4)]
+
+
 def test_another_thread_calls_the_model_meanwhile(tmp_path: Path) -> None:
     def act(training: Training) -> None:
         inputs = torch.randn(4, 20)
