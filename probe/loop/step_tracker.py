@@ -399,6 +399,7 @@ class StepTracker:
 
     def judge_waiting(self) -> None:
         """Have the detectors look at every step so far."""
+        self._guard.run("step", self._records.take)
         self._guard.run("step", self._writer.judge_all)
 
     @property

@@ -81,19 +81,21 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
 
 
 def train_with_offset(folder: Path, level: str) -> list[Event]:
-    """Events of 300 steps; from step 200 on a constant that is no alarm is added to the loss."""
+    """Events of 400 steps; from step 200 on a constant that is no alarm is added to the loss."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    with probe.watch(model, optimizer, spool=folder, connect="", overhead_limit=0.0, level=level):
-        for step in range(300):
+    with probe.watch(model, optimizer, spool=folder, connect="", overhead_limit=0.0, level=level) as run:
+        for step in range(400):
+            if step == 260:
+                run.flush()  # quick steps may all be made before the recorder's thread judges them
             inputs = torch.randn(512, 8)
             loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
             optimizer.zero_grad()
             (loss + (3.5 if step >= 200 else 0.0)).backward()
             optimizer.step()
-    (run,) = folder.iterdir()
-    return read_journal(run).events
+    (recorded,) = folder.iterdir()
+    return read_journal(recorded).events
 
 
 def test_a_lasting_jump_of_the_loss_brings_a_closer_look_and_no_alarm(tmp_path: Path) -> None:
