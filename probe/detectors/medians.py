@@ -25,7 +25,8 @@ def median_of(values: npt.ArrayLike | Sequence[npt.ArrayLike], axis: int | None 
     count = array.shape[axis]
     if not count:
         return np.full(np.delete(array.shape, axis), np.nan)[()]
-    middle = [(count - 1) // 2, count // 2]
+    # Of an odd count one value, as it is: twice the largest number would overflow in a mean.
+    middle = sorted({(count - 1) // 2, count // 2})
     # NaN is sorted to the end: the last one tells whether there is any.
     ordered = np.partition(array, [*middle, count - 1], axis=axis)
     found = np.take(ordered, middle, axis=axis).mean(axis=axis)

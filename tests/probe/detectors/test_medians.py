@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from probe.detectors.medians import median_of
 
 
+@example(np.array([8.98846567431158e307]))
+@example(np.array([[1e308, -1e308], [1e308, 2.0], [1e308, 3.0]]))
 @given(arrays(np.float64, array_shapes(max_dims=2, min_side=0, max_side=9), elements=st.floats(width=64)))
 def test_median_equals_that_of_numpy(values: np.ndarray) -> None:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
