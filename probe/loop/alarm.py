@@ -41,13 +41,13 @@ class Alarm:
         self._overspent_ns = 0.0
         self._wait = self._until_ready = 0
 
-    def note(self, training_ns: int, spent_ns: int) -> bool:
-        """Take one step's times; returns whether what is spent should be looked at now."""
-        self._training_ns.append(training_ns)
+    def note(self, training_ns: int, spent_ns: int, *, steps: int = 1) -> bool:
+        """Take the times of a step, or of equal ones; returns whether what is spent should be looked at now."""
+        self._training_ns.extend([training_ns] * min(steps, _RECENT))
         allowed_ns = self._allowed * training_ns
-        self._overspent_ns = max(self._overspent_ns + spent_ns - allowed_ns, 0.0)
+        self._overspent_ns = max(self._overspent_ns + steps * (spent_ns - allowed_ns), 0.0)
         if self._until_ready:
-            self._until_ready -= 1
+            self._until_ready = max(self._until_ready - steps, 0)
             return False
         if not self._allowed or self._overspent_ns <= _OVERSPENT_STEPS * allowed_ns:
             return False

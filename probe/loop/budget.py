@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from ..settings.levels import FEATURES, PHASES, Features
@@ -98,6 +98,14 @@ class Budget:
         period = self._periods[_LATE]
         return period > 1 and (step - 1) % period == PHASES.get(_LATE, 0)
 
+    def next_due_besides(self, step: int, usual: Collection[str]) -> int | None:
+        """The first step from `step` on at which anything but the `usual` features is due; None for never."""
+        bits = sum(1 << FEATURES.index(name) for name in usual)
+        ways = [step + (phase - step) % period for period, phase, own in self._groups if own & ~bits]
+        if self._early & ~bits:
+            ways += [early for early in _EARLY_STEPS if early >= step]
+        return min(ways, default=None)
+
     def charge(self, feature: str, ns: int) -> None:
         """Note that a feature took `ns` of the step under way; several times add up."""
         self._charged[feature] = self._charged.get(feature, 0) + ns
@@ -129,6 +137,29 @@ class Budget:
             self._until_look = _LOOK_EVERY
             return self._look()
         return self._look_at_once() if is_urgent else ()
+
+    def end_steps(self, count: int, *, step_ns: int, own_ns: int) -> tuple[Change, ...]:
+        """Account for `count` finished steps that took as much each, and of which only the usual was measured."""
+        self._charged = {}
+        self._steps += count
+        if step_ns <= 0 or not count:
+            return ()
+        changes: tuple[Change, ...] = ()
+        training_ns, base_ns = step_ns - own_ns, max(own_ns, 0)
+        skipped = min(self._skip, count)
+        self._skip -= skipped
+        left = count - skipped
+        is_urgent = self._alarm.note(training_ns, base_ns, steps=left) if left else False
+        while left:
+            part = min(left, self._until_look)
+            self._window.extend([(training_ns, base_ns)] * part)
+            self._until_look -= part
+            left -= part
+            if not self._until_look:
+                self._until_look = _LOOK_EVERY
+                changes += self._look()
+                is_urgent = False
+        return changes or (self._look_at_once() if is_urgent else ())
 
     def _note_costs(self, charged: Mapping[str, int]) -> int:
         """Remember what each feature took; returns the sum of what is no first measurement."""

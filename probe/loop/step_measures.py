@@ -250,14 +250,15 @@ class StepMeasures:
             own_ns: the probe's part of it.
         """
         self._account(time.time())
-        for _ in range(steps):
-            for change in self._budget.end_step(step_ns=step_ns // steps, own_ns=own_ns // steps):
-                self._note_change(change, last_step, time.time())
+        for change in self._budget.end_steps(steps, step_ns=step_ns // steps, own_ns=own_ns // steps):
+            self._note_change(change, last_step, time.time())
 
     def next_unusual_step(self, step: int, *, ahead: int) -> int:
         """The first step from `step` on at which more is due than gradients, parameter norms and scalars."""
-        budget = self._budget
-        return next((at for at in range(step, step + ahead) if not _is_usual(budget.due(at))), step + ahead)
+        if self._budget.period("gradients") != 1:
+            return step
+        unusual = self._budget.next_due_besides(step, _USUAL)
+        return step + ahead if unusual is None else min(unusual, step + ahead)
 
     @property
     def norms_every(self) -> int:
@@ -420,11 +421,7 @@ class StepMeasures:
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())
 
 
-_USUAL: Final = frozenset({"gradients", "learning_rates", "clipping", "loss_scale", "memory"})
-"""Measured at every step by C too, or read by the recorder's thread."""
-
-
-def _is_usual(due: Features) -> bool:
-    """Whether C measures all that is due at a step."""
-    due_names = {name for name, period in due.periods().items() if period}
-    return due.gradients == 1 and due_names - {"parameter_norms"} <= _USUAL
+_USUAL: Final = frozenset(
+    {"gradients", "parameter_norms", "learning_rates", "clipping", "loss_scale", "memory"}
+)
+"""Measured by C too, or read by the recorder's thread."""

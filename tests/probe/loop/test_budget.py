@@ -94,6 +94,43 @@ def test_throttled_activations_are_not_measured_early_either() -> None:
     assert [step for step in range(11, 20) if budget.due(step).activations] == []
 
 
+@pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
+@pytest.mark.parametrize("usual", [{"gradients"}, {"gradients", "parameter_norms", "memory", "update_ratios"}])
+def test_next_due_besides_is_the_first_step_with_anything_else(level: Any, usual: set[str]) -> None:
+    usual = usual | {"learning_rates", "clipping", "loss_scale"}
+    budget = Budget(LEVEL_FEATURES[level], 0.0)
+
+    def first(step: int) -> int:
+        while {name for name, period in budget.due(step).periods().items() if period} <= usual:
+            step += 1
+        return step
+
+    assert [budget.next_due_besides(step, usual) for step in range(230)] == [first(at) for at in range(230)]
+
+
+def test_next_due_besides_is_none_where_nothing_else_ever_is() -> None:
+    assert Budget(Features(gradients=1), 0.0).next_due_besides(5, {"gradients"}) is None
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.02])
+@pytest.mark.parametrize("counts", [[1] * 40, [49] * 12, [7, 200, 3, 1000], [31, 32, 33, 64, 65]])
+@pytest.mark.parametrize("own", [50 * US, 190 * US, 290 * US, 2_000 * US])
+def test_equal_steps_together_are_judged_as_one_by_one(limit: float, counts: list[int], own: int) -> None:
+    features = Features(gradients=1, parameter_norms=10, activations=100)
+    together, single = Budget(features, limit), Budget(features, limit)
+    for budget in (together, single):
+        for _ in range(3):
+            budget.charge("activations", 400 * US)
+            budget.end_step(step_ns=10_000 * US, own_ns=own + 400 * US)
+    for count in counts:
+        seen = together.end_steps(count, step_ns=10_000 * US, own_ns=own)
+        one_by_one = [single.end_step(step_ns=10_000 * US, own_ns=own) for _ in range(count)]
+        expected = [change for changes in one_by_one for change in changes]
+        assert {change.feature for change in seen} == {change.feature for change in expected}
+        assert together.periods == single.periods
+        assert together.fraction == pytest.approx(single.fraction)
+
+
 def test_is_sampled_counts_the_step_after_an_update_that_was_looked_at() -> None:
     budget = Budget(Features(gradients=1, update_ratios=10), 0.02)
     assert [step for step in range(25) if budget.is_sampled(step)] == [0, 1, 10, 11, 20, 21]
