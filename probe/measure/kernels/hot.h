@@ -6,7 +6,7 @@
  *
  * Neither Python's nor torch's headers are needed: both are reached through addresses that hot_binding.py looks up
  * and checks. One training of a process can be armed at a time. `hot_gradients.h` finds the gradients,
- * `hot_ring.h` writes records.
+ * `hot_ring.h` writes records, `hot_updates.h` looks at updates.
  */
 #include <time.h>
 
@@ -100,7 +100,8 @@ typedef struct {
     unsigned long thread;
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
-    int64_t norms_every;
+    int64_t norms_every, ratios_every;
+    void *const *copies; /* for each parameter where it can be copied to, or NULL */
     double loss_factor; /* what the sum of the losses is multiplied by for the step's loss */
 } HotLoop;
 
@@ -203,8 +204,12 @@ static int is_true(Object *object, Object *name) {
 /* Whether parameters are measured too. */
 INLINE int is_norms_step(void) { return hot_loop.norms_every > 0 && hot.step % hot_loop.norms_every == 0; }
 
+/* Whether the update of a step is looked at. */
+INLINE int is_ratios_step(int64_t step) { return hot_loop.ratios_every > 0 && step % hot_loop.ratios_every == 0; }
+
 #include "hot_gradients.h"
 #include "hot_ring.h"
+#include "hot_updates.h"
 
 /* Forget the inputs that are kept of a step. */
 static void drop_inputs(KeptInputs *inputs) {
@@ -328,7 +333,10 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     int64_t started = now_ns();
     if (hot_api.thread() != hot_loop.thread) return answer(0);
     if (hot.state == IN_FORWARD || hot.state == IN_BACKWARD) return pass_on();
-    if (hot.state == IN_UPDATE) drop_step(); /* the update has raised */
+    if (hot.state == IN_UPDATE) { /* the update has raised */
+        drop_step();
+        updates.step = -1;
+    }
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
     if (!is_true(given[0], hot_api.name_training)) return refuse();
@@ -350,7 +358,6 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
         if (seen) hot_api.release(seen);
         else hot_api.clear_error();
     }
-    if (hot.state == IDLE) hot.step_own_ns = 0;
     hot.state = IN_FORWARD;
     hot.beats++;
     hot.step_own_ns += now_ns() - started;
@@ -576,8 +583,14 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     if (hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2]) != 0) return refuse();
     if (!has_same_groups(given[0]) || !read_rates(rates)) return refuse();
     if (!is_clipped && !measure_gradients()) return refuse();
-    if (is_norms_step() && !measure_parameters()) return refuse();
+    const int has_ratios = is_ratios_step(hot.step);
+    if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
     if (!append_step(rates, started)) return refuse();
+    if (has_ratios) {
+        started = now_ns();
+        copy_parameters(hot.step - 1);
+        hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
+    }
     hot.state = IN_UPDATE;
     hot.beats++;
     return answer(1);
@@ -589,6 +602,11 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     if (hot.state != IN_UPDATE) return answer(0);
     if (optimizer != hot_loop.optimizer) return pass_on();
     drop_step();
+    if (updates.step >= 0) {
+        const int64_t started = now_ns();
+        measure_update();
+        hot.step_own_ns += now_ns() - started;
+    }
     hot.beats++;
     return answer(1);
 }
@@ -644,5 +662,6 @@ EXPORT void nanscope_hot_use(const HotApi *api) { hot_api = *api; }
 EXPORT int nanscope_hot_follow(const HotLoop *loop) {
     nanscope_hot_forget();
     hot_loop = *loop;
+    updates.step = -1;
     return make_room(loop->parameter_count);
 }

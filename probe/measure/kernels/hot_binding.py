@@ -97,7 +97,8 @@ class HotLoop(ctypes.Structure):
         ("backward_site", CallSite),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
-        *[(name, _Int) for name in ("template_id", "norms_every")],
+        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
+        ("copies", _Pointer),
         ("loss_factor", ctypes.c_double),
     ]
 
