@@ -41,8 +41,6 @@ from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _PERIOD_S: Final = 0.25
-_SHARE: Final = 0.0025
-"""Of the time, that steps which go the slow way only for news may take: with many tensors one costs 12 ms."""
 
 
 class Following(NamedTuple):
@@ -58,10 +56,9 @@ class FollowedRecords:
     """Reads the ring, each record once; a `Watch` of the recorder.
 
     Args:
-        mark: of the training loop; where its stack is wanted, the next step has to go the slow way, as where
-            memory was read anew or something was found that is acted upon there.
-        ask_for_a_look: has it go that way.
-        interlude_ns: what going that way has cost the last time.
+        mark: of the training loop.
+        tell_news: has the training thread look about: the mark is wanted, or memory was read anew.
+        ask_for_a_look: has the next step go the slow way: something was found that is acted upon there.
     """
 
     def __init__(
@@ -73,14 +70,13 @@ class FollowedRecords:
         incidents: IncidentReporter,
         guard: Guard,
         mark: LoopMark,
+        tell_news: Callable[[], None],
         ask_for_a_look: Callable[[], None],
-        interlude_ns: Callable[[], int],
     ) -> None:
         self._queue, self._samples, self._recorder = queue, samples, recorder
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._mark, self._ask_for_a_look = mark, ask_for_a_look
-        self._interlude_ns, self._not_before_s = interlude_ns, 0.0
+        self._mark, self._tell_news, self._ask_for_a_look = mark, tell_news, ask_for_a_look
         self._memory = recorder.memory
         self.period_s = _PERIOD_S
         self._ring: Ring | None = None
@@ -119,12 +115,12 @@ class FollowedRecords:
                 self._close_open(guard)
 
     def look(self) -> list[Event]:
-        """See whether the next step has to go the slow way."""
-        memory, now_s = self._recorder.memory, time.monotonic()
-        has_news = (memory is not self._memory or self._mark.wanted) and now_s >= self._not_before_s
-        if has_news or self._queue.has_suspicion:
+        """See whether the training thread has to look about, or the next step to go the slow way."""
+        memory = self._recorder.memory
+        if memory is not self._memory or self._mark.wanted:
             self._memory = memory
-            self._not_before_s = now_s + self._interlude_ns() / 1e9 / _SHARE
+            self._tell_news()
+        if self._queue.has_suspicion:
             self._ask_for_a_look()
         return []
 

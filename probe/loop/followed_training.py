@@ -46,6 +46,8 @@ class FollowedTraining:
         records: has what C writes judged.
         next_step: number of the step that C follows.
         wants_every_step: whether somebody has to be told of every step as it is made.
+        look_about: called with the step under way, at the end of its backward, where there is news; returns
+            whether it is to be called at the next one too.
         forget_forward: takes a forward back that has raised, with the error.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
@@ -65,6 +67,7 @@ class FollowedTraining:
         records: FollowedRecords,
         next_step: Callable[[], int | None],
         wants_every_step: Callable[[], bool],
+        look_about: Callable[[int], bool],
         forget_forward: Callable[[RootCapture, BaseException], None],
         input_limit_bytes: int,
         output_limit_bytes: int,
@@ -73,6 +76,7 @@ class FollowedTraining:
         self._loop, self._writer, self._recorder, self._guard = loop, writer, recorder, guard
         self._black_box, self._records = black_box, records
         self._next_step, self._wants_every_step = next_step, wants_every_step
+        self._look_about = look_about
         self.forget_forward = forget_forward
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
@@ -103,6 +107,7 @@ class FollowedTraining:
             parameters=self._model.layout.parameters,
             draws=draws,
             glance=self._glance,
+            on_news=self._on_news,
             norms_every=self._measures.norms_every,
             ratios_every=self._measures.ratios_every,
             places=places,
@@ -117,6 +122,10 @@ class FollowedTraining:
         step = self._next_step()
         if step is not None:
             self._records.note_inputs(step, self._measures.inputs_of_call(root, args, kwargs))
+
+    def _on_news(self) -> bool:
+        step = self._next_step()
+        return step is not None and self._look_about(step)
 
     def _is_alone(self, root: nn.Module) -> bool:
         """Whether no other session, rank, device or module call has a part in these steps."""

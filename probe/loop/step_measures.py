@@ -267,6 +267,11 @@ class StepMeasures:
         return self._budget.period("parameter_norms")
 
     @property
+    def watches_memory(self) -> bool:
+        """Whether memory is looked at, at some steps or at all."""
+        return self._budget.period("memory") > 0
+
+    @property
     def ratios_every(self) -> int:
         """Steps between two looks at an update, as soon as there is memory for it; 0 for never."""
         return self._budget.period("update_ratios") if self._updates.has_copy else 0

@@ -123,8 +123,8 @@ class StepTracker:
             incidents=incidents,
             guard=guard,
             mark=self.mark,
+            tell_news=lambda: self.fast.tell_news(),
             ask_for_a_look=lambda: self.fast.ask_for_a_look(),
-            interlude_ns=lambda: self.fast.interlude_ns,
         )
         recorder.watches.append(self._records)
         recorder.call_before_taking(lambda: self._records.take(is_recorders_thread=True))
@@ -141,6 +141,7 @@ class StepTracker:
                 records=self._records,
                 next_step=lambda: self.fast.next_step,
                 wants_every_step=self._wants_every_step,
+                look_about=self._look_about,
                 forget_forward=self._forget_forward,
                 input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
                 output_limit_bytes=config.capture_limit_bytes,
@@ -350,6 +351,12 @@ class StepTracker:
             or not self._model.tells_of_updates
             or self._attention.is_elsewhere
         )
+
+    def _look_about(self, step: int) -> bool:
+        """At the end of a backward that C follows: mark where the loop is, watch memory; whether to go on."""
+        if self.mark.wanted:
+            self.mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
+        return self._measures.watches_memory and self._writer.follow_memory(step)
 
     def _forget_forward(self, capture: RootCapture, error: BaseException) -> None:
         """A forward that C has followed has raised."""

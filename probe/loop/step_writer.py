@@ -134,8 +134,8 @@ class StepWriter:
         if measured.modules is not None and (layout := self._model.note_modules(measured.modules.modules)):
             self._recorder.event(layout)
             measured.layout = self._model.layout
-        if self._measures.due.memory and self._leaks.wants(self._recorder.memory):
-            self._guard.run("memory_leak", self._follow_memory, measured)
+        if self._measures.due.memory:
+            self.follow_memory(measured.step)
         self._end(measured)
         is_late = newest.state == "late"
         if is_late:
@@ -222,11 +222,17 @@ class StepWriter:
         if not parameters.is_finite:
             measured.parameter_norm = parameters.norm
 
-    def _follow_memory(self, measured: MeasuredStep) -> None:
-        """Have memory watched; a look at all objects makes the step an unusual one, as a replay does."""
+    def follow_memory(self, step: int) -> bool:
+        """Have memory watched; returns whether that is to be done at the next step too."""
+        if self._leaks.wants(self._recorder.memory):
+            self._guard.run("memory_leak", self._follow_memory, step)
+        return self._leaks.is_looking
+
+    def _follow_memory(self, step: int) -> None:
+        """A look at all objects makes the step an unusual one, as a replay does."""
         looks = self._leaks.looks
-        for incident in self._leaks.follow(measured.step, self._recorder.memory, sys._getframe()):
-            self._incidents.report(incident.finding, measured.step, measured.time, stack=incident.stack)
+        for incident in self._leaks.follow(step, self._recorder.memory, sys._getframe()):
+            self._incidents.report(incident.finding, step, time.time(), stack=incident.stack)
         if self._leaks.looks > looks:
             self._incidents.note_look()
 

@@ -89,6 +89,7 @@ typedef struct {
     Object *number_of_next; /* next sequence number of autograd */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
     Object *glance;         /* looks at the inputs where parameters are measured, or NULL */
+    Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
     Object *ambient[MAX_AMBIENT], *ambient_argument[MAX_AMBIENT], *ambient_value[MAX_AMBIENT];
     Object *groups[MAX_GROUPS];
     Object *const *parameters;
@@ -112,7 +113,7 @@ typedef struct {
 
 /* Mirrored by hot_binding.py. */
 typedef struct {
-    int64_t armed, state, step, slow_at, attention, micro_step;
+    int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t boundary, output_number, output_version, samples, is_weak;
     double losses, total_norm, before_clip, after_clip;
@@ -515,7 +516,16 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     if (!hot.armed || hot.output_gradient == NULL) return refuse();
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
-    return answer(1);
+    if (hot.news && hot_loop.on_news) {
+        const int64_t started = now_ns();
+        hot.news = 0;
+        Object *done = hot_api.call(hot_loop.on_news, NULL, 0, NULL);
+        if (done == hot_api.yes) hot.news = 1;
+        if (done) hot_api.release(done);
+        else hot_api.clear_error();
+        hot.step_own_ns += now_ns() - started;
+    }
+    return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */
 }
 
 /* ------------------------------------------------------------------------------------------------ update */
