@@ -29,8 +29,9 @@ from ..detectors.sampled_bank import SampledDetectorBank
 from ..errors import PolicyError
 from ..forensics.capture import RootCapture
 from ..guard import Guard
+from ..incidents.evidence import StepEvidence
 from ..incidents.failure_texts import is_out_of_memory
-from ..incidents.incidents import IncidentReporter, StepEvidence
+from ..incidents.incidents import IncidentReporter
 from ..settings.config import ProbeConfig
 from ..settings.levels import Settings
 from ..step.clipping import clip_open_step, note_clipping

@@ -19,7 +19,8 @@ from ..delivery.recorder.recorder import Recorder
 from ..errors import AnomalyError
 from ..forensics.capture import RootCapture
 from ..guard import Guard
-from ..incidents.incidents import IncidentReporter, LateEvidence, StepEvidence
+from ..incidents.evidence import LateEvidence, StepEvidence
+from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..measure.update_meter import UpdateRatios
 from ..memory.leak_watch import LeakWatch

@@ -17,8 +17,9 @@ from ...attach.watched_model import WatchedModel
 from ...delivery.recorder.recorder import Recorder
 from ...detectors.base import Finding
 from ...guard import Guard
+from ...incidents.evidence import StepEvidence
 from ...incidents.failure_texts import TEXT_LIMIT
-from ...incidents.incidents import IncidentReporter, StepEvidence
+from ...incidents.incidents import IncidentReporter
 from ...settings.config import ProbeConfig
 from ...step.frames import MeasuredStep
 from ...threads.stacks import capture_stack
