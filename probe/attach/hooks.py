@@ -3,7 +3,7 @@
 Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`; `GradScaler.scale`,
 `GradScaler.step`, `torch.autograd.backward` and the clip functions are replaced, torch's global optimizer
 hooks are used.
-`attach` returns a handle that undoes it all. Called by the session; callbacks run on the thread that trains.
+An `Attachment` installs and removes it all. Called by the session; callbacks run on the thread that trains.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ class Listener(Protocol):
         """They have been; what the function returned, and its limit where it clips by norm, else None."""
         ...
 
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """A step begins that will evaluate a closure before its update."""
+        ...
+
     def before_step(self, optimizer: Optimizer) -> None:
         """Gradients are final and the update has not been made."""
         ...
@@ -89,18 +93,28 @@ class StepListener(Protocol):
 
 
 class Attachment:
-    """Everything that `attach` installed for one listener; `detach` undoes it, any number of times.
+    """Everything that is installed for one listener; `detach` undoes it, any number of times.
+
+    It is made before its listener, which asks it, and installed last: nothing is told to half a session.
+
+    Args:
+        roots: whose forwards are told. Not referenced.
 
     Attributes:
         is_paused: whether only the optimizers' hooks are in place.
     """
 
-    def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
-        self._listener: Listener | None = listener
-        self._steps = _OptimizerSteps(listener)
+    def __init__(self, roots: Iterable[nn.Module]) -> None:
+        self._listener: Listener | None = None
+        self._steps = _OptimizerSteps()
         self._roots = [weakref.ref(root) for root in roots]
         self._root_keys: list[int] = []
         self.is_paused = True
+
+    def install(self, listener: Listener) -> None:
+        """Tell `listener` of forwards of the roots and of every backward, clipping and step from now on."""
+        self._listener = listener
+        self._steps.install(listener)
         self.resume()
 
     @property
@@ -112,10 +126,6 @@ class Attachment:
     def owners(self) -> int:
         """How many optimizers have updated the watched model."""
         return self._steps.owners
-
-    def tell_before_closures(self, tell: Callable[[Optimizer], None]) -> None:
-        """Call `tell` with an optimizer whose step begins and will evaluate a closure before its update."""
-        self._steps.before_closure = tell
 
     @property
     def foreign_steps(self) -> int:
@@ -163,11 +173,6 @@ def listen_to_steps(listener: StepListener) -> Callable[[], None]:
     """Tell `listener` of every optimizer's step, of other threads too; returns what ends that, idempotent."""
     _step_hooks.add(listener)
     return lambda: _step_hooks.remove(listener)
-
-
-def attach(listener: Listener, roots: Iterable[nn.Module]) -> Attachment:
-    """Tell `listener` of forwards of `roots` and of every backward, clipping and step in this process."""
-    return Attachment(listener, roots)
 
 
 def join_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -302,14 +307,17 @@ class _OptimizerSteps:
     so the closure is wrapped and the listener told when it returns.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    _listener: Listener
+
+    def __init__(self) -> None:
         self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._open: list[weakref.ref[Optimizer]] = []
         self._in_closure = False
         self.in_trial = False
         self.foreign = 0
-        self.before_closure: Callable[[Optimizer], None] | None = None
+
+    def install(self, listener: Listener) -> None:
+        self._listener = listener
         _step_hooks.add(self)
 
     @property
@@ -342,8 +350,7 @@ class _OptimizerSteps:
         if closure is None:
             self._listener.before_step(optimizer)
             return None
-        if self.before_closure is not None:
-            self.before_closure(optimizer)
+        self._listener.before_closure(optimizer)
         wrapped = self._wrap_closure(closure, optimizer)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
