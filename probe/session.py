@@ -31,12 +31,11 @@ from .loop.control import Command, SetFeatures, SetLevel
 from .loop.session_builder import SessionParts, build_session
 from .loop.step_tracker import StepTracker
 from .settings.config import Level, Mode, ProbeConfig
-from .step.log_values import deferred_float
+from .step.log_values import deferred_values
 from .step.open_step import LogValue
 from .threads.stacks import capture_stack
 
 _logger = logging.getLogger(__name__)
-_LOGGED_PREFIX: Final = "log/"
 _FINISH_S: Final = 5.0
 """How long the end of the script waits for a session that another thread is closing."""
 _INTERRUPTIONS: Final = 10
@@ -121,15 +120,8 @@ class Probe(AnalysisCalls, RuleCalls):
         Takes numbers and one-element tensors, without waiting for a device. `loss` replaces the loss that
         the probe found by itself; every other name becomes a series of its own.
         """
-        if self._tracker is None:
-            return
-        readable: dict[str, LogValue] = {}
-        for name, value in values.items():
-            try:
-                readable[name if name == "loss" else _LOGGED_PREFIX + name] = deferred_float(name, value)
-            except ValueError as error:
-                self._complain(name, str(error))
-        self._log_deferred(readable)
+        if self._tracker is not None:
+            self._log_deferred(deferred_values(values, self._complain))
 
     def end_epoch(self) -> None:
         """Say that an epoch has ended: it is counted, and memory is read.
@@ -137,13 +129,11 @@ class Probe(AnalysisCalls, RuleCalls):
         Nothing else needs to be said where an epoch is a pass over a DataLoader, which the probe sees; from
         the first call on only calls count.
         """
-        tracker = self._tracker
-        if tracker is not None:
+        if (tracker := self._tracker) is not None:
             tracker.epochs.end_epoch()
 
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
-        tracker = self._tracker
-        if tracker is not None:
+        if (tracker := self._tracker) is not None:
             self._guard.run("log", tracker.log, dict(values))
 
     def _rule_book(self) -> RuleBook | None:
