@@ -21,6 +21,7 @@ from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedForward
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import KeptInputs
+from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
 from .loop_shape import CodeSite, LoopShape
 
@@ -44,8 +45,14 @@ class Plan(NamedTuple):
     """Whether the generator's state has to be kept at every step."""
     glance: Callable[..., Any] | None
     """Looks at (module, args, kwargs) where parameters are measured."""
+    on_news: Callable[[], bool | None] | None
+    """Called at the end of a backward where there is news; True for the next one too."""
     norms_every: int
     """Steps between two measurements of the parameters; 0 for none."""
+    ratios_every: int
+    """Steps between two looks at an update; 0 for none."""
+    places: UpdatePlaces | None
+    """Where parameters are copied to for that."""
     input_limit_bytes: int
     output_limit_bytes: int
     ring: Ring
@@ -97,7 +104,8 @@ class ArmedLoop:
         random_state = torch.default_generator.get_state if plan.draws else None
         loop.random_state = None if random_state is None else id(random_state)
         loop.glance = None if plan.glance is None else id(plan.glance)
-        alive += [shape.loss_node, number_of_next, random_state, plan.glance]
+        loop.on_news = None if plan.on_news is None else id(plan.on_news)
+        alive += [shape.loss_node, number_of_next, random_state, plan.glance, plan.on_news]
         for at, (ask, argument, value) in enumerate(_ambient(shape)):
             loop.ambient[at], loop.ambient_value[at] = id(ask), id(value)
             loop.ambient_argument[at] = None if argument is None else id(argument)
@@ -118,6 +126,9 @@ class ArmedLoop:
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
         loop.norms_every, loop.loss_factor = plan.norms_every, 1.0
+        if plan.places is not None:
+            loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
+            alive.append(plan.places)
         if not self.calls.follow(loop):
             return False
         self._alive = [*alive, *groups]
@@ -130,7 +141,8 @@ class ArmedLoop:
         """Have C follow the steps from `step` on, before `slow_at`."""
         state = self.state
         state.step, state.slow_at, state.last_end_ns = step, slow_at, last_end_ns
-        state.attention, state.sink, state.steps, state.own_ns = 0, None, 0, 0
+        state.attention, state.news, state.sink = 0, 0, None
+        state.steps, state.own_ns, state.step_own_ns = 0, 0, 0
         self._sink = None
         state.armed = 1
         calls = self.calls

@@ -5,7 +5,7 @@ anything is not as it was learned C answers "no" before it has done anything, an
 what C holds of it is given to the training loop, as if that had followed it from the beginning. So nothing is
 missed.
 
-One session of a process can be armed. Used on the training thread; `ask_for_a_look` on any.
+One session of a process can be armed. Used on the training thread; `ask_for_a_look` and `tell_news` on any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from ..measure.kernels.hot_binding import (
     AFTER_BACKWARD,
     AFTER_FORWARD,
     CLIPPED,
-    IDLE,
     IN_BACKWARD,
     IN_FORWARD,
 )
@@ -119,9 +118,6 @@ class FastPath:
         self._usual: UsualCall | None = None
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
-        self.interlude_ns = 0
-        """What the newest steps in the slow way, between two that C followed, have cost."""
-        self._left_ns = 0
         self._open_capture: RootCapture | None = None
         """Of a forward that is still running, where it was left in the middle."""
         self._is_off = False
@@ -185,7 +181,6 @@ class FastPath:
         if plan is None or not loop.follow(shape, plan):
             return
         self.is_engaged, self._open_capture = True, None
-        self.interlude_ns = max(self._guard.spent_ns - self._left_ns, 0)
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
     def count(self, optimizer: Optimizer, step: int) -> None:
@@ -206,10 +201,16 @@ class FastPath:
     # -- taking back
 
     def ask_for_a_look(self) -> None:
-        """Have the next step go the slow way: there is news, a command, a question. Any thread."""
+        """Have the next step go the slow way: there is a command, a suspicion, a question. Any thread."""
         loop = self._loop
         if loop is not None and self.is_engaged:
             loop.state.attention = 1
+
+    def tell_news(self) -> None:
+        """Have the training thread look about at the end of the next backward. Any thread."""
+        loop = self._loop
+        if loop is not None and self.is_engaged:
+            loop.state.news = 1
 
     @property
     def next_step(self) -> int | None:
@@ -248,7 +249,7 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged:
             return None
-        self.is_engaged, self._left_ns = False, self._guard.spent_ns
+        self.is_engaged = False
         loop.stop()
         if self.is_counting:
             self.is_counting = False
@@ -261,14 +262,12 @@ class FastPath:
         step, stood = int(state.step), int(state.state)
         was_expected = bool(state.attention) or step >= state.slow_at
         steps, own_ns = int(state.steps), int(state.own_ns)
-        self._left_ns += own_ns
         self._in_a_row += steps
         if not was_expected:
             has_paid_off = self._in_a_row >= _PAID_OFF * self._needed
             self._needed = ARMED_AFTER if has_paid_off else min(2 * self._needed, _LONGEST_WAIT)
             self._equal = self._in_a_row = 0
-        if stood != IDLE:
-            own_ns += int(state.step_own_ns) if stood in _FOLLOWS else 0
+        own_ns += int(state.step_own_ns)
         held = list(loop.finished_steps(before=step))
         self._followed.take_back(FollowedSteps(steps, step, own_ns, int(state.last_end_ns), held))
         try:

@@ -48,6 +48,8 @@ class FollowedTraining:
     Args:
         records: has what C writes judged.
         wants_every_step: whether somebody has to be told of every step as it is made.
+        look_about: called with the step under way, at the end of its backward, where there is news; returns
+            whether it is to be called at the next one too.
         failed: remembers a forward that has raised.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
@@ -67,6 +69,7 @@ class FollowedTraining:
         black_box: BlackBox,
         records: FollowedRecords,
         wants_every_step: Callable[[], bool],
+        look_about: Callable[[int], bool],
         failed: FailedForward,
         input_limit_bytes: int,
         output_limit_bytes: int,
@@ -75,6 +78,7 @@ class FollowedTraining:
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records = black_box, records
         self._wants_every_step, self._failed = wants_every_step, failed
+        self._look_about = look_about
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
 
@@ -83,6 +87,9 @@ class FollowedTraining:
     def plan_for(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, draws: bool) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
         if self._wants_every_step() or not self._is_alone(root):
+            return None
+        places = self._measures.update_places(optimizer)
+        if places is None and self._measures.ratios_every:
             return None
         ring = self._recorder.ring
         described = Template(
@@ -101,7 +108,10 @@ class FollowedTraining:
             parameters=self._model.layout.parameters,
             draws=draws,
             glance=self._glance,
-            norms_every=self._schedule.norms_every,
+            on_news=self._on_news,
+            norms_every=self._measures.norms_every,
+            ratios_every=self._measures.ratios_every,
+            places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
             ring=ring,
@@ -110,10 +120,10 @@ class FollowedTraining:
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """Look at the inputs of a step whose parameters C measures."""
-        calls = hot_binding.status().calls
-        if calls is not None:
-            step = int(calls.state.step)
-            self._records.note_inputs(step, self._measures.inputs_of_call(root, args, kwargs))
+        self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
+
+    def _on_news(self) -> bool:
+        return self._look_about(_step_in_c())
 
     def _is_alone(self, root: nn.Module) -> bool:
         """Whether no other session, rank, device or module call has a part in these steps."""
@@ -126,7 +136,7 @@ class FollowedTraining:
 
     def next_unusual_step(self, step: int) -> int:
         """The first step from `step` on at which more is measured than C does."""
-        return self._schedule.next_unusual_step(step, ahead=_AHEAD)
+        return self._measures.next_unusual_step(step, ahead=_AHEAD)
 
     def rate_names(self) -> tuple[str, ...]:
         """Names of the learning rates' series, as the newest step had them."""
@@ -190,3 +200,10 @@ class FollowedTraining:
         """Its forward has raised."""
         self._loop.open.forget(capture)
         self._failed.note(error, capture)
+
+
+def _step_in_c() -> int:
+    """Number of the step that C follows, which is calling."""
+    calls = hot_binding.status().calls
+    assert calls is not None
+    return int(calls.state.step)

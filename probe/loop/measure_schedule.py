@@ -7,7 +7,7 @@ so that one that fails is off alone, and its time is charged to the budget.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final, ParamSpec, TypeVar
 
 from ..guard import Guard
@@ -25,10 +25,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _NOTHING: Final = LEVEL_FEATURES["off"]
 _ACCOUNTED_TOGETHER: Final = 16
-_USUAL: Final = frozenset(
-    {"gradients", "parameter_norms", "learning_rates", "clipping", "loss_scale", "memory"}
-)
-"""Measured by C too, or read by the recorder's thread."""
 _OBSERVED: Final = ("activations", "activation_gradients", "module_times", "module_memory")
 
 
@@ -147,17 +143,14 @@ class MeasureSchedule:
         for change in self._budget.end_steps(steps, step_ns=step_ns // steps, own_ns=own_ns // steps):
             self._note_change(change, last_step, time.time())
 
-    def next_unusual_step(self, step: int, *, ahead: int) -> int:
-        """The first step from `step` on at which more is due than gradients, parameter norms and scalars."""
-        if self._budget.period("gradients") != 1:
-            return step
-        unusual = self._budget.next_due_besides(step, _USUAL)
-        return step + ahead if unusual is None else min(unusual, step + ahead)
+    def period(self, feature: str) -> int:
+        """Steps between two measurements of a feature, as the limit allows it; 0 for never."""
+        return self._budget.period(feature)
 
-    @property
-    def norms_every(self) -> int:
-        """Steps between two measurements of parameter norms alone; 0 for never."""
-        return self._budget.period("parameter_norms")
+    def next_due_besides(self, step: int, usual: Set[str], *, ahead: int) -> int:
+        """The first step from `step` on at which something else is due, `ahead` steps on at the latest."""
+        unusual = self._budget.next_due_besides(step, usual)
+        return step + ahead if unusual is None else min(unusual, step + ahead)
 
     def apply_commands(self, step: int) -> None:
         """Take the mailbox's commands, between two steps; what they change together makes one event."""

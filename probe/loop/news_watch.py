@@ -1,46 +1,68 @@
-"""Has a step that C would follow go the slow way, where there is news that is acted upon there.
-
-A `Watch` of the recorder, on its thread.
-"""
+"""News while C follows the steps: who finds them, and what the training thread does about them."""
 
 from __future__ import annotations
 
-import time
+import sys
 from typing import Final
 
 from ..delivery.recorder.recorder import Recorder
+from ..threads.stacks import raw_stack
 from ..threads.watchdog import LoopMark
 from ..wire import Event
 from .fast_path import FastPath
+from .measure_schedule import MeasureSchedule
+from .step_judge import StepJudge
 from .step_queue import StepQueue
 
 _PERIOD_S: Final = 0.25
-_SHARE: Final = 0.0025
-"""Of the time, that steps which go the slow way only for news may take: with many tensors one costs 12 ms."""
+_STACK_FRAMES: Final = 256
+
+
+class Lookout:
+    """What the training thread does at the end of a backward that C follows, where there is news.
+
+    Args:
+        judge: watches memory.
+        schedule: says whether it is to be watched.
+        mark: of the training loop, whose stack may be wanted.
+        recorder: has the newest reading of memory.
+    """
+
+    def __init__(
+        self, judge: StepJudge, schedule: MeasureSchedule, mark: LoopMark, recorder: Recorder
+    ) -> None:
+        self._judge, self._schedule, self._mark, self._recorder = judge, schedule, mark, recorder
+
+    def look_about(self, step: int) -> bool:
+        """Mark where the loop is, watch memory; returns whether to do it at the next step too."""
+        if self._mark.wanted:
+            self._mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
+        watches_memory = self._schedule.period("memory") > 0
+        return watches_memory and self._judge.follow_memory(step, self._recorder.memory)
 
 
 class NewsWatch:
-    """Looks for news of one session.
+    """Looks for news of one session; a `Watch` of the recorder, on its thread.
 
     Args:
-        queue: may have found something that is acted upon at a step.
-        fast: is asked for a look; knows what the last one has cost.
+        queue: may have found something that is acted upon at a step, in the slow way.
+        fast: has the training thread look about, or the next step go the slow way.
         mark: of the training loop, whose stack may be wanted.
         recorder: reads memory now and then.
     """
 
     def __init__(self, queue: StepQueue, fast: FastPath, mark: LoopMark, recorder: Recorder) -> None:
         self._queue, self._fast, self._mark, self._recorder = queue, fast, mark, recorder
-        self._memory, self._not_before_s = recorder.memory, 0.0
+        self._memory = recorder.memory
         self.period_s = _PERIOD_S
 
     def look(self) -> list[Event]:
-        """See whether the next step has to go the slow way."""
-        memory, now_s = self._recorder.memory, time.monotonic()
-        has_news = (memory is not self._memory or self._mark.wanted) and now_s >= self._not_before_s
-        if has_news or self._queue.has_suspicion:
+        """See whether the training thread has to look about, or the next step to go the slow way."""
+        memory = self._recorder.memory
+        if memory is not self._memory or self._mark.wanted:
             self._memory = memory
-            self._not_before_s = now_s + self._fast.interlude_ns / 1e9 / _SHARE
+            self._fast.tell_news()
+        if self._queue.has_suspicion:
             self._fast.ask_for_a_look()
         return []
 

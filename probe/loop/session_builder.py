@@ -45,7 +45,7 @@ from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
-from .news_watch import NewsWatch
+from .news_watch import Lookout, NewsWatch
 from .sample_judge import SampleJudge
 from .step_judge import StepJudge
 from .step_measures import StepMeasures
@@ -191,6 +191,7 @@ def _tracker_parts(
         black_box=incidents.black_box,
         records=records,
         wants_every_step=wants_every_step,
+        look_about=Lookout(judge, schedule, mark, recorder).look_about,
         failed=failed,
         input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
         output_limit_bytes=config.capture_limit_bytes,

@@ -8,6 +8,7 @@ training thread, but for what arrives late or waits: that is judged on the recor
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -39,7 +40,7 @@ class StepJudge:
 
     Args:
         model: the watched one.
-        schedule: says whether memory is followed, and what an event tells of the modules.
+        schedule: is told of suspicions; says whether an event tells of the modules.
         samples: judges what is sampled.
         timing: says whether a step may be judged after its update.
         leaks: follows memory.
@@ -146,16 +147,17 @@ class StepJudge:
         anomaly, self._anomaly = self._anomaly, None
         return anomaly
 
-    def follow_memory(self, measured: MeasuredStep, memory: MemorySample | None) -> None:
-        """Have memory watched, where it is measured."""
-        if self._schedule.due.memory and self._leaks.wants(memory):
-            self._guard.run("memory_leak", self._follow_memory, measured, memory)
+    def follow_memory(self, step: int, memory: MemorySample | None) -> bool:
+        """Have memory watched; returns whether that is to be done at the next step too."""
+        if self._leaks.wants(memory):
+            self._guard.run("memory_leak", self._follow_memory, step, memory)
+        return self._leaks.is_looking
 
-    def _follow_memory(self, measured: MeasuredStep, memory: MemorySample | None) -> None:
+    def _follow_memory(self, step: int, memory: MemorySample | None) -> None:
         """A look at all objects makes the step an unusual one, as a replay does."""
         looks = self._leaks.looks
-        for incident in self._leaks.follow(measured.step, memory, sys._getframe()):
-            self._incidents.report(incident.finding, measured.step, measured.time, stack=incident.stack)
+        for incident in self._leaks.follow(step, memory, sys._getframe()):
+            self._incidents.report(incident.finding, step, time.time(), stack=incident.stack)
         if self._leaks.looks > looks:
             self._incidents.note_look()
 

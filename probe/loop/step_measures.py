@@ -28,7 +28,7 @@ from ..measure.optimizer_state import moment_statistics
 from ..measure.statistics.magnitudes import log2_histograms
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
-from ..measure.update_meter import UpdateMeter, UpdateRatios
+from ..measure.update_meter import UpdateMeter, UpdatePlaces, UpdateRatios
 from ..step.clipping import clipping_scalars
 from ..step.frames import Floats, MeasuredStep
 from ..step.late_values import LateClipping, LateValues
@@ -38,6 +38,12 @@ from .measure_schedule import MeasureSchedule
 
 _GLANCED_ELEMENTS: Final = 16_384
 """Elements of an input that are measured in about ten microseconds."""
+
+
+_USUAL: Final = frozenset(
+    {"gradients", "parameter_norms", "learning_rates", "clipping", "loss_scale", "memory"}
+)
+"""Measured by C too, or read by the recorder's thread."""
 
 
 class StepMeasures:
@@ -258,6 +264,30 @@ class StepMeasures:
         self._observer.stop()
         self._updates.release()
         self._turns.release()
+
+    # -- what C measures by itself, while it follows the steps
+
+    def next_unusual_step(self, step: int, *, ahead: int) -> int:
+        """The first step from `step` on at which more is due than C measures."""
+        if self._schedule.period("gradients") != 1:
+            return step
+        usual = _USUAL | {"update_ratios"} if self._updates.has_copy else _USUAL
+        return self._schedule.next_due_besides(step, usual, ahead=ahead)
+
+    @property
+    def norms_every(self) -> int:
+        """Steps between two measurements of parameter norms alone; 0 for never."""
+        return self._schedule.period("parameter_norms")
+
+    @property
+    def ratios_every(self) -> int:
+        """Steps between two looks at an update, as soon as there is memory for it; 0 for never."""
+        return self._schedule.period("update_ratios") if self._updates.has_copy else 0
+
+    def update_places(self, optimizer: Optimizer) -> UpdatePlaces | None:
+        """Where C may copy the parameters to that an optimizer updates; None where it cannot."""
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return self._updates.places(self._model.layout.parameters, updated)
 
     # -- parts
 

@@ -90,7 +90,8 @@ class StepPipeline:
         self._newest = newest
         self.last_step = measured.step
         self._writer.write_modules(measured)
-        self._judge.follow_memory(measured, self._recorder.memory)
+        if self._schedule.due.memory:
+            self._judge.follow_memory(measured.step, self._recorder.memory)
         self._account(measured)
         self._judge.enqueue(newest)
         if is_late:

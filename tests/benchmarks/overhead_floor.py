@@ -4,8 +4,8 @@
 
 Identical models are trained in turn in one process: a plain one, one whose gradients are measured by one pass
 of the kernel and nothing else (the *floor*), one with the norms that loggers read (*norms*, without the
-logging), and one that is watched. The order changes from round to round. Per workload, of quiet steps, on
-which nothing is sampled:
+logging), one whose norms go to W&B where that is installed (*wandb*), and one that is watched. The order
+changes from round to round. Per workload, of quiet steps, on which nothing is sampled:
 
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
   *with sampled*: the same of the mean over all steps;
@@ -17,6 +17,7 @@ which nothing is sampled:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import statistics
 import sys
@@ -30,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from overhead import Twin, describe_machine, make_twins
-from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms
+from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms, record_to_wandb
 from workloads import WORKLOADS, Workload
 
 import probe
@@ -93,9 +94,15 @@ def measure(workload: Workload, pairs: int) -> None:
         Entry(name, twin, [])
         for name, twin in (("plain", plain), ("floor", floor), ("norms", norms), ("probe", watched))
     ]
+    logged = make_twins(workload, device)[0] if importlib.util.find_spec("wandb") else None
+    if logged is not None:
+        entries.insert(3, Entry("wandb", logged, []))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         floor.record = record_at_least(floor.model, floor.optimizer, Path(folder)).record
         norms.record = record_norms(norms.model, norms.optimizer, Path(folder)).record
+        if logged is not None:
+            logging_run = record_to_wandb(logged.model, logged.optimizer, Path(folder))
+            logged.record = logging_run.record
         spool = Path(folder) / "spool"
         with probe.watch(
             watched.model, watched.optimizer, spool=spool, connect=NO_DASHBOARD, overhead_limit=0.0
@@ -107,6 +114,8 @@ def measure(workload: Workload, pairs: int) -> None:
                 entry.twin.forget()
             for turn in range(pairs):
                 train_round(entries, turn)
+        if logged is not None:
+            logging_run.close()
         quiet, spent = own_us(spool, run.run, ARMED_AFTER)
     report(workload, entries, quiet, spent)
 

@@ -6,7 +6,7 @@
  *
  * Neither Python's nor torch's headers are needed: both are reached through addresses that hot_binding.py looks up
  * and checks. One training of a process can be armed at a time. `hot_gradients.h` finds the gradients,
- * `hot_ring.h` writes records.
+ * `hot_ring.h` writes records, `hot_updates.h` looks at updates.
  */
 #include <time.h>
 
@@ -89,6 +89,7 @@ typedef struct {
     Object *number_of_next; /* next sequence number of autograd */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
     Object *glance;         /* looks at the inputs where parameters are measured, or NULL */
+    Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
     Object *ambient[MAX_AMBIENT], *ambient_argument[MAX_AMBIENT], *ambient_value[MAX_AMBIENT];
     Object *groups[MAX_GROUPS];
     Object *const *parameters;
@@ -100,7 +101,8 @@ typedef struct {
     unsigned long thread;
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
-    int64_t norms_every;
+    int64_t norms_every, ratios_every;
+    void *const *copies; /* for each parameter where it can be copied to, or NULL */
     double loss_factor; /* what the sum of the losses is multiplied by for the step's loss */
 } HotLoop;
 
@@ -111,7 +113,7 @@ typedef struct {
 
 /* Mirrored by hot_binding.py. */
 typedef struct {
-    int64_t armed, state, step, slow_at, attention, micro_step;
+    int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t boundary, output_number, output_version, samples, is_weak;
     double losses, total_norm, before_clip, after_clip;
@@ -203,8 +205,12 @@ static int is_true(Object *object, Object *name) {
 /* Whether parameters are measured too. */
 INLINE int is_norms_step(void) { return hot_loop.norms_every > 0 && hot.step % hot_loop.norms_every == 0; }
 
+/* Whether the update of a step is looked at. */
+INLINE int is_ratios_step(int64_t step) { return hot_loop.ratios_every > 0 && step % hot_loop.ratios_every == 0; }
+
 #include "hot_gradients.h"
 #include "hot_ring.h"
+#include "hot_updates.h"
 
 /* Forget the inputs that are kept of a step. */
 static void drop_inputs(KeptInputs *inputs) {
@@ -328,7 +334,10 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     int64_t started = now_ns();
     if (hot_api.thread() != hot_loop.thread) return answer(0);
     if (hot.state == IN_FORWARD || hot.state == IN_BACKWARD) return pass_on();
-    if (hot.state == IN_UPDATE) drop_step(); /* the update has raised */
+    if (hot.state == IN_UPDATE) { /* the update has raised */
+        drop_step();
+        updates.step = -1;
+    }
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
     if (!is_true(given[0], hot_api.name_training)) return refuse();
@@ -350,7 +359,6 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
         if (seen) hot_api.release(seen);
         else hot_api.clear_error();
     }
-    if (hot.state == IDLE) hot.step_own_ns = 0;
     hot.state = IN_FORWARD;
     hot.beats++;
     hot.step_own_ns += now_ns() - started;
@@ -508,7 +516,16 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     if (!hot.armed || hot.output_gradient == NULL) return refuse();
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
-    return answer(1);
+    if (hot.news && hot_loop.on_news) {
+        const int64_t started = now_ns();
+        hot.news = 0;
+        Object *done = hot_api.call(hot_loop.on_news, NULL, 0, NULL);
+        if (done == hot_api.yes) hot.news = 1;
+        if (done) hot_api.release(done);
+        else hot_api.clear_error();
+        hot.step_own_ns += now_ns() - started;
+    }
+    return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */
 }
 
 /* ------------------------------------------------------------------------------------------------ update */
@@ -576,8 +593,14 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     if (hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2]) != 0) return refuse();
     if (!has_same_groups(given[0]) || !read_rates(rates)) return refuse();
     if (!is_clipped && !measure_gradients()) return refuse();
-    if (is_norms_step() && !measure_parameters()) return refuse();
+    const int has_ratios = is_ratios_step(hot.step);
+    if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
     if (!append_step(rates, started)) return refuse();
+    if (has_ratios) {
+        started = now_ns();
+        copy_parameters(hot.step - 1);
+        hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
+    }
     hot.state = IN_UPDATE;
     hot.beats++;
     return answer(1);
@@ -589,6 +612,11 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     if (hot.state != IN_UPDATE) return answer(0);
     if (optimizer != hot_loop.optimizer) return pass_on();
     drop_step();
+    if (updates.step >= 0) {
+        const int64_t started = now_ns();
+        measure_update();
+        hot.step_own_ns += now_ns() - started;
+    }
     hot.beats++;
     return answer(1);
 }
@@ -644,5 +672,6 @@ EXPORT void nanscope_hot_use(const HotApi *api) { hot_api = *api; }
 EXPORT int nanscope_hot_follow(const HotLoop *loop) {
     nanscope_hot_forget();
     hot_loop = *loop;
+    updates.step = -1;
     return make_room(loop->parameter_count);
 }

@@ -81,7 +81,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "receive", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("loss_node", "number_of_next", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("loss_node", "number_of_next", "random_state", "glance", "on_news")],
         ("ambient", _Pointer * MAX_AMBIENT),
         ("ambient_argument", _Pointer * MAX_AMBIENT),
         ("ambient_value", _Pointer * MAX_AMBIENT),
@@ -97,7 +97,8 @@ class HotLoop(ctypes.Structure):
         ("backward_site", CallSite),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
-        *[(name, _Int) for name in ("template_id", "norms_every")],
+        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
+        ("copies", _Pointer),
         ("loss_factor", ctypes.c_double),
     ]
 
@@ -106,7 +107,7 @@ class HotState(ctypes.Structure):
     """Mirrors `HotState`: where the step under way stands, and what has been counted."""
 
     _fields_ = [
-        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "micro_step")],
+        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "news", "micro_step")],
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("boundary", "output_number", "output_version", "samples", "is_weak")],
