@@ -7,13 +7,12 @@ in the slow way: a step that goes that way is judged after all that were before 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..attach.layout import ModelLayout
-from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring import Ring
 from ..delivery.recorder.ring_format import (
     RAW,
@@ -34,13 +33,10 @@ from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
 from ..threads.stacks import RawFrame
-from ..threads.watchdog import LoopMark
-from ..wire import Event
 from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
-_PERIOD_S: Final = 0.25
 
 
 class Following(NamedTuple):
@@ -53,32 +49,19 @@ class Following(NamedTuple):
 
 
 class FollowedRecords:
-    """Reads the ring, each record once; a `Watch` of the recorder.
-
-    Args:
-        mark: of the training loop.
-        tell_news: has the training thread look about: the mark is wanted, or memory was read anew.
-        ask_for_a_look: has the next step go the slow way: something was found that is acted upon there.
-    """
+    """Reads the ring, each record once."""
 
     def __init__(
         self,
         queue: StepQueue,
         samples: SampleJudge,
         *,
-        recorder: Recorder,
         incidents: IncidentReporter,
         guard: Guard,
-        mark: LoopMark,
-        tell_news: Callable[[], None],
-        ask_for_a_look: Callable[[], None],
     ) -> None:
-        self._queue, self._samples, self._recorder = queue, samples, recorder
+        self._queue, self._samples = queue, samples
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._mark, self._tell_news, self._ask_for_a_look = mark, tell_news, ask_for_a_look
-        self._memory = recorder.memory
-        self.period_s = _PERIOD_S
         self._ring: Ring | None = None
         self._next_byte = 0
         self._following: dict[int, Following] = {}
@@ -113,20 +96,6 @@ class FollowedRecords:
             guard.run("detectors", self._take, ring, guard)
             if not is_recorders_thread:
                 self._close_open(guard)
-
-    def look(self) -> list[Event]:
-        """See whether the training thread has to look about, or the next step to go the slow way."""
-        memory = self._recorder.memory
-        if memory is not self._memory or self._mark.wanted:
-            self._memory = memory
-            self._tell_news()
-        if self._queue.has_suspicion:
-            self._ask_for_a_look()
-        return []
-
-    def close(self) -> list[Event]:
-        """Nothing is left: the session has had all judged."""
-        return []
 
     def _take(self, ring: Ring, guard: Guard) -> None:
         for record in ring.records(self._next_byte):
