@@ -213,7 +213,7 @@ class StepTracker:
             self._early.end_call(output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
-            self._guard.run("fast_path", self.fast.note_output, root, capture, output)
+            self._guard.run("fast_path", self.fast.note_output, root, capture)
         return output if policies is None else self._checked_output(policies, output, capture)
 
     def _checked_output(self, policies: Enforcement, output: Any, capture: RootCapture | None) -> Any:
