@@ -12,7 +12,7 @@ import pytest
 import torch
 from armed_training import Planted, Training, watched_training
 from both_ways import Act, assert_same
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probe.measure.kernels import hot_binding
@@ -79,6 +79,44 @@ class OwnLoss(Single):
         return -(shares + 1e-6).log().mean() + shares.sum().sqrt() * 1e-3
 
 
+class Scaled(Single):
+    """A GradScaler whose scale grows now and then, and autocast."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
+
+    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().loss_of(inputs, targets)
+
+    def send_back(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class ScaledAndClipped(Scaled):
+    """The same with several micro-steps and clipping."""
+
+    micro_steps, planted_at, divides = 3, 1, True
+
+    def update(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        super().update()
+
+
+class NotScaled(Scaled):
+    """A GradScaler that is disabled."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+
 @dataclass
 class Result:
     """What a model of Hugging Face returns."""
@@ -127,6 +165,9 @@ KINDS: dict[str, tuple[type[Accumulating], type[Planted]]] = {
     "micro-steps": (Accumulating, Planted),
     "undivided": (Undivided, Planted),
     "own loss": (OwnLoss, Planted),
+    "scaled": (Scaled, Planted),
+    "scaled and clipped": (ScaledAndClipped, Planted),
+    "scaler disabled": (NotScaled, Planted),
     "result": (WithResult, Structured),
     "dictionary": (WithDictionary, OfDictionary),
 }
@@ -194,7 +235,7 @@ IN_ALL = ("nothing", "root of zero", "root in the loss", "backward raises")
         (kind, fault)
         for kind in KINDS
         for fault in FAULTS
-        if fault in IN_ALL or kind in ("micro-steps", "own loss")
+        if fault in IN_ALL or kind in ("micro-steps", "own loss", "scaled and clipped")
     ],
 )
 def test_fault_is_recorded_as_in_the_slow_way(tmp_path: Path, kind: str, fault: str) -> None:
