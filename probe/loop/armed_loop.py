@@ -34,6 +34,7 @@ from ..measure.kernels.hot_binding import (
     HotOutput,
     KeptInputs,
 )
+from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
 from .loop_shape import CallShape, CodeSite, LoopShape
 
@@ -59,6 +60,10 @@ class Plan(NamedTuple):
     """Looks at (module, args, kwargs) where parameters are measured."""
     norms_every: int
     """Steps between two measurements of the parameters; 0 for none."""
+    ratios_every: int
+    """Steps between two looks at an update; 0 for none."""
+    places: UpdatePlaces | None
+    """Where parameters are copied to for that."""
     input_limit_bytes: int
     output_limit_bytes: int
     ring: Ring
@@ -152,6 +157,9 @@ class ArmedLoop:
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
         loop.norms_every = plan.norms_every
+        if plan.places is not None:
+            loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
+            alive.append(plan.places)
         if not self.calls.follow(loop):
             return False
         self._micro_steps, state = len(shape.calls), self.state
@@ -167,7 +175,7 @@ class ArmedLoop:
         """Have C follow the steps from `step` on, before `slow_at`."""
         state = self.state
         state.step, state.slow_at, state.last_end_ns = step, slow_at, last_end_ns
-        state.attention, state.sink, state.steps, state.own_ns = 0, None, 0, 0
+        state.attention, state.sink, state.steps, state.own_ns, state.step_own_ns = 0, None, 0, 0, 0
         self._sink = None
         state.armed = 1
         calls = self.calls

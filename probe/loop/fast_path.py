@@ -37,7 +37,6 @@ from ..measure.kernels.hot_binding import (
     AFTER_BACKWARD,
     AFTER_FORWARD,
     CLIPPED,
-    IDLE,
     IN_BACKWARD,
     IN_FORWARD,
 )
@@ -273,8 +272,7 @@ class FastPath:
             has_paid_off = self._in_a_row >= _PAID_OFF * self._needed
             self._needed = ARMED_AFTER if has_paid_off else min(2 * self._needed, _LONGEST_WAIT)
             self._equal = self._in_a_row = 0
-        if stood != IDLE:
-            own_ns += int(state.step_own_ns) if stood in _FOLLOWS else 0
+        own_ns += int(state.step_own_ns)
         held = list(loop.finished_steps(before=step))
         self._followed.take_back(FollowedSteps(steps, step, own_ns, int(state.last_end_ns), held))
         try:

@@ -15,10 +15,20 @@ import numpy as np
 from ..attach.layout import ModelLayout
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring import Ring
-from ..delivery.recorder.ring_format import RAW, RawStep, Template, raw_scalars, read_raw
+from ..delivery.recorder.ring_format import (
+    RAW,
+    UPDATE,
+    RawStep,
+    RawUpdate,
+    Template,
+    raw_scalars,
+    read_raw,
+    read_update,
+)
 from ..detectors.sample import InputSample
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
+from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
@@ -77,6 +87,8 @@ class FollowedRecords:
         self._next_byte = 0
         self._following: dict[int, Following] = {}
         self._inputs: dict[int, InputSample] = {}
+        self._open: QueuedStep | None = None
+        """The newest step, where what its update has changed follows in a record of its own."""
 
     def begin(self, ring: Ring, number: int, following: Following) -> None:
         """C is about to write records of template `number`."""
@@ -96,11 +108,15 @@ class FollowedRecords:
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
         ring = self._ring
-        if ring is None or ring.counters.head <= self._next_byte:
+        if ring is None:
+            return
+        if ring.counters.head <= self._next_byte and (is_recorders_thread or self._open is None):
             return
         guard = self._thread_guard if is_recorders_thread else self._guard
         with self._incidents.judging(guard):
             guard.run("detectors", self._take, ring, guard)
+            if not is_recorders_thread:
+                self._close_open(guard)
 
     def look(self) -> list[Event]:
         """See whether the next step has to go the slow way."""
@@ -119,14 +135,33 @@ class FollowedRecords:
     def _take(self, ring: Ring, guard: Guard) -> None:
         for record in ring.records(self._next_byte):
             self._next_byte = record.end
+            if record.kind == UPDATE:
+                self._add_update(read_update(record.payload))
+            self._close_open(guard)
             if record.kind != RAW:
                 continue
             raw = read_raw(record.payload)
             following = self._following.get(raw.template)
             if following is not None:
                 measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
-                self._queue.append(QueuedStep(measured, following.stack, "waiting", time.monotonic()))
-                self._judge_sample(measured, guard)
+                self._open = QueuedStep(measured, following.stack, "waiting", time.monotonic())
+                if not raw.has_update:
+                    self._close_open(guard)
+
+    def _add_update(self, update: RawUpdate) -> None:
+        if self._open is None or self._open.measured.step != update.step:
+            return
+        measured = self._open.measured
+        measured.sampled["update_ratio"] = MaskedValues(update.ratios, update.missing)
+        if update.total is not None:
+            measured.scalars["update_ratio"] = update.total
+
+    def _close_open(self, guard: Guard) -> None:
+        """Nothing more comes of the newest step: have it judged."""
+        step, self._open = self._open, None
+        if step is not None:
+            self._queue.append(step)
+            self._judge_sample(step.measured, guard)
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
         if not self._samples.wants(measured):

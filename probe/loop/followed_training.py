@@ -98,6 +98,9 @@ class FollowedTraining:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
         if self._wants_every_step() or not self._is_alone(root):
             return None
+        places = self._measures.update_places(optimizer)
+        if places is None and self._measures.ratios_every:
+            return None
         if shape.is_scaled != bool(self._measures.loss_scale()):
             return None
         ring, is_distributed = self._recorder.ring, torch_ranks.is_distributed()
@@ -121,6 +124,8 @@ class FollowedTraining:
             draws=draws,
             glance=self._glance,
             norms_every=self._measures.norms_every,
+            ratios_every=self._measures.ratios_every,
+            places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
             ring=ring,

@@ -28,7 +28,7 @@ from ..measure.optimizer_state import moment_statistics
 from ..measure.statistics.magnitudes import log2_histograms
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
-from ..measure.update_meter import UpdateMeter, UpdateRatios
+from ..measure.update_meter import UpdateMeter, UpdatePlaces, UpdateRatios
 from ..settings.levels import LEVEL_FEATURES, Features, Settings
 from ..step.frames import Floats, MeasuredStep
 from ..step.open_step import OpenStep
@@ -266,13 +266,24 @@ class StepMeasures:
         """The first step from `step` on at which more is due than gradients, parameter norms and scalars."""
         if self._budget.period("gradients") != 1:
             return step
-        unusual = self._budget.next_due_besides(step, _USUAL)
+        usual = _USUAL | {"update_ratios"} if self._updates.has_copy else _USUAL
+        unusual = self._budget.next_due_besides(step, usual)
         return step + ahead if unusual is None else min(unusual, step + ahead)
 
     @property
     def norms_every(self) -> int:
         """Steps between two measurements of parameter norms alone; 0 for never."""
         return self._budget.period("parameter_norms")
+
+    @property
+    def ratios_every(self) -> int:
+        """Steps between two looks at an update, as soon as there is memory for it; 0 for never."""
+        return self._budget.period("update_ratios") if self._updates.has_copy else 0
+
+    def update_places(self, optimizer: Optimizer) -> UpdatePlaces | None:
+        """Where C may copy the parameters to that an optimizer updates; None where it cannot."""
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return self._updates.places(self._model.layout.parameters, updated)
 
     def _look_closer(self, step: int, now: float) -> None:
         """Measure more for a few steps when a detector is suspicious, and say so."""

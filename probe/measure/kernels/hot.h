@@ -5,8 +5,8 @@
  * a callback answer "no" before it has done anything: from there on the step goes the slow way, in Python.
  *
  * Neither Python's nor torch's headers are needed: both are reached through addresses that hot_binding.py looks up
- * and checks. One training of a process can be armed at a time. `hot_forward.h` and
- * `hot_backward.h` follow the calls, `hot_gradients.h` finds the gradients, `hot_ring.h` writes records.
+ * and checks. One training of a process can be armed at a time. `hot_forward.h` and `hot_backward.h` follow the
+ * calls, `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates.
  */
 #include <time.h>
 
@@ -122,7 +122,8 @@ typedef struct {
     unsigned long thread;
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
-    int64_t norms_every;
+    int64_t norms_every, ratios_every;
+    void *const *copies; /* for each parameter where it can be copied to, or NULL */
 } HotLoop;
 
 /* What one forward was called with; outlives its step. */
@@ -251,8 +252,12 @@ static Object *call_quietly(Object *function, Object *const *given, size_t count
 /* Whether parameters are measured too. */
 INLINE int is_norms_step(void) { return hot_loop.norms_every > 0 && hot.step % hot_loop.norms_every == 0; }
 
+/* Whether the update of a step is looked at. */
+INLINE int is_ratios_step(int64_t step) { return hot_loop.ratios_every > 0 && step % hot_loop.ratios_every == 0; }
+
 #include "hot_gradients.h"
 #include "hot_ring.h"
+#include "hot_updates.h"
 
 /* Forget the inputs that are kept of a step. */
 static void drop_inputs(KeptInputs *inputs) {
@@ -378,8 +383,14 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     if (hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2]) != 0) return refuse();
     if (!has_same_groups(given[0]) || has_thawed() || !read_rates(rates)) return refuse();
     if (!is_clipped && !measure_gradients()) return refuse();
-    if (is_norms_step() && !measure_parameters()) return refuse();
+    const int has_ratios = is_ratios_step(hot.step);
+    if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
     if (!append_step(rates, started)) return refuse();
+    if (has_ratios) {
+        started = now_ns();
+        copy_parameters(hot.step - 1);
+        hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
+    }
     hot.state = IN_UPDATE;
     hot.beats++;
     return answer(1);
@@ -391,6 +402,11 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     if (hot.state != IN_UPDATE) return answer(0);
     if (optimizer != hot_loop.optimizer) return pass_on();
     drop_step();
+    if (updates.step >= 0) {
+        const int64_t started = now_ns();
+        measure_update();
+        hot.step_own_ns += now_ns() - started;
+    }
     hot.beats++;
     return answer(1);
 }
@@ -455,5 +471,6 @@ EXPORT void nanscope_hot_use(const HotApi *api) { hot_api = *api; }
 EXPORT int nanscope_hot_follow(const HotLoop *loop) {
     nanscope_hot_forget();
     hot_loop = *loop;
+    updates.step = -1;
     return make_room(loop->parameter_count);
 }

@@ -113,7 +113,8 @@ class HotLoop(ctypes.Structure):
         ("micro", HotMicroStep * MAX_MICRO_STEPS),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
-        *[(name, _Int) for name in ("template_id", "norms_every")],
+        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
+        ("copies", _Pointer),
     ]
 
 

@@ -181,7 +181,10 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     if (hot.state == IN_FORWARD) return pass_on();
     if (given[0] != hot_loop.root) return answer(0);
     if (hot.state == IN_BACKWARD) return pass_on();
-    if (hot.state == IN_UPDATE) drop_step(); /* the update has raised */
+    if (hot.state == IN_UPDATE) { /* the update has raised */
+        drop_step();
+        updates.step = -1;
+    }
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
     if (hot.state == IDLE) hot.input_bytes = 0;
@@ -196,7 +199,6 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
         Object *seen = call_quietly(hot_loop.glance, given, 3);
         if (seen) hot_api.release(seen);
     }
-    if (hot.state == IDLE) hot.step_own_ns = 0;
     hot.state = IN_FORWARD;
     hot.beats++;
     hot.step_own_ns += now_ns() - started;

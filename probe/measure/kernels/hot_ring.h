@@ -4,7 +4,7 @@
 enum { RING_HEADER = 4096, RECORD_HEADER = 24, RAW_HEAD = 128, HEADER_WORDS = 10 };
 enum { KIND_PAD = 0, KIND_RAW = 2 };
 enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13 };
-enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8 };
+enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8, HAS_UPDATE = 16 };
 
 static uint64_t checksum(const uint8_t *record, int64_t bytes) {
     uint64_t sum = 0x9E3779B97F4A7C15ull, weight = 1, word;
@@ -135,6 +135,7 @@ static int append_step(const double *rates, int64_t started) {
     if (missing) flags |= HAS_MISSING;
     if (missing < n) flags |= HAS_NORM;
     if (is_norms_step()) flags |= HAS_PARAMETER_NORMS;
+    if (is_ratios_step(hot.step)) flags |= HAS_UPDATE;
     int64_t payload = RAW_HEAD + 8 * scalars + 16 * n + (missing ? (n + 7) / 8 : 0) + (is_norms_step() ? 4 * n : 0);
     int64_t bytes = RECORD_HEADER + (payload + 7) / 8 * 8;
     uint8_t *record = reserve(hot_loop.ring, bytes);
@@ -171,6 +172,7 @@ static int append_step(const double *rates, int64_t started) {
     commit(hot_loop.ring, record, bytes);
     hot.last_end_ns = hot.free_since_ns = end;
     hot.own_ns += hot.step_own_ns;
+    hot.step_own_ns = 0;
     hot.step++;
     hot.steps++;
     return 1;

@@ -95,7 +95,9 @@ def test_throttled_activations_are_not_measured_early_either() -> None:
 
 
 @pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
-@pytest.mark.parametrize("usual", [{"gradients"}, {"gradients", "parameter_norms", "memory", "update_ratios"}])
+@pytest.mark.parametrize(
+    "usual", [{"gradients"}, {"gradients", "parameter_norms", "memory", "update_ratios"}]
+)
 def test_next_due_besides_is_the_first_step_with_anything_else(level: Any, usual: set[str]) -> None:
     usual = usual | {"learning_rates", "clipping", "loss_scale"}
     budget = Budget(LEVEL_FEATURES[level], 0.0)

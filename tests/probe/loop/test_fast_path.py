@@ -57,7 +57,19 @@ def test_most_steps_are_followed(tmp_path: Path) -> None:
         for _ in range(100):
             followed += training.is_followed and calls.state.armed == 1
             training.steps(1)
-    assert followed >= 80
+    assert followed >= 88
+
+
+def test_update_is_looked_at_without_leaving_c(tmp_path: Path) -> None:
+    def to_the_update_of_step_150(training: Training) -> None:
+        training.steps(150 - ARMED_AT)
+        assert training.is_followed
+        training.steps(5)
+        assert training.is_followed
+
+    journal, _ = recorded(tmp_path, to_the_update_of_step_150, in_c=True)
+    ratios = [frame for frame in journal.frames if "update_ratio" in frame.scalars]
+    assert [frame.step for frame in ratios] == [0, 50, 100, 150]
 
 
 def test_followed_training_has_the_weights_of_one_that_nobody_watches(tmp_path: Path) -> None:

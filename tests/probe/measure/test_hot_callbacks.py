@@ -20,11 +20,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probe.delivery.recorder.ring import Ring
-from probe.delivery.recorder.ring_format import RAW, Template, frame_of, read_raw
+from probe.delivery.recorder.ring_format import (
+    RAW,
+    UPDATE,
+    RawUpdate,
+    Template,
+    frame_of,
+    metrics_of,
+    read_raw,
+    read_update,
+)
 from probe.loop.armed_loop import ArmedLoop, Plan
 from probe.loop.loop_shape import CallShape, LoopShape
 from probe.measure.kernels import compile, hot_binding
 from probe.measure.kernels.hot_binding import AFTER_BACKWARD, AFTER_FORWARD, IDLE, NEVER, OWN_SCALARS
+from probe.measure.update_meter import UpdateMeter, UpdatePlaces
+from probe.wire import Frame, decode_record
 
 pytestmark = pytest.mark.skipif(
     hot_binding.status().calls is None, reason=f"no C callbacks here: {hot_binding.status().reason}"
@@ -58,6 +69,7 @@ class Training:
         model: nn.Module,
         *,
         norms_every: int = 0,
+        ratios_every: int = 0,
         groups: int = 1,
         room: int = 1 << 20,
         site: Any = (),
@@ -112,6 +124,8 @@ class Training:
             draws=False,
             glance=None,
             norms_every=norms_every,
+            ratios_every=ratios_every,
+            places=self._places() if ratios_every else None,
             input_limit_bytes=1 << 20,
             output_limit_bytes=1 << 20,
             ring=self.ring,
@@ -122,6 +136,14 @@ class Training:
         assert self.loop.follow(shape, plan)
         self.follower = Quiet()
         self.loop.start(self.follower, 100, slow_at=NEVER, last_end_ns=time.perf_counter_ns())
+
+    def _places(self) -> UpdatePlaces:
+        meter = UpdateMeter()
+        meter.before(self.parameters)
+        updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        places = meter.places(self.parameters, updated)
+        assert places is not None
+        return places
 
     def forward(self, inputs: Tensor) -> Tensor:
         assert self.calls.begin_forward(self.model, (inputs,), {}) is True
@@ -152,6 +174,10 @@ class Training:
     @property
     def records(self) -> list[bytes]:
         return [bytes(record.payload) for record in self.ring.records() if record.kind == RAW]
+
+    @property
+    def updates(self) -> list[RawUpdate]:
+        return [read_update(record.payload) for record in self.ring.records() if record.kind == UPDATE]
 
 
 @pytest.fixture
@@ -247,6 +273,132 @@ def test_parameters_are_measured_when_they_are_due(make: Callable[..., Training]
     norms = np.frombuffer(with_norms[-16:], np.float32)
     np.testing.assert_allclose(norms, expected, rtol=1e-6)
     assert len(with_norms) - len(without) == 16
+
+
+def measured_by_torch(before: list[Tensor], after: list[Tensor]) -> tuple[list[float], float]:
+    """Ratios, and the one of all, in float64."""
+    changes = [float((b - a).norm()) for a, b in zip(before, after, strict=True)]
+    lengths = [float(a.norm()) for a in before]
+    ratios = [change / length if length else 0.0 for change, length in zip(changes, lengths, strict=True)]
+    return ratios, math.hypot(*changes) / math.hypot(*lengths)
+
+
+def doubles(training: Training) -> list[Tensor]:
+    return [parameter.detach().double().clone() for parameter in training.parameters]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_update_record_says_what_torch_says(make: Callable[..., Training], dtype: torch.dtype) -> None:
+    training = make(small(dtype), ratios_every=2)
+    inputs, targets = batch()
+    for _ in range(3):
+        before = doubles(training)
+        training.step(inputs.to(dtype), targets)
+        if training.state.step == 101:
+            ratios, total = measured_by_torch(before, doubles(training))
+    first, second = training.updates
+    assert (first.step, second.step) == (100, 102)
+    np.testing.assert_allclose(first.ratios, ratios, rtol=1e-6)
+    assert first.total == pytest.approx(total, rel=1e-6)
+    assert not first.missing.any()
+    assert [read_raw(payload).has_update for payload in training.records] == [True, False, True]
+
+
+def test_update_is_the_meters_to_the_last_bit(make: Callable[..., Training]) -> None:
+    training = make(small(), ratios_every=1)
+    meter = UpdateMeter()
+    training.optimizer.zero_grad()
+    training.backward(training.forward(batch()[0]), batch()[1])
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is True
+    meter.before(training.parameters)
+    training.optimizer.step()
+    meter.after(training.parameters, step=100)
+    assert training.calls.after_step(training.optimizer) is True
+    ratios, (update,) = meter.read(), training.updates
+    assert ratios is not None
+    np.testing.assert_array_equal(update.ratios, ratios.ratio.values)
+    assert update.total == pytest.approx(ratios.total, rel=1e-15)
+
+
+def odd_update(training: Training, name: str) -> list[bool]:
+    """Make the update of the step under way an odd one; returns where there is no ratio."""
+    first, bias = training.parameters[0], training.parameters[1]
+    with torch.no_grad():
+        if name == "data replaced":
+            first.data = (first * 1.5).clone()
+        elif name == "another type":
+            first.data = first.double()
+        elif name == "another size":
+            first.data = torch.ones(2, 2)
+        elif name == "tiny change":
+            bias += 1e-300
+        elif name == "huge change":
+            bias += 1e200
+        elif name == "ruined":
+            bias.fill_(math.nan)
+    return [name in ("another type", "another size"), False, False, False]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["data replaced", "another type", "another size", "tiny change", "huge change", "ruined", "nothing"],
+)
+def test_odd_updates_are_measured_as_far_as_they_can_be(make: Callable[..., Training], name: str) -> None:
+    training = make(small(torch.float64 if "change" in name else torch.float32), ratios_every=1)
+    inputs, targets = batch()
+    training.optimizer.zero_grad()
+    training.backward(training.forward(inputs.to(training.parameters[0].dtype)), targets)
+    with torch.no_grad():
+        training.parameters[1].zero_().add_(1e-300 if name == "tiny change" else 1.0)
+    before = doubles(training)
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is True
+    missing = odd_update(training, name)
+    assert training.calls.after_step(training.optimizer) is True
+    (update,) = training.updates
+    assert update.missing.tolist() == missing
+    kept = [at for at, is_missing in enumerate(missing) if not is_missing]
+    after = doubles(training)
+    # `hypot` neither overflows nor vanishes.
+    reference = [
+        math.hypot(*(after[at] - before[at]).flatten().tolist()) / math.hypot(*before[at].flatten().tolist())
+        for at in kept
+    ]
+    np.testing.assert_allclose(update.ratios[kept], reference, rtol=1e-6)
+
+
+def test_parameters_without_a_ratio_are_missing(make: Callable[..., Training]) -> None:
+    model = small()
+    with torch.no_grad():
+        model[0].bias.zero_()
+    training = make(model, ratios_every=1)
+    training.step(*batch())
+    (update,) = training.updates
+    assert update.missing.tolist() == [False, True, False, False]
+    frame = metrics_frame(training)
+    assert frame.parameter_columns[0].missing == np.packbits(update.missing).tobytes()
+    assert frame.scalars["update_ratio"] == update.total
+
+
+def metrics_frame(training: Training) -> Frame:
+    """What the newest step becomes, with its update."""
+    templates = {}
+    for record in training.ring.records():
+        template = training.ring.raw_template(record.payload) if record.kind == RAW else None
+        templates |= {} if template is None else {read_raw(record.payload).template: template}
+    *_, (encoded, taken) = metrics_of(training.ring.records(), templates)
+    assert encoded is not None and len(taken) == 2
+    frame = decode_record(encoded)
+    assert isinstance(frame, Frame)
+    return frame
+
+
+def test_update_that_raises_leaves_no_record(make: Callable[..., Training]) -> None:
+    training = make(small(), ratios_every=2)
+    training.optimizer.zero_grad()
+    training.backward(training.forward(batch()[0]), batch()[1])
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is True
+    training.step(*batch())
+    assert training.updates == []
 
 
 def test_steps_change_nothing(make: Callable[..., Training]) -> None:
