@@ -91,8 +91,8 @@ class Followed(Protocol):
         """Steps up to this one were counted, and nothing of them was looked at."""
         ...
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
-        """The step under way has had this forward."""
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
+        """The step under way has had this forward; whether its backward averages gradients over the ranks."""
         ...
 
     def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
@@ -283,14 +283,14 @@ class FastPath:
             loop.forget_step()
 
     def _adopt(self, loop: ArmedLoop, stood: int) -> RootCapture | None:
-        root, sinks, capture = loop.root, [], None
-        assert root is not None
+        root, shape, sinks, capture = loop.root, self._shape, [], None
+        assert root is not None and shape is not None
         self._open_capture = None
         calls = loop.forwards(stood)
-        for call, usual in zip(calls, self._usual, strict=False):
+        for call, usual, learned in zip(calls, self._usual, shape.calls, strict=False):
             is_newest = call is calls[-1]
             capture = adopt_forward(root, call, usual)
-            self._followed.adopt_forward(capture, call.samples)
+            self._followed.adopt_forward(capture, call.samples, is_reduced=learned.synchronises)
             if is_newest and stood == IN_FORWARD:
                 self._open_capture = capture
             elif call.outputs:

@@ -210,9 +210,9 @@ class FollowedTraining:
         """Steps up to this one were counted, and nothing of them was looked at."""
         self._writer.last_step = self._loop.counter.number = step
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
-        """The step under way has had this forward."""
-        self._loop.adopt_forward(capture, samples)
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
+        """The step under way has had this forward; whether its backward averages gradients over the ranks."""
+        self._loop.adopt_forward(capture, samples, is_reduced=is_reduced)
 
     def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
         """It has had a backward of this call's loss, which has returned, or is still under way."""

@@ -131,6 +131,9 @@ def shape_of(
         return None
     if not _is_simple(finished) or (opened.forwards, opened.backwards) != (len(calls), len(calls)):
         return None
+    if finished.stage == "reduced" and not calls[-1].synchronises:
+        # What averages the gradients is not the root that was called.
+        return None
     state = captures[-1].state
     assert state is not None
     return LoopShape(

@@ -104,11 +104,11 @@ class TrainingLoop:
 
     # -- steps that were followed in C up to here
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
         """The step under way has had this forward, as `begin_forward` would have noted it."""
         if not (self.open.forwards or self.open.backwards):
             self._begin_step()
-        self._has_called_root = True
+        self._has_called_root, self._model.is_reduced = True, is_reduced
         self.open.forwards += 1
         self.open.samples += samples
         self.open.captures[capture] = samples

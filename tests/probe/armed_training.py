@@ -72,7 +72,7 @@ class Training:
 
 @contextmanager
 def watched_training(
-    *, in_c: bool, kind: type[Training] = Training, model: type[Planted] = Planted, **options: Any
+    *, in_c: bool, kind: type[Training] = Training, model: Callable[[], nn.Module] = Planted, **options: Any
 ) -> Iterator[Training]:
     """A training that is watched, up to step `ARMED_AT`; from there on C follows it, or not."""
     patch = pytest.MonkeyPatch()
@@ -91,7 +91,7 @@ def watched_training(
         patch.undo()
 
 
-def _begin(kind: type[Training], make: type[Planted], options: dict[str, Any]) -> Training:
+def _begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:
     """Watch a model that the training alone holds."""
     torch.manual_seed(0)
     model = make()

@@ -20,12 +20,13 @@ OWN = ("step_time_", "probe_", "process_", "system_")
 """Clock readings, memory and the probe's own cost: no two runs have the same."""
 
 
-def numbers(frames: list[Frame]) -> dict[int, dict[str, Any]]:
+def numbers(frames: list[Frame], *, without: tuple[str, ...] = ()) -> dict[int, dict[str, Any]]:
     """All that frames say of each step, without what no two runs have in common."""
     steps: dict[int, dict[str, Any]] = {}
     for frame in frames:
         known = steps.setdefault(frame.step, {"layout": frame.layout})
-        known |= {name: repr(value) for name, value in frame.scalars.items() if not name.startswith(OWN)}
+        left_out = (*OWN, *without)
+        known |= {name: repr(value) for name, value in frame.scalars.items() if not name.startswith(left_out)}
         known |= {column.name: column.data for column in frame.columns}
         known |= {column.name: msgspec.msgpack.encode(column) for column in frame.parameter_columns}
         if frame.columns:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from armed_training import Planted, Training, watched_training
 from both_ways import Act, assert_same
-from torch import Tensor, nn
-from torch.nn import functional as F
+from followed_kinds import (
+    Accumulating,
+    Change,
+    NotScaled,
+    OfDictionary,
+    OwnLoss,
+    Scaled,
+    ScaledAndClipped,
+    Structured,
+    Undivided,
+    WithDictionary,
+    WithResult,
+)
+from torch import Tensor
 
 from probe.measure.kernels import hot_binding
 
@@ -21,146 +32,6 @@ pytestmark = [
     pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
     pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
 ]
-Change = Callable[[Tensor], Tensor]
-
-
-class Accumulating(Training):
-    """Several micro-steps; what is planted comes into the second."""
-
-    micro_steps: ClassVar[int] = 4
-    planted_at: ClassVar[int] = 1
-    divides: ClassVar[bool] = True
-
-    def step(
-        self, change: Change = lambda loss: loss, *, fault: Change | None = None, count: int = 0
-    ) -> Tensor:
-        loss = torch.zeros(())
-        self.optimizer.zero_grad()
-        for at in range(count or self.micro_steps):
-            inputs, targets = self.batch()
-            is_planted = at == self.planted_at
-            self.model.fault = fault if is_planted else None
-            loss = self.loss_of(inputs, targets)
-            if self.divides:
-                loss = loss / self.micro_steps
-            if is_planted:
-                loss = change(loss)
-            self.send_back(loss)
-        self.update()
-        return loss
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(self.model(inputs), targets)
-
-    def send_back(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def update(self) -> None:
-        self.optimizer.step()
-
-
-class Undivided(Accumulating):
-    """Two micro-steps whose losses are added up."""
-
-    micro_steps, divides = 2, False
-
-
-class Single(Accumulating):
-    """One micro-step."""
-
-    micro_steps, planted_at, divides = 1, 0, False
-
-
-class OwnLoss(Single):
-    """A loss of nodes that can go wrong in their derivative."""
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        shares = torch.softmax(self.model(inputs), dim=1).gather(1, targets[:, None])
-        return -(shares + 1e-6).log().mean() + shares.sum().sqrt() * 1e-3
-
-
-class Scaled(Single):
-    """A GradScaler whose scale grows now and then, and autocast."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return super().loss_of(inputs, targets)
-
-    def send_back(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-
-    def update(self) -> None:
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-
-class ScaledAndClipped(Scaled):
-    """The same with several micro-steps and clipping."""
-
-    micro_steps, planted_at, divides = 3, 1, True
-
-    def update(self) -> None:
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-        super().update()
-
-
-class NotScaled(Scaled):
-    """A GradScaler that is disabled."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.scaler = torch.amp.GradScaler("cpu", enabled=False)
-
-
-@dataclass
-class Result:
-    """What a model of Hugging Face returns."""
-
-    loss: Tensor
-    scores: Tensor
-    others: tuple[Tensor, ...]
-
-
-class Structured(Planted):
-    """Is called with a dictionary, or keywords, and returns its loss with the rest."""
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> Result:  # type: ignore[override]
-        scores = super().forward(inputs)
-        return Result(F.cross_entropy(scores, targets), scores, (scores.detach(), scores * 2))
-
-
-class OfDictionary(Planted):
-    """Is called with containers, and returns one."""
-
-    def forward(self, batch: dict[str, Any], masks: list[Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
-        scores = super().forward(batch["inputs"] * masks[0])
-        return {"scores": scores, "penalty": scores.square().mean()}
-
-
-class WithResult(Single):
-    """`model(**batch).loss.backward()`"""
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.model(inputs=inputs, targets=targets).loss
-
-
-class WithDictionary(Single):
-    """`model(batch)`, whose batch the script empties at once."""
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        batch = {"inputs": inputs, "name": "a batch"}
-        masks = [torch.ones(20), torch.ones(1)]
-        result: Any = self.model(batch, masks)
-        batch.clear()
-        masks[0] = torch.zeros(20)
-        return F.cross_entropy(result["scores"], targets) + result["penalty"]
-
-
 KINDS: dict[str, tuple[type[Accumulating], type[Planted]]] = {
     "micro-steps": (Accumulating, Planted),
     "undivided": (Undivided, Planted),
