@@ -237,7 +237,6 @@ class StepTracker:
         self.fast.leave()
         if self._attention.is_elsewhere:
             return
-        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
         if self._evaluation.is_open:
             self._evaluation.note_backward()
         early = self._early
@@ -247,6 +246,7 @@ class StepTracker:
             return
         if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
             return
+        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
         if early.is_on:
             early.look_at_loss(tensors, {*self._loop.open.captures.values(), self._loop.open.samples})
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)

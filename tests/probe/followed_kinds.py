@@ -72,6 +72,22 @@ class Single(Accumulating):
     micro_steps, planted_at, divides = 1, 0, False
 
 
+class BesideAnother(Single):
+    """Another model of the same class is trained in the same loop."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.other = Planted()
+        self.others = torch.optim.SGD(self.other.parameters(), lr=0.1)
+
+    def update(self) -> None:
+        super().update()
+        inputs = torch.ones(2, 20)
+        self.others.zero_grad()
+        self.other(inputs).square().mean().backward()
+        self.others.step()
+
+
 class OwnLoss(Single):
     """A loss of nodes that can go wrong in their derivative."""
 

@@ -13,6 +13,7 @@ from armed_training import Planted, Training, watched_training
 from both_ways import Act, assert_same
 from followed_kinds import (
     Accumulating,
+    BesideAnother,
     Change,
     NotScaled,
     OfDictionary,
@@ -35,6 +36,7 @@ pytestmark = [
 KINDS: dict[str, tuple[type[Accumulating], type[Planted]]] = {
     "micro-steps": (Accumulating, Planted),
     "undivided": (Undivided, Planted),
+    "beside another": (BesideAnother, Planted),
     "own loss": (OwnLoss, Planted),
     "scaled": (Scaled, Planted),
     "scaled and clipped": (ScaledAndClipped, Planted),
