@@ -315,6 +315,43 @@ def test_unusual_step_is_recorded_as_in_the_slow_way(tmp_path: Path, act: Act) -
     assert_same(tmp_path, with_steps_around)
 
 
+def half_frozen() -> Planted:
+    """The first layer is frozen; the optimizer has it."""
+    model = Planted()
+    model.first.requires_grad_(False)
+    return model
+
+
+def layer_unfrozen(training: Training) -> None:
+    training.model.first.bias.requires_grad_(True)
+
+
+def layer_replaced(training: Training) -> None:
+    training.model.second = nn.Linear(30, 5)
+    training.optimizer.add_param_group({"params": [*training.model.second.parameters()]})
+
+
+def parameter_appended(training: Training) -> None:
+    """Into the group that is there, without a word to the optimizer."""
+    training.model.first.more = nn.Parameter(torch.zeros(1))
+    training.optimizer.param_groups[0]["params"].append(training.model.first.more)
+
+
+@pytest.mark.parametrize(
+    "act", [layer_unfrozen, layer_replaced, parameter_appended], ids=lambda act: act.__name__
+)
+def test_new_trainable_parameter_has_its_row_as_soon_as_in_the_slow_way(tmp_path: Path, act: Act) -> None:
+    def with_steps_around(training: Training) -> None:
+        training.steps(5)
+        torch.manual_seed(3)
+        act(training)
+        training.steps(12)
+
+    journal = assert_same(tmp_path, with_steps_around, model=half_frozen)
+    layouts = {frame.step: frame.layout for frame in journal.frames}
+    assert layouts[ARMED_AT + 16] > layouts[ARMED_AT + 4]
+
+
 def test_clipping_that_reuses_the_norm_is_followed(tmp_path: Path) -> None:
     def act(training: Training) -> None:
         for _ in range(45):
