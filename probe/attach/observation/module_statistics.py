@@ -231,7 +231,7 @@ def _add_memory(table: _Columns, step: ObservedStep, index: ModuleIndex) -> None
     if step.device.type == "cuda":
         grown = np.array([call.allocated_bytes for call in calls], dtype=np.float64)
         table.total("allocated_bytes", grown - _sum_of_children(grown, [call.parent for call in calls]))
-    own = np.array(index.parameter_bytes, dtype=np.float64)
+    own = np.array(index.parameter_bytes(), dtype=np.float64)
     if step.lists_calls:
         own = own[[calls[number].row for number in table.done]]
     table.put("parameter_bytes", own, np.zeros(len(own), dtype=np.bool_))

@@ -1,8 +1,10 @@
 """The names of a model's modules, without the generators of `named_modules`."""
 
+import pytest
 from torch import nn
 
 from probe.attach.layout import clean_name, module_names
+from probe.attach.observation.modules import ModuleIndex
 
 
 def named(root: nn.Module) -> dict[int, str]:
@@ -27,3 +29,37 @@ def test_wrappers_leave_no_trace_in_module_names() -> None:
     model = nn.Sequential(wrapper, nn.ReLU())
     model.register_module("none", None)
     assert module_names(model) == named(model)
+
+
+def test_index_follows_modules_that_change_places_or_their_class() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    index = ModuleIndex()
+    assert index.refresh(model)
+    assert not index.refresh(model)
+    first, second = model
+    model[0], model[1] = second, first
+    index.refresh(model)
+    assert [index.find(module).row for module in (second, first)] == [1, 2]  # type: ignore[union-attr]
+    first.__class__ = Plain
+    assert index.refresh(model)
+    assert index.infos[2].type == "Plain"
+
+
+def test_index_finds_a_module_that_has_the_identity_of_one_that_is_gone() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    index = ModuleIndex()
+    index.refresh(model)
+    for _ in range(200):
+        identity = id(model[0])
+        del model[0]
+        model.append(nn.Linear(2, 2))
+        if id(model[0]) == identity:
+            break
+    else:
+        pytest.skip("no module has come to lie where another had lain")
+    index.refresh(model)
+    assert index.find(model[0]) is not None
+
+
+class Plain(nn.Linear):
+    """Another class for a module."""
