@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -64,12 +64,13 @@ class ModuleIndex:
     Attributes:
         infos: name and type of each row, in `named_modules()` order; the root is ``""``.
         generation: goes up whenever `infos` changes; what is on the wire needs a new layout then.
+        traits: of each module, by identity; another object when anything has changed.
     """
 
     def __init__(self) -> None:
         self.infos: tuple[ModuleInfo, ...] = ()
         self.generation = 0
-        self._traits: dict[int, ModuleTraits] = {}
+        self.traits: Mapping[int, ModuleTraits] = {}
         self._known: list[tuple[str, type, int]] = []
         """Name, type and identity of each module, as they were when last looked at."""
 
@@ -88,7 +89,7 @@ class ModuleIndex:
             kind: (issubclass(kind, _WITH_BOUNDS), unit_rule(kind)) for kind in {kind for _, kind, _ in known}
         }
         infos = tuple(ModuleInfo(name=name, type=kind.__name__) for name, kind in types.items())
-        self._traits = {
+        self.traits = {
             id(module): ModuleTraits(
                 rows.setdefault(name, len(rows)),
                 _is_wrapper(module),
@@ -105,14 +106,14 @@ class ModuleIndex:
     def parameter_bytes(self) -> list[int]:
         """Return, for each row, the size of the parameters and buffers that the module owns directly."""
         sizes = [0] * len(self.infos)
-        for traits in self._traits.values():
+        for traits in self.traits.values():
             if (module := traits.module()) is not None:
                 sizes[traits.row] += _own_bytes(module)
         return sizes
 
     def find(self, module: nn.Module) -> ModuleTraits | None:
         """Return the traits of a module, None for one that was not below the root when last looked."""
-        traits = self._traits.get(id(module))
+        traits = self.traits.get(id(module))
         return traits if traits is not None and traits.module() is module else None
 
     def rows_below(self, row: int) -> Iterator[int]:

@@ -219,6 +219,30 @@ def load(path: Path) -> KernelStatus:
     return KernelStatus(loaded, f"native kernel, {loaded.choose()}")
 
 
+class _Method(ctypes.Structure):
+    """Mirrors `PyMethodDef`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("text", ctypes.c_void_p),
+    ]
+
+
+def methods_of(library: ctypes.PyDLL, name: str) -> dict[str, Any]:
+    """Make functions of Python of the table of methods that a function of the library returns, by name."""
+    first = _function(library, name, ctypes.c_void_p)()
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
+    functions: dict[str, Any] = {}
+    while (method := _Method.from_address(first)).name is not None:
+        functions[method.name.decode()] = make(first, None, None)
+        first += ctypes.sizeof(_Method)
+    return functions
+
+
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments

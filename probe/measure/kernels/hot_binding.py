@@ -125,17 +125,6 @@ class KeptInputs(ctypes.Structure):
     ]
 
 
-class _Method(ctypes.Structure):
-    """Mirrors `PyMethodDef`."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", _Pointer),
-        ("flags", ctypes.c_int),
-        ("text", _Pointer),
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class HotCalls:
     """The callbacks, as functions of Python, and the memory that they share with it."""
@@ -286,14 +275,7 @@ _bound: list[object] = []
 def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
     _bound.append(api)
     _function(library, "nanscope_hot_use", None, _Pointer)(ctypes.addressof(api))
-    first = _function(library, "nanscope_hot_methods", _Pointer)()
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, _Pointer, _Pointer, _Pointer)(
-        ("PyCFunction_NewEx", ctypes.pythonapi)
-    )
-    functions: dict[str, Any] = {}
-    while (method := _Method.from_address(first)).name is not None:
-        functions[method.name.decode()] = make(first, None, None)
-        first += ctypes.sizeof(_Method)
+    functions = binding.methods_of(library, "nanscope_hot_methods")
     state = HotState.from_address(_function(library, "nanscope_hot_state", _Pointer)())
     kept = (KeptInputs * KEPT_STEPS).from_address(_function(library, "nanscope_hot_kept", _Pointer)())
     follow = _function(library, "nanscope_hot_follow", ctypes.c_int, _Pointer)
