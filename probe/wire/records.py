@@ -76,7 +76,7 @@ class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=Tru
     """Of torch's default generator, as the script or torch has set it last."""
 
 
-class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One parameter, in the order of the model's `named_parameters()`."""
 
     name: Text
@@ -86,14 +86,14 @@ class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
     """Index into `Layout.layers`."""
 
 
-class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One layer: a module that directly owns trainable parameters. The root's name is ``""``."""
 
     name: Text
     type: Text
 
 
-class ModuleInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class ModuleInfo(_Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One module, in the order of the naming root's `named_modules()`; the root's name is ``""``."""
 
     name: Text

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import nn
 
@@ -220,7 +221,7 @@ class ModuleObserver:
         if traits is None:
             return None
         # What it wraps, or it itself where its class calls on, must not count a second time.
-        number = step.enter(traits._replace(is_wrapper=True), called, arguments)
+        number = step.enter(msgspec.structs.replace(traits, is_wrapper=True), called, arguments)
         return None if number is None else (step, number, traits)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> Token | None:

@@ -1,10 +1,13 @@
 """The names of a model's modules, without the generators of `named_modules`."""
 
+import gc
+
 import pytest
 from torch import nn
 
-from probe.attach.layout import clean_name, module_names
+from probe.attach.layout import clean_name, describe_model, module_names
 from probe.attach.observation.modules import ModuleIndex
+from probe.forensics.module_state import StateWatch
 
 
 def named(root: nn.Module) -> dict[int, str]:
@@ -63,3 +66,15 @@ def test_index_finds_a_module_that_has_the_identity_of_one_that_is_gone() -> Non
 
 class Plain(nn.Linear):
     """Another class for a module."""
+
+
+def test_the_garbage_collector_is_not_told_of_what_is_kept_of_each_module() -> None:
+    """Thousands of objects more have it go through the whole process, in a step of the training."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(50)))
+    index = ModuleIndex()
+    index.refresh(model)
+    watch = StateWatch()
+    watch.before_call(model)
+    kept = [*index.traits.values(), *index.infos, *watch._before, *describe_model(model).record.layers]
+    assert len(kept) == 203
+    assert not any(map(gc.is_tracked, kept))
