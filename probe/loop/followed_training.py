@@ -139,8 +139,11 @@ class FollowedTraining:
         return self._measures.next_unusual_step(step, ahead=_AHEAD)
 
     def rate_names(self) -> tuple[str, ...]:
-        """Names of the learning rates' series, as the newest step had them."""
-        return self._measures.rate_names
+        """Names of the learning rates' series, as the newest step had them.
+
+        Empty where they are of several optimizers, of which one may have been replaced: C reads those of one.
+        """
+        return self._measures.rate_names if len(self._measures.optimizers) == 1 else ()
 
     def begin(self) -> int:
         """Steps are about to be followed; returns when the newest one ended, in ns."""

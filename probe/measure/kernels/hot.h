@@ -579,12 +579,19 @@ static int read_rates(double *rates) {
     return 1;
 }
 
+/* Calls of `step` within the one that is under way: those of `super().step()`. */
+static int64_t nested_updates;
+
 /* before_step(optimizer, args, kwargs): False where the slow way has to finish the step; None where it is no
  * optimizer of the model's. */
 static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t count) {
     (void)self;
     if (!hot.armed || count != 3) return answer(0);
     if (given[0] != hot_loop.optimizer || hot_api.thread() != hot_loop.thread) return pass_on();
+    if (hot.state == IN_UPDATE) {
+        nested_updates++;
+        return answer(1);
+    }
     int64_t started = now_ns();
     double rates[MAX_GROUPS];
     int is_clipped = hot.state == CLIPPED;
@@ -602,6 +609,7 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
         hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
     }
     hot.state = IN_UPDATE;
+    nested_updates = 0;
     hot.beats++;
     return answer(1);
 }
@@ -611,6 +619,10 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     (void)self;
     if (hot.state != IN_UPDATE) return answer(0);
     if (optimizer != hot_loop.optimizer) return pass_on();
+    if (nested_updates > 0) {
+        nested_updates--;
+        return answer(1);
+    }
     drop_step();
     if (updates.step >= 0) {
         const int64_t started = now_ns();
