@@ -216,6 +216,9 @@ class _Functions:
     def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
+            ask = armed_calls.after_scale
+            if ask is not None and ask(outputs, scaled):
+                return scaled
             for listener in self._listeners:
                 listener.after_scale(outputs, scaled)
             return scaled
@@ -225,6 +228,9 @@ class _Functions:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, optimizer, *args, **kwargs)
+            ask = armed_calls.after_scaler_step
+            if ask is not None and ask(scaler, optimizer):
+                return result
             _tell_all(self._listeners, lambda listener: listener.after_scaler_step(scaler, optimizer))
             return result
 

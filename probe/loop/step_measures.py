@@ -150,6 +150,15 @@ class StepMeasures:
         self._has_scaler = True
         self._scale.note(scaler)
 
+    @property
+    def scaler(self) -> Any:
+        """The GradScaler that was used last; None where there is none."""
+        return self._scale.scaler if self._has_scaler else None
+
+    def loss_scale(self) -> dict[str, float]:
+        """What a step says of a GradScaler; nothing where none scales."""
+        return self._scale.read() if self._has_scaler else {}
+
     def note_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer that updates the watched model is about to step."""
         if not any(known() is optimizer for known in self._optimizers):

@@ -108,7 +108,7 @@ class StepTracker:
             take(output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
-            self._guard.run("fast_path", self.fast.note_output, root, capture, output)
+            self._guard.run("fast_path", self.fast.note_output, root, capture)
         return self._checked(output, capture) if hooks.outputs.calls else output
 
     def _checked(self, output: Any, capture: RootCapture | None) -> Any:
@@ -135,7 +135,6 @@ class StepTracker:
         self.fast.leave()
         if self._attention.is_elsewhere:
             return
-        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
         hooks = self._hooks
         for tell in hooks.before_any_backward.calls:
             tell()
@@ -143,6 +142,7 @@ class StepTracker:
             return
         if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
             return
+        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
         if hooks.before_backward.calls:
             sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
             for look in hooks.before_backward.calls:

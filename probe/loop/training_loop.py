@@ -118,22 +118,36 @@ class TrainingLoop:
 
     # -- steps that were followed in C up to here
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
         """The step under way has had this forward, as `begin_forward` would have noted it."""
         if not (self.open.forwards or self.open.backwards):
             self._pipeline.begin_step()
-        self._has_called_root = True
+        self._has_called_root, self._model.is_reduced = True, is_reduced
         self.open.forwards += 1
         self.open.samples += samples
         self.open.captures[capture] = samples
 
-    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
-        """It has had a backward of `loss`, which has returned, or is still under way or has raised."""
+    def adopt_backward(
+        self, loss: Tensor, *, unscaled: Tensor | None, divisor: float | None, is_over: bool
+    ) -> None:
+        """It has had a backward of `loss`, which has returned, or is still under way or has raised.
+
+        Args:
+            loss: what it was called on; its gradients are not given to the captures yet.
+            unscaled: what a GradScaler made it of.
+            divisor: what it was divided by, where its graph said so.
+            is_over: whether it has returned.
+        """
         opened = self.open
         self.backward = RunningBackward(
-            opened, threading.get_ident(), self.losses.count, 0, opened.loss, opened.measured
+            opened,
+            threading.get_ident(),
+            self.losses.count,
+            gradients_seen(opened.captures),
+            opened.loss,
+            opened.measured,
         )
-        self.losses.add(loss, None)
+        self.losses.adopt(loss, unscaled, divisor)
         opened.loss = loss.detach()
         if is_over:
             self.backward = None
@@ -148,6 +162,15 @@ class TrainingLoop:
         """Go on behind steps up to this one, which came another way."""
         self.counter.resume_after(step)
         self._pipeline.resume_after(step)
+
+    def adopt_times(self, *, before_backward_ns: int, free_since_ns: int) -> None:
+        """The step under way has waited so long before its backwards, and nothing has run since then."""
+        self.open.before_backward_ns, self._free_since_ns = before_backward_ns, free_since_ns
+
+    @property
+    def free_since_ns(self) -> int:
+        """When the newest backward or step ended; 0 before the first."""
+        return self._free_since_ns
 
     def _follow_unseen_update(self) -> None:
         """End a step whose update no hook told of."""

@@ -131,7 +131,7 @@ def test_backward_calls_the_hooks_round_the_loop(bench: Bench) -> None:
     bench.tracker.before_backward(loss, None)
     bench.tracker.after_backward(loss)
     assert bench.told == [
-        *("fast.note_loss", "<before_any_backward>", "<before_backward>", "loop.begin_backward"),
+        *("<before_any_backward>", "fast.note_loss", "<before_backward>", "loop.begin_backward"),
         *("<backward_begun>", "<after_any_backward>", "<after_backward>", "loop.end_backward"),
     ]
 
@@ -141,7 +141,7 @@ def test_backward_of_another_model_is_told_to_who_asked_for_any(bench: Bench) ->
     bench.loop.is_foreign_backward, bench.loop.backward = lambda: True, None
     bench.tracker.before_backward(torch.ones(()), None)
     bench.tracker.after_backward(torch.ones(()))
-    assert bench.told == ["fast.note_loss", "<before_any_backward>", "<after_any_backward>"]
+    assert bench.told == ["<before_any_backward>", "<after_any_backward>"]
 
 
 def test_update_is_acted_upon_before_it_is_looked_at(bench: Bench) -> None:
