@@ -1,6 +1,6 @@
 """The model that a session watches: its parameters and their layout, what measures them, who updates them.
 
-Used by the step tracker alone, on the training thread. Holds the parameters; the model itself only weakly.
+Used by the loop and its pipeline, on the training thread. Holds the parameters; the model itself only weakly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Watches memory through a run: finds growth that goes on, and looks for what grows only while it does.
 
-Called by the step writer on the training thread at the end of every step. A reading takes some microseconds
+Called by the judge on the training thread at the end of every step. A reading takes some microseconds
 and 0.05 % of the time at most; a look at the heap is taken in slices of some milliseconds, less than 2 % of
 the time, and only on suspicion.
 """
