@@ -182,12 +182,13 @@ class SaturationDetector:
 
 def innermost(names: tuple[str, ...], rows: npt.NDArray[np.intp]) -> list[int]:
     """Leave out modules that contain another one of `rows`: they hand on its output."""
-    chosen = [names[row] for row in rows]
-    return [
-        int(row)
-        for row, name in zip(rows, chosen, strict=True)
-        if not any(other != name and other.startswith(f"{name}." if name else "") for other in chosen)
-    ]
+    around: set[str] = set()
+    for row in rows:
+        name = names[row]
+        # What is around a module that was met before is known.
+        while name and (name := name.rpartition(".")[0]) not in around:
+            around.add(name)
+    return [int(row) for row in rows if names[row] not in around]
 
 
 def returned_by_model(modules: ModuleSample) -> Flags:

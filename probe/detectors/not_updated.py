@@ -106,16 +106,16 @@ class NotUpdatedDetector:
         return [self._finding(sample, late)] if len(late) else []
 
     def _idle(self, sample: Sample, sizable: Flags, steps: int, *, has_skipped: bool) -> list[Finding]:
-        """Judge a model of which nothing moved: a forgotten `step()`, unless its learning rate is 0.
+        """Judge a model of which nothing moved, though an optimizer that has it steps.
 
-        Without an update the step ends at the next forward, when `zero_grad` has taken the gradients away:
-        the loss tells that there was a backward.
+        Where none does, `WiringDetector` knows whether one has been forgotten; a teacher, or a model whose
+        gradients are only looked at, has none, and is meant to stay what it is.
         """
         rates = _rates(sample)
-        may_rest = has_skipped or (rates and not any(rates))
-        # A step that no backward of the model belongs to is one of an optimizer, which has learning rates.
-        is_stepped = bool(rates) and sample.scalars.get("samples", 0.0) > 0.0
-        is_due = sizable.any() or ((sample.loss is not None or is_stepped) and _all_missing(sample))
+        may_rest = has_skipped or not any(rates)
+        # A step that no backward of the model belongs to is one of the optimizer alone.
+        is_cut_off = sample.scalars.get("samples", 0.0) > 0.0 or sample.loss is not None
+        is_due = sizable.any() or (is_cut_off and _all_missing(sample))
         if may_rest or self._has_moved.any() or not is_due:
             return []
         self._idle_intervals += 1
@@ -127,7 +127,7 @@ class NotUpdatedDetector:
         if sizable.any():
             seen = f"although {len(affected)} of {len(sizable)} have a gradient"
         elif sample.loss is not None:
-            seen = "although backward is called"
+            seen = "although backward is called and the optimizer steps"
         else:
             seen = "for no gradient reaches any of them, although the optimizer steps"
         return [

@@ -58,6 +58,8 @@ class Plan(NamedTuple):
     """Whether the generator's state has to be kept at every forward."""
     glance: Callable[..., Any] | None
     """Looks at (module, args, kwargs) where parameters are measured."""
+    on_news: Callable[[], bool | None] | None
+    """Called at the end of a backward where there is news; True for the next one too."""
     norms_every: int
     """Steps between two measurements of the parameters; 0 for none."""
     ratios_every: int
@@ -128,7 +130,7 @@ class ArmedLoop:
             setattr(loop, name, None if thing is None else id(thing))
             alive.append(thing)
         # Compared with alone: they may be gone.
-        loop.root, loop.optimizer, loop.replica = id(plan.root), id(plan.optimizer), id(plan.replica)
+        loop.root, loop.optimizer = id(plan.root), id(plan.optimizer)
         loop.replica = None if plan.replica is None else id(plan.replica)
         loop.is_distributed = int(plan.is_distributed)
         for at, (ask, argument, value) in enumerate(_ambient(shape)):
@@ -175,7 +177,8 @@ class ArmedLoop:
         """Have C follow the steps from `step` on, before `slow_at`."""
         state = self.state
         state.step, state.slow_at, state.last_end_ns = step, slow_at, last_end_ns
-        state.attention, state.sink, state.steps, state.own_ns, state.step_own_ns = 0, None, 0, 0, 0
+        state.attention, state.news, state.sink = 0, 0, None
+        state.steps, state.own_ns, state.step_own_ns = 0, 0, 0
         self._sink = None
         state.armed = 1
         calls = self.calls
@@ -318,6 +321,7 @@ def _objects(plan: Plan) -> dict[str, object]:
         "find_outputs": find_outputs,
         "random_state": torch.default_generator.get_state if plan.draws else None,
         "glance": plan.glance,
+        "on_news": plan.on_news,
         "look_at_loss": plan.look_at_loss,
         "scalars": plan.scalars,
         "take_over": plan.take_over,

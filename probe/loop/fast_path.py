@@ -5,7 +5,7 @@ anything is not as it was learned C answers "no" before it has done anything, an
 what C holds of it is given to the training loop, as if that had followed it from the beginning. So nothing is
 missed.
 
-One session of a process can be armed. Used on the training thread; `ask_for_a_look` on any.
+One session of a process can be armed. Used on the training thread; `ask_for_a_look` and `tell_news` on any.
 """
 
 from __future__ import annotations
@@ -133,9 +133,6 @@ class FastPath:
         self._seen = SeenCalls()
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
-        self.interlude_ns = 0
-        """What the newest steps in the slow way, between two that C followed, have cost."""
-        self._left_ns = 0
         self._open_capture: RootCapture | None = None
         """Of a forward that is still running, where it was left in the middle."""
         self._is_off = False
@@ -190,7 +187,6 @@ class FastPath:
         if plan is None or not loop.follow(shape, plan):
             return
         self.is_engaged, self._open_capture = True, None
-        self.interlude_ns = max(self._guard.spent_ns - self._left_ns, 0)
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
     def count(self, optimizer: Optimizer, step: int) -> None:
@@ -211,10 +207,16 @@ class FastPath:
     # -- taking back
 
     def ask_for_a_look(self) -> None:
-        """Have the next step go the slow way: there is news, a command, a question. Any thread."""
+        """Have the next step go the slow way: there is a command, a suspicion, a question. Any thread."""
         loop = self._loop
         if loop is not None and self.is_engaged:
             loop.state.attention = 1
+
+    def tell_news(self) -> None:
+        """Have the training thread look about at the end of the next backward. Any thread."""
+        loop = self._loop
+        if loop is not None and self.is_engaged:
+            loop.state.news = 1
 
     @property
     def next_step(self) -> int | None:
@@ -253,7 +255,7 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged:
             return None
-        self.is_engaged, self._left_ns = False, self._guard.spent_ns
+        self.is_engaged = False
         loop.stop()
         if self.is_counting:
             self.is_counting = False
@@ -266,7 +268,6 @@ class FastPath:
         step, stood = int(state.step), int(state.state)
         was_expected = bool(state.attention) or step >= state.slow_at
         steps, own_ns = int(state.steps), int(state.own_ns)
-        self._left_ns += own_ns
         self._in_a_row += steps
         if not was_expected:
             has_paid_off = self._in_a_row >= _PAID_OFF * self._needed

@@ -7,13 +7,12 @@ in the slow way: a step that goes that way is judged after all that were before 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..attach.layout import ModelLayout
-from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring import Ring
 from ..delivery.recorder.ring_format import (
     RAW,
@@ -34,15 +33,10 @@ from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
 from ..threads.stacks import RawFrame
-from ..threads.watchdog import LoopMark
-from ..wire import Event
 from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
-_PERIOD_S: Final = 0.25
-_SHARE: Final = 0.0025
-"""Of the time, that steps which go the slow way only for news may take: with many tensors one costs 12 ms."""
 
 
 class Following(NamedTuple):
@@ -55,34 +49,19 @@ class Following(NamedTuple):
 
 
 class FollowedRecords:
-    """Reads the ring, each record once; a `Watch` of the recorder.
-
-    Args:
-        mark: of the training loop; where its stack is wanted, the next step has to go the slow way, as where
-            memory was read anew or something was found that is acted upon there.
-        ask_for_a_look: has it go that way.
-        interlude_ns: what going that way has cost the last time.
-    """
+    """Reads the ring, each record once."""
 
     def __init__(
         self,
         queue: StepQueue,
         samples: SampleJudge,
         *,
-        recorder: Recorder,
         incidents: IncidentReporter,
         guard: Guard,
-        mark: LoopMark,
-        ask_for_a_look: Callable[[], None],
-        interlude_ns: Callable[[], int],
     ) -> None:
-        self._queue, self._samples, self._recorder = queue, samples, recorder
+        self._queue, self._samples = queue, samples
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._mark, self._ask_for_a_look = mark, ask_for_a_look
-        self._interlude_ns, self._not_before_s = interlude_ns, 0.0
-        self._memory = recorder.memory
-        self.period_s = _PERIOD_S
         self._ring: Ring | None = None
         self._next_byte = 0
         self._following: dict[int, Following] = {}
@@ -117,20 +96,6 @@ class FollowedRecords:
             guard.run("detectors", self._take, ring, guard)
             if not is_recorders_thread:
                 self._close_open(guard)
-
-    def look(self) -> list[Event]:
-        """See whether the next step has to go the slow way."""
-        memory, now_s = self._recorder.memory, time.monotonic()
-        has_news = (memory is not self._memory or self._mark.wanted) and now_s >= self._not_before_s
-        if has_news or self._queue.has_suspicion:
-            self._memory = memory
-            self._not_before_s = now_s + self._interlude_ns() / 1e9 / _SHARE
-            self._ask_for_a_look()
-        return []
-
-    def close(self) -> list[Event]:
-        """Nothing is left: the session has had all judged."""
-        return []
 
     def _take(self, ring: Ring, guard: Guard) -> None:
         for record in ring.records(self._next_byte):

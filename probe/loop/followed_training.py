@@ -26,6 +26,7 @@ from ..forensics.bundle.black_box import BlackBox
 from ..forensics.capture import RootCapture
 from ..forensics.loss.loss_graph import LossGraph, read_loss_graph
 from ..guard import Guard
+from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import OWN_SCALARS
 from ..step.backward_time import time_own_backward
 from ..step.losses import divisor_of
@@ -33,10 +34,12 @@ from ..step.open_step import Clipping
 from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
+from .failed_forward import FailedForward
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
+from .measure_schedule import MeasureSchedule
 from .step_measures import StepMeasures
-from .step_writer import StepWriter
+from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
 
 _STACK_FRAMES: Final = 64
@@ -49,9 +52,10 @@ class FollowedTraining:
 
     Args:
         records: has what C writes judged.
-        next_step: number of the step that C follows.
         wants_every_step: whether somebody has to be told of every step as it is made.
-        forget_forward: takes a forward back that has raised, with the error.
+        look_about: called with the step under way, at the end of its backward, where there is news; returns
+            whether it is to be called at the next one too.
+        failed: remembers a forward that has raised.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
     """
@@ -60,25 +64,26 @@ class FollowedTraining:
         self,
         model: WatchedModel,
         measures: StepMeasures,
+        schedule: MeasureSchedule,
         meters: StepMeters,
         loop: TrainingLoop,
-        writer: StepWriter,
+        pipeline: StepPipeline,
         *,
         recorder: Recorder,
         guard: Guard,
         black_box: BlackBox,
         records: FollowedRecords,
-        next_step: Callable[[], int | None],
         wants_every_step: Callable[[], bool],
-        forget_forward: Callable[[RootCapture, BaseException], None],
+        look_about: Callable[[int], bool],
+        failed: FailedForward,
         input_limit_bytes: int,
         output_limit_bytes: int,
     ) -> None:
-        self._model, self._measures, self._meters = model, measures, meters
-        self._loop, self._writer, self._recorder, self._guard = loop, writer, recorder, guard
+        self._model, self._measures, self._schedule, self._meters = model, measures, schedule, meters
+        self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records = black_box, records
-        self._next_step, self._wants_every_step = next_step, wants_every_step
-        self.forget_forward = forget_forward
+        self._wants_every_step, self._failed = wants_every_step, failed
+        self._look_about = look_about
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
         self._is_timed = False
@@ -123,6 +128,7 @@ class FollowedTraining:
             parameters=self._model.layout.parameters,
             draws=draws,
             glance=self._glance,
+            on_news=self._on_news,
             norms_every=self._measures.norms_every,
             ratios_every=self._measures.ratios_every,
             places=places,
@@ -162,9 +168,10 @@ class FollowedTraining:
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """Look at the inputs of a step whose parameters C measures."""
-        step = self._next_step()
-        if step is not None:
-            self._records.note_inputs(step, self._measures.inputs_of_call(root, args, kwargs))
+        self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
+
+    def _on_news(self) -> bool:
+        return self._look_about(_step_in_c())
 
     def _is_alone(self, root: nn.Module) -> bool:
         """Whether no other session, device or module call has a part in these steps."""
@@ -177,8 +184,11 @@ class FollowedTraining:
         return self._measures.next_unusual_step(step, ahead=_AHEAD)
 
     def rate_names(self) -> tuple[str, ...]:
-        """Names of the learning rates' series, as the newest step had them."""
-        return self._measures.rate_names
+        """Names of the learning rates' series, as the newest step had them.
+
+        Empty where they are of several optimizers, of which one may have been replaced: C reads those of one.
+        """
+        return self._measures.rate_names if len(self._measures.optimizers) == 1 else ()
 
     def begin(self) -> int:
         """Steps are about to be followed; returns when the newest one ended, in ns."""
@@ -191,15 +201,15 @@ class FollowedTraining:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
         self._records.take()
-        self._writer.complete_newest()
+        self._pipeline.complete_newest()
         if not account.finished:
             return
         last = account.next_step - 1
-        self._writer.last_step = self._loop.counter.number = last
+        self._loop.resume_after(last)
         self._meters.resume(account.ended_ns)
         self._model.note_steps(account.finished)
         step_ns = account.ended_ns - self._began_ns
-        self._measures.account_followed(
+        self._schedule.account_followed(
             account.finished, last_step=last, step_ns=step_ns, own_ns=account.own_ns
         )
         for one in account.held:
@@ -208,7 +218,7 @@ class FollowedTraining:
 
     def count_up_to(self, step: int) -> None:
         """Steps up to this one were counted, and nothing of them was looked at."""
-        self._writer.last_step = self._loop.counter.number = step
+        self._loop.resume_after(step)
 
     def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
         """The step under way has had this forward; whether its backward averages gradients over the ranks."""
@@ -238,5 +248,19 @@ class FollowedTraining:
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped; their statistics are those of now."""
         measured = self._model.measure_gradients()
-        self._loop.open.measured = measured._replace(total_norm=before)
-        self._loop.open.clipping = Clipping(before, after if after == after else measured.total_norm)
+        self._loop.adopt_clipping(
+            measured._replace(total_norm=before),
+            Clipping(before, after if after == after else measured.total_norm),
+        )
+
+    def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
+        """Its forward has raised."""
+        self._loop.open.forget(capture)
+        self._failed.note(error, capture)
+
+
+def _step_in_c() -> int:
+    """Number of the step that C follows, which is calling."""
+    calls = hot_binding.status().calls
+    assert calls is not None
+    return int(calls.state.step)

@@ -137,6 +137,7 @@ def train(
     update: Callable[[torch.optim.Optimizer], object] = lambda optimizer: optimizer.step(),
 ) -> None:
     """No `assert` in here: pytest would change the code, and its lines could not be run again."""
+    SCALER.cache_clear()
     for number in range(FAULTY + 1):
         optimizer.zero_grad()
         loss = step(model, batch(number))

@@ -105,6 +105,7 @@ typedef struct {
     Object *task;           /* number of the backward under way */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
     Object *glance;         /* looks at the inputs where parameters are measured, or NULL */
+    Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
     Object *find_outputs;   /* lists the tensors in what a forward returned */
     Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, what it has noted) */
     Object *scalars;        /* further scalars of the step, or NULL */
@@ -151,7 +152,7 @@ typedef struct {
 
 /* Mirrored by hot_binding.py. */
 typedef struct {
-    int64_t armed, state, step, slow_at, attention, micro_step;
+    int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t input_bytes, free_since_ns, before_backward_ns, frozen_at;
     double total_norm, before_clip, after_clip;
@@ -369,12 +370,19 @@ static int read_rates(double *rates) {
     return 1;
 }
 
+/* Calls of `step` within the one that is under way: those of `super().step()`. */
+static int64_t nested_updates;
+
 /* before_step(optimizer, args, kwargs): False where the slow way has to finish the step; None where it is no
  * optimizer of the model's. */
 static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t count) {
     (void)self;
     if (!hot.armed || count != 3) return answer(0);
     if (given[0] != hot_loop.optimizer || hot_api.thread() != hot_loop.thread) return pass_on();
+    if (hot.state == IN_UPDATE) {
+        nested_updates++;
+        return answer(1);
+    }
     int64_t started = now_ns();
     double rates[MAX_GROUPS];
     int is_clipped = hot.state == CLIPPED;
@@ -392,6 +400,7 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
         hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
     }
     hot.state = IN_UPDATE;
+    nested_updates = 0;
     hot.beats++;
     return answer(1);
 }
@@ -401,6 +410,10 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
     (void)self;
     if (hot.state != IN_UPDATE) return answer(0);
     if (optimizer != hot_loop.optimizer) return pass_on();
+    if (nested_updates > 0) {
+        nested_updates--;
+        return answer(1);
+    }
     drop_step();
     if (updates.step >= 0) {
         const int64_t started = now_ns();

@@ -147,5 +147,13 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
     if (hot_loop.is_distributed) hot.free_since_ns = now_ns();
-    return answer(1);
+    if (hot.news && hot_loop.on_news) {
+        const int64_t started = now_ns();
+        hot.news = 0;
+        Object *done = call_quietly(hot_loop.on_news, NULL, 0);
+        if (done == hot_api.yes) hot.news = 1;
+        if (done) hot_api.release(done);
+        hot.step_own_ns += now_ns() - started;
+    }
+    return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */
 }

@@ -97,7 +97,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         ("receive", _Pointer * (MAX_MICRO_STEPS * MAX_OUTPUTS)),
         ("ambient", _Pointer * MAX_AMBIENT),
@@ -153,7 +153,7 @@ class HotState(ctypes.Structure):
     """Mirrors `HotState`: where the step under way stands, and what has been counted."""
 
     _fields_ = [
-        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "micro_step")],
+        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "news", "micro_step")],
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],

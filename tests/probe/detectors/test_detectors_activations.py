@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sampled_runs import OPTIONS, find, module_sample, plain
 
 from probe.detectors.activation_values import DegenerateOutputDetector, NonFiniteActivationDetector
@@ -262,3 +264,28 @@ HEALTHY_OUTPUTS = {
 @pytest.mark.parametrize("name", HEALTHY_OUTPUTS)
 def test_output_is_silent_on_what_is_healthy(name: str) -> None:
     assert places(found_by(DegenerateOutputDetector(OPTIONS), HEALTHY_OUTPUTS[name])) == []
+
+
+def innermost_by_definition(names: tuple[str, ...], rows: np.ndarray) -> list[int]:
+    """Those of `rows` that contain no other one: every pair is compared."""
+    return [
+        int(row)
+        for row in rows
+        if not any(
+            names[other] != names[row] and names[other].startswith(f"{names[row]}." if names[row] else "")
+            for other in rows
+        )
+    ]
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "ab", "0", ""]), max_size=4).map(".".join)), st.data())
+def test_innermost_modules_contain_no_other_one(names: list[str], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(names), max_size=len(names)))
+    rows = np.flatnonzero(np.array(chosen, dtype=np.bool_))
+    assert innermost(tuple(names), rows) == innermost_by_definition(tuple(names), rows)
+
+
+def test_innermost_modules_of_a_large_model_are_found_at_once() -> None:
+    """40,000 modules would be 1.6 billion pairs."""
+    names = tuple(f"layers.{block}.{at}" for block in range(200) for at in range(200))
+    assert innermost(names, np.arange(len(names))) == [*range(len(names))]

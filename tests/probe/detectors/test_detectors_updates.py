@@ -115,12 +115,13 @@ def test_not_updated_model_as_a_whole_is_a_forgotten_step() -> None:
     assert found[0] == (30, "warning", NAMES[0])
 
 
-def test_not_updated_model_whose_gradients_are_cleared_before_they_are_seen_is_found_by_its_losses() -> None:
-    """Without `step()` a step ends at the next forward, behind `zero_grad`."""
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_not_updated_model_that_no_optimizer_steps_is_silent(is_cleared: bool) -> None:
+    """A teacher, saliency maps: gradients are computed, and nobody is to update anything."""
     none = np.ones(4, dtype=np.bool_)
     steps = walk(80, moves=lambda step: [False] * 4, ratio=False, rates={})
-    found = stuck(replace(sample, missing=none, grad_norm=np.zeros(4)) for sample in steps)
-    assert found[0] == (50, "warning", NAMES[0])
+    cleared = (replace(sample, missing=none, grad_norm=np.zeros(4)) for sample in steps)
+    assert stuck(cleared if is_cleared else steps) == []
 
 
 def test_not_updated_model_whose_optimizer_steps_without_any_gradient_is_found() -> None:
