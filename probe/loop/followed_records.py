@@ -6,6 +6,7 @@ in the slow way: a step that goes that way is judged after all that were before 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -31,6 +32,10 @@ from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _PERIOD_S: Final = 0.25
+_PIECE_RECORDS: Final = 4
+"""What the recorder's thread takes before training gets Python's lock again."""
+_ALL_RECORDS: Final = 1 << 20
+_OTHERS_S: Final = 0.0002
 _SHARE: Final = 0.0025
 """Of the time, that steps which go the slow way only for news may take: with many tensors one costs 12 ms."""
 
@@ -96,11 +101,18 @@ class FollowedRecords:
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
         ring = self._ring
-        if ring is None or ring.counters.head <= self._next_byte:
+        if ring is None:
             return
         guard = self._thread_guard if is_recorders_thread else self._guard
-        with self._incidents.judging(guard):
-            guard.run("detectors", self._take, ring, guard)
+        end, most = ring.counters.head, _PIECE_RECORDS if is_recorders_thread else _ALL_RECORDS
+        while (begin := self._next_byte) < end:
+            with self._incidents.judging(guard):
+                guard.run("detectors", self._take, ring, guard, most)
+            if self._next_byte <= begin:
+                return
+            if is_recorders_thread:
+                # The lock and Python's own go to who waits for them.
+                time.sleep(_OTHERS_S)
 
     def look(self) -> list[Event]:
         """See whether the next step has to go the slow way."""
@@ -116,8 +128,9 @@ class FollowedRecords:
         """Nothing is left: the session has had all judged."""
         return []
 
-    def _take(self, ring: Ring, guard: Guard) -> None:
-        for record in ring.records(self._next_byte):
+    def _take(self, ring: Ring, guard: Guard, most: int) -> None:
+        """Take so many records, or fewer up to one that the detectors of samples look at."""
+        for record in itertools.islice(ring.records(self._next_byte), most):
             self._next_byte = record.end
             if record.kind != RAW:
                 continue
@@ -126,11 +139,11 @@ class FollowedRecords:
             if following is not None:
                 measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
                 self._queue.append(QueuedStep(measured, following.stack, "waiting", time.monotonic()))
-                self._judge_sample(measured, guard)
+                if self._samples.wants(measured):
+                    self._judge_sample(measured, guard)
+                    return
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
-        if not self._samples.wants(measured):
-            return
         verdict = guard.run("detectors of samples", self._samples.take, measured)
         if verdict is not None and verdict.suspicion is not None:
             self._queue.note(verdict)
