@@ -44,12 +44,8 @@ def followed(count: int) -> tuple[FollowedRecords, Pieces]:
     records = FollowedRecords(
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(),  # type: ignore[arg-type]
-        recorder=SimpleNamespace(memory=None),  # type: ignore[arg-type]
         incidents=pieces,  # type: ignore[arg-type]
         guard=Guard(),
-        mark=SimpleNamespace(),  # type: ignore[arg-type]
-        ask_for_a_look=lambda: None,
-        interlude_ns=lambda: 0,
     )
     records._ring = Records(count, pieces)  # type: ignore[assignment]
     return records, pieces
