@@ -7,13 +7,10 @@ Once it is attached, nothing of ours reaches the training script (see `guard.py`
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -21,30 +18,24 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .actions.analysis.analysis_calls import AnalysisCalls
-from .actions.rules.entry_points import add_installed_rules
 from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
-from .attach.layout import describe_model, unwrap
+from .attach.layout import unwrap
 from .attach.process_hooks import ProcessHooks
-from .delivery.recorder.gap_watch import GapWatch
-from .delivery.recorder.hang_watch import HangWatch
 from .delivery.recorder.recorder import Recorder
-from .delivery.recorder.run_facts import describe_run
-from .delivery.recorder.run_id import derive_run_id
 from .detectors.base import Finding
 from .errors import JournalError
 from .guard import Guard
 from .incidents.incidents import IncidentReporter
 from .loop.control import Command, SetFeatures, SetLevel
-from .loop.control_watch import ControlWatch
+from .loop.session_builder import SessionParts, build_session
 from .loop.step_tracker import StepTracker
 from .settings.config import Level, Mode, ProbeConfig
-from .step.log_values import deferred_float
+from .step.log_values import deferred_values
 from .step.open_step import LogValue
 from .threads.stacks import capture_stack
 
 _logger = logging.getLogger(__name__)
-_LOGGED_PREFIX: Final = "log/"
 _FINISH_S: Final = 5.0
 """How long the end of the script waits for a session that another thread is closing."""
 _INTERRUPTIONS: Final = 10
@@ -63,52 +54,6 @@ def running_session(model: nn.Module) -> Probe | None:
 def running_sessions() -> list[Probe]:
     """Return the sessions that are recording, in the order in which they began."""
     return list(_sessions.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParts:
-    """What a session is made of, whole from the beginning."""
-
-    run: str
-    recorder: Recorder
-    incidents: IncidentReporter
-    tracker: StepTracker
-
-
-def build_session(
-    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
-) -> SessionParts:
-    """Build a session's parts, bottom-up: what writes, what says what is wrong, what follows the steps.
-
-    Raises:
-        ValueError: the model has no trainable parameters.
-        JournalError: the spool cannot be written.
-    """
-    layout = describe_model(model, name=config.model_name or "")
-    start = describe_run(run=config.run or derive_run_id(os.environ), name=config.name, level=config.level)
-    recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
-    with ExitStack() as unfinished:
-        # A part that cannot be built must not leave the recorder's thread behind.
-        unfinished.callback(recorder.close, outcome="finished", last_step=None)
-        recorder.event(layout.record)
-        model_name = layout.record.model
-        incidents = IncidentReporter(start, model_name, config=config, recorder=recorder, guard=guard)
-        tracker = StepTracker(
-            model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
-        )
-        hangs = HangWatch(
-            start,
-            model_name,
-            config=config,
-            recorder=recorder,
-            mark=tracker.mark,
-            last_step=lambda: tracker.last_step,
-        )
-        gaps = GapWatch(start, model_name, recorder=recorder, last_step=lambda: tracker.last_step)
-        recorder.watches += [hangs, gaps, ControlWatch(recorder.folder, tracker, incidents)]
-        add_installed_rules(tracker.rules.add_rule, guard)
-        unfinished.pop_all()
-    return SessionParts(run=start.run, recorder=recorder, incidents=incidents, tracker=tracker)
 
 
 class Probe(AnalysisCalls, RuleCalls):
@@ -175,15 +120,8 @@ class Probe(AnalysisCalls, RuleCalls):
         Takes numbers and one-element tensors, without waiting for a device. `loss` replaces the loss that
         the probe found by itself; every other name becomes a series of its own.
         """
-        if self._tracker is None:
-            return
-        readable: dict[str, LogValue] = {}
-        for name, value in values.items():
-            try:
-                readable[name if name == "loss" else _LOGGED_PREFIX + name] = deferred_float(name, value)
-            except ValueError as error:
-                self._complain(name, str(error))
-        self._log_deferred(readable)
+        if self._tracker is not None:
+            self._log_deferred(deferred_values(values, self._complain))
 
     def end_epoch(self) -> None:
         """Say that an epoch has ended: it is counted, and memory is read.
@@ -191,13 +129,11 @@ class Probe(AnalysisCalls, RuleCalls):
         Nothing else needs to be said where an epoch is a pass over a DataLoader, which the probe sees; from
         the first call on only calls count.
         """
-        tracker = self._tracker
-        if tracker is not None:
+        if (tracker := self._tracker) is not None:
             tracker.epochs.end_epoch()
 
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
-        tracker = self._tracker
-        if tracker is not None:
+        if (tracker := self._tracker) is not None:
             self._guard.run("log", tracker.log, dict(values))
 
     def _rule_book(self) -> RuleBook | None:

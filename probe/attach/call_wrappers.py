@@ -112,9 +112,9 @@ class CallWrappers:
         """Whether nothing is wrapped."""
         return self._everywhere is None and not self._of_class
 
-    def wraps_only(self, owner: type[nn.Module]) -> bool:
-        """Whether one class has a wrapper, and `nn.Module` has none."""
-        return self._everywhere is None and list(self._of_class) == [owner]
+    def wraps_only(self, owners: Container[type[nn.Module]]) -> bool:
+        """Whether some of these classes have a wrapper, and nothing else has."""
+        return self._everywhere is None and all(owner in owners for owner in self._of_class)
 
     def is_overridden(self, owner: type[nn.Module]) -> bool:
         """Whether a class, or one of its bases below `nn.Module`, has a `__call__` of the user's own."""

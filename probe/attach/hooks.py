@@ -2,8 +2,8 @@
 
 Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`; `GradScaler.scale`,
 `GradScaler.step`, `torch.autograd.backward` and the clip functions are replaced, torch's global optimizer
-hooks are used.
-`attach` returns a handle that undoes it all. Called by the session; callbacks run on the thread that trains.
+hooks are used (`optimizer_steps.py`).
+An `Attachment` installs and removes it all. Called by the session; callbacks run on the thread that trains.
 """
 
 from __future__ import annotations
@@ -15,25 +15,17 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
+from torch.optim.optimizer import Optimizer
 
 from ..compat import torch_dynamo, torch_private
 from ..errors import AnomalyError
 from .armed_calls import armed_calls
+from .optimizer_steps import OptimizerSteps, UpdateListener
 from .root_calls import root_calls
 
 
-class Listener(Protocol):
+class Listener(UpdateListener, Protocol):
     """What a session is told. No method may raise, except the deliberate `AnomalyError` of `mode="raise"`."""
-
-    def owns(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer updates the watched model."""
-        ...
 
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run `call(root, *args, **kwargs)`, the real forward, and return its result."""
@@ -67,40 +59,30 @@ class Listener(Protocol):
         """They have been; what the function returned, and its limit where it clips by norm, else None."""
         ...
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Gradients are final and the update has not been made."""
-        ...
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """The update has been made."""
-        ...
-
-
-class StepListener(Protocol):
-    """What `listen_to_steps` tells of every optimizer's `step` in this process, on the thread of the step."""
-
-    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """A step begins; returns what it is to be called with instead, or None."""
-        ...
-
-    def after(self, optimizer: Optimizer) -> None:
-        """It has ended."""
-        ...
-
 
 class Attachment:
-    """Everything that `attach` installed for one listener; `detach` undoes it, any number of times.
+    """Everything that is installed for one listener; `detach` undoes it, any number of times.
+
+    It is made before its listener, which asks it, and installed last: nothing is told to half a session.
+
+    Args:
+        roots: whose forwards are told. Not referenced.
 
     Attributes:
         is_paused: whether only the optimizers' hooks are in place.
     """
 
-    def __init__(self, listener: Listener, roots: Iterable[nn.Module]) -> None:
-        self._listener: Listener | None = listener
-        self._steps = _OptimizerSteps(listener)
+    def __init__(self, roots: Iterable[nn.Module]) -> None:
+        self._listener: Listener | None = None
+        self._steps = OptimizerSteps()
         self._roots = [weakref.ref(root) for root in roots]
         self._root_keys: list[int] = []
         self.is_paused = True
+
+    def install(self, listener: Listener) -> None:
+        """Tell `listener` of forwards of the roots and of every backward, clipping and step from now on."""
+        self._listener = listener
+        self._steps.install(listener)
         self.resume()
 
     @property
@@ -112,10 +94,6 @@ class Attachment:
     def owners(self) -> int:
         """How many optimizers have updated the watched model."""
         return self._steps.owners
-
-    def tell_before_closures(self, tell: Callable[[Optimizer], None]) -> None:
-        """Call `tell` with an optimizer whose step begins and will evaluate a closure before its update."""
-        self._steps.before_closure = tell
 
     @property
     def foreign_steps(self) -> int:
@@ -157,22 +135,6 @@ class Attachment:
         self.pause()
         self._steps.remove()
         self._listener = None
-
-
-def listen_to_steps(listener: StepListener) -> Callable[[], None]:
-    """Tell `listener` of every optimizer's step, of other threads too; returns what ends that, idempotent."""
-    _step_hooks.add(listener)
-    return lambda: _step_hooks.remove(listener)
-
-
-def attach(listener: Listener, roots: Iterable[nn.Module]) -> Attachment:
-    """Tell `listener` of forwards of `roots` and of every backward, clipping and step in this process."""
-    return Attachment(listener, roots)
-
-
-def join_step(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Have a listener that came after a step had begun follow it; return what it is to be called with."""
-    return _step_hooks.before(optimizer, args, kwargs) or (args, kwargs)
 
 
 def is_only_listener() -> bool:
@@ -254,6 +216,9 @@ class _Functions:
     def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
+            ask = armed_calls.after_scale
+            if ask is not None and ask(outputs, scaled):
+                return scaled
             for listener in self._listeners:
                 listener.after_scale(outputs, scaled)
             return scaled
@@ -263,6 +228,9 @@ class _Functions:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, optimizer, *args, **kwargs)
+            ask = armed_calls.after_scaler_step
+            if ask is not None and ask(scaler, optimizer):
+                return result
             _tell_all(self._listeners, lambda listener: listener.after_scaler_step(scaler, optimizer))
             return result
 
@@ -293,150 +261,6 @@ class _Functions:
             return result
 
         return _dressed_as(original, clip)
-
-
-class _OptimizerSteps:
-    """Listens to the outermost `step` of the optimizers that the listener owns.
-
-    `step` calls nest (`super().step()`, SAM). With a closure the pre-hook comes before forward and backward,
-    so the closure is wrapped and the listener told when it returns.
-    """
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._open: list[weakref.ref[Optimizer]] = []
-        self._in_closure = False
-        self.in_trial = False
-        self.foreign = 0
-        self.before_closure: Callable[[Optimizer], None] | None = None
-        _step_hooks.add(self)
-
-    @property
-    def owners(self) -> int:
-        return sum(self._owned.values())
-
-    def remove(self) -> None:
-        _step_hooks.remove(self)
-
-    def settle(self) -> None:
-        """Forget open steps, unless a closure is what runs now."""
-        if not self._in_closure:
-            self._open.clear()
-
-    def _owns(self, optimizer: Optimizer) -> bool:
-        owned = self._owned.get(optimizer)
-        if owned is None:
-            owned = self._owned[optimizer] = self._listener.owns(optimizer)
-        return owned
-
-    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """A step begins; what it is to be called with instead."""
-        if not self._owns(optimizer):
-            self.foreign += 1
-            return None
-        self._open.append(weakref.ref(optimizer))
-        if len(self._open) > 1:
-            return None
-        closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
-        if closure is None:
-            self._listener.before_step(optimizer)
-            return None
-        if self.before_closure is not None:
-            self.before_closure(optimizer)
-        wrapped = self._wrap_closure(closure, optimizer)
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": wrapped}
-        return (args[0], wrapped, *args[2:]), kwargs
-
-    def _wrap_closure(self, closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
-        evaluated = False
-
-        def evaluate(*args: Any, **kwargs: Any) -> Any:
-            nonlocal evaluated
-            # Line searches evaluate again at trial points; the step's own gradient is the first one.
-            self._in_closure, self.in_trial = True, evaluated
-            try:
-                result = closure(*args, **kwargs)
-            finally:
-                self._in_closure = self.in_trial = False
-            if not evaluated:
-                evaluated = True
-                self._listener.before_step(optimizer)
-            return result
-
-        return evaluate
-
-    def after(self, optimizer: Optimizer) -> None:
-        """It has ended."""
-        if not self._owns(optimizer):
-            return
-        if self._open:
-            self._open.pop()
-        if not self._open:
-            self._listener.after_step(optimizer)
-
-
-class _StepHooks:
-    """One pair of torch's global optimizer hooks for all listeners.
-
-    torch goes through its table of hooks while a step begins and ends. One that changed meanwhile, because a
-    session or a call ends on another thread, would raise in the user's `step`: as long as another thread that
-    has made steps lives, the hooks stay, and find nobody to tell.
-    """
-
-    def __init__(self) -> None:
-        self._listening: tuple[StepListener, ...] = ()
-        self._handles: list[RemovableHandle] = []
-        self._stepping: set[int] = set()
-        self._lock = threading.RLock()
-
-    def add(self, steps: StepListener) -> None:
-        with self._lock:
-            self._listening = (*self._listening, steps)
-            if not self._handles:
-                self._handles = [
-                    register_optimizer_step_pre_hook(self.before),
-                    register_optimizer_step_post_hook(self._after),
-                ]
-
-    def remove(self, steps: StepListener) -> None:
-        with self._lock:
-            self._listening = tuple(other for other in self._listening if other is not steps)
-            others = self._stepping - {threading.get_ident()}
-            if self._listening or any(thread.ident in others for thread in threading.enumerate()):
-                return
-            self._stepping.clear()
-            while self._handles:
-                self._handles.pop().remove()
-
-    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """A step begins; what it is to be called with instead."""
-        if torch.compiler.is_compiling():
-            # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
-            return None
-        ask = armed_calls.before_step
-        is_followed = ask is not None and ask(optimizer, args, kwargs)
-        if is_followed and len(self._listening) == 1:
-            return None
-        self._stepping.add(threading.get_ident())
-        changed: tuple[Any, Any] | None = None
-        for steps in self._listening:
-            if is_followed and isinstance(steps, _OptimizerSteps):
-                continue
-            changed = steps.before(optimizer, args, kwargs) or changed
-            if changed is not None:
-                args, kwargs = changed
-        return changed
-
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        ask = armed_calls.after_step
-        is_followed = ask is not None and ask(optimizer)
-        for steps in self._listening:
-            if not (is_followed and isinstance(steps, _OptimizerSteps)):
-                steps.after(optimizer)
 
 
 def _followed_backward(
@@ -478,4 +302,3 @@ def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Ca
 
 
 _functions = _Functions()
-_step_hooks = _StepHooks()

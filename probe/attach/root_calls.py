@@ -161,7 +161,10 @@ class RootCalls:
     def is_settled_on(self, root: nn.Module) -> bool:
         """Whether one model is watched, and `root` is all of it that is ever called from outside."""
         is_looking = len(self._watches) != 1 or self._watches[0].is_looking
-        return not is_looking and self._found == {id(root)} and self._wrappers.wraps_only(type(root))
+        # The model inside of a DistributedDataParallel counts as called though it is never called by itself.
+        mine = (root, unwrap(root))
+        is_all = id(root) in self._found and self._found <= set(map(id, mine))
+        return not is_looking and is_all and self._wrappers.wraps_only(set(map(type, mine)))
 
     def add(self, root: nn.Module, listener: CallListener, on_evaluation: OnEvaluation | None = None) -> int:
         """Tell `listener` of the outermost calls in, of and around `root`; returns the key for `remove`.

@@ -189,6 +189,10 @@ class WatchedModel:
         parameters = self.layout.parameters
         return bool(parameters) and parameters[0].is_cuda and parameters[-1].is_cuda
 
+    def frozen_parameters(self) -> list[nn.Parameter]:
+        """Those of the model that are not watched, as long as nobody unfreezes them."""
+        return [parameter for parameter in self.root.parameters() if not parameter.requires_grad]
+
     def is_due_for_a_look(self) -> bool:
         """Whether an optimizer was seen to update parameters that have no rows yet."""
         return self._next_look <= 0

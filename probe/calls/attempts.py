@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer
 from ..actions.recovery.kept_state import renormalised_weights, versions
 from ..actions.recovery.update_skip import parameters_of
 from ..actions.watched_session import Session
-from ..attach.hooks import listen_to_steps
+from ..attach.optimizer_steps import listen_to_steps
 from ..compat import torch_private
 from ..detectors.base import Finding
 from ..session import running_sessions

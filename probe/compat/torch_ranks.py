@@ -17,6 +17,9 @@ from .torch_modules import compiled_original
 COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 """Namespaces of the operations that talk to other ranks."""
 
+SYNCHRONISES: Final = "require_backward_grad_sync"
+"""Attribute of DistributedDataParallel: whether the backward of its next forward averages gradients."""
+
 _world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
@@ -57,6 +60,11 @@ def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParall
         return module
     active = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     return active if isinstance(active, nn.parallel.DistributedDataParallel) else None
+
+
+def synchronises(module: nn.Module) -> bool:
+    """Whether a module is a DistributedDataParallel whose next backward averages gradients over the ranks."""
+    return isinstance(module, nn.parallel.DistributedDataParallel) and bool(getattr(module, SYNCHRONISES))
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -12,33 +12,52 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame
 from .arguments import HeldArguments
-from .capture import CallState, OutputGradients, RootCapture
+from .capture import CallState, OutputGradients, RootCapture, called_module
+from .loss.loss_graph import LossGraph
 
 
-class FollowedForward(NamedTuple):
-    """What C has held of one forward."""
+class FollowedOutput(NamedTuple):
+    """What C has held of one tensor that a forward returned."""
+
+    held: Tensor | weakref.ref[Tensor]
+    """Itself or a reference, as `held_outputs.py` has it, but for the graph."""
+    version: int
+    number: int
+    """Sequence number of the node that made it."""
+    life: weakref.ref[Any] | None
+    """Of what lives as long as the graph behind it."""
+    is_droppable: bool
+    """Whether a gradient of it that is too large may be left out."""
+    gradient: Tensor | None
+    """dL/d(output), once the backward has come by."""
+
+
+class FollowedCall(NamedTuple):
+    """What C has held of one forward and its backward."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     versions: Sequence[int]
     """Of the tensors among the arguments, before the call, in their order."""
+    samples: int
     rng_cpu: Tensor | None
     """State of torch's generator before the call; None where the forward was seen to draw nothing."""
-    output: Tensor | None
-    """None where it is gone."""
-    is_held: bool
-    """Whether the output itself was held, not a weak reference to it."""
-    output_version: int
-    output_number: int
-    """Sequence number of the node that made the output."""
-    boundary: int
-    """Sequence number of the first node after the forward."""
-    life: weakref.ref[Any] | None
-    """Of what lives as long as the graph behind the output."""
+    outputs: Sequence[FollowedOutput]
+    boundary: int | None
+    """Sequence number of the first node after the forward; None before it has returned."""
+    loss: Tensor | None
+    """What backward was called on; None before."""
+    unscaled: Tensor | None
+    """What a GradScaler made it of."""
+    divisor: float | None
+    """What it was divided by, where its graph said so."""
+    graph: LossGraph | None
+    """Of the loss, where it was looked at."""
+    task: int
+    """Number of its backward."""
 
 
 class UsualCall(NamedTuple):
@@ -64,9 +83,9 @@ def hold_arguments(
     return held
 
 
-def adopt_forward(root: nn.Module, followed: FollowedForward, usual: UsualCall) -> RootCapture:
+def adopt_forward(root: nn.Module, followed: FollowedCall, usual: UsualCall) -> RootCapture:
     """Return the capture that the slow way would have made of the call; declined where that cannot be."""
-    capture = RootCapture(root, size_cap_bytes=usual.size_cap_bytes, parameter_stamp=None)
+    capture = RootCapture(called_module(root), size_cap_bytes=usual.size_cap_bytes, parameter_stamp=None)
     try:
         capture.arguments = hold_arguments(followed.args, followed.kwargs, followed.versions)
     except ReplayError as error:
@@ -86,28 +105,37 @@ def adopt_forward(root: nn.Module, followed: FollowedForward, usual: UsualCall) 
     return capture
 
 
-def adopt_output(capture: RootCapture, followed: FollowedForward) -> Callable[[Tensor], None]:
-    """Take over the output of an adopted call; returns what is to be given dL/d(output) from now on."""
-    capture.output_count = 1
-    output = followed.output
-    if output is not None:
-        held = output.detach() if followed.is_held else weakref.ref(output)
-        capture.outputs = [(held, followed.output_version, followed.output_number)]
+def adopt_outputs(capture: RootCapture, followed: FollowedCall) -> list[Callable[[Tensor], None]]:
+    """Take over the outputs of an adopted call; returns what each is to be given dL/d(output) from now on."""
+    capture.output_count = len(followed.outputs)
+    capture.outputs = [
+        (one.held.detach() if isinstance(one.held, Tensor) else one.held, one.version, one.number)
+        for one in followed.outputs
+    ]
     capture._loss_boundary = followed.boundary
-    if followed.life is not None:
-        capture._hooks = [followed.life]
-    return capture._hook(0, droppable=False)
+    capture._hooks = [output.life for output in followed.outputs if output.life is not None]
+    return [
+        capture._hook(position, droppable=output.is_droppable)
+        for position, output in enumerate(followed.outputs)
+    ]
 
 
-def adopt_gradient(capture: RootCapture, gradient: Tensor) -> None:
-    """Take over dL/d(output) of a backward that has ended."""
-    if not capture.declined:
-        one = OutputGradients(torch_private.graph_task_id())
-        one.by_output[0] = gradient.detach()
-        capture.passes.append(one)
-
-
-def adopt_loss(capture: RootCapture, loss: Tensor, usual: UsualCall) -> None:
+def adopt_loss(capture: RootCapture, followed: FollowedCall, usual: UsualCall) -> None:
     """Take over what a backward was called on, which was finite and without gradients of the script's."""
-    capture.note_backward([loss], are_finite=True)
+    assert followed.loss is not None
+    capture.note_backward([followed.loss], are_finite=True, graph=followed.graph)
     capture._backward_site = usual.backward_site
+
+
+def adopt_gradients(capture: RootCapture, followed: FollowedCall) -> None:
+    """Take over dL/d(output) of a backward, as far as it has come."""
+    gradients = {
+        position: output.gradient.detach()
+        for position, output in enumerate(followed.outputs)
+        if output.gradient is not None
+    }
+    if gradients and not capture.declined:
+        one = OutputGradients(followed.task)
+        one.by_output |= gradients
+        capture.passes.append(one)
+        capture._limit_bytes -= sum(gradient.nbytes for gradient in gradients.values())

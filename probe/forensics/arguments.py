@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import itertools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -108,21 +108,29 @@ class HeldArguments:
     def plain_counts(self) -> tuple[int, int, int] | None:
         """How many positional arguments, keywords and tensors there are.
 
-        None where one is a container, needs a gradient, or is neither a plain tensor on the CPU nor a number
-        or text.
+        None where one needs a gradient, or is neither a plain tensor on the CPU nor a number or text; also in
+        a container.
         """
-        held = [*self._args, *self._kwargs.values()]
-        tensors = [one for one in held if isinstance(one, HeldTensor)]
-        others = [one for one in held if not isinstance(one, HeldTensor)]
+        leaves = list(self._leaves())
+        tensors = [one for one in leaves if isinstance(one, HeldTensor)]
+        others = [one for one in leaves if not isinstance(one, HeldTensor)]
         if any(not _is_plain(one) for one in tensors) or any(type(one) not in _SIMPLE for one in others):
             return None
         return len(self._args), len(self._kwargs), len(tensors)
 
     def set_versions(self, versions: Sequence[int]) -> None:
         """Take the tensors for unchanged only as long as they have these versions."""
-        tensors = [one for one in [*self._args, *self._kwargs.values()] if isinstance(one, HeldTensor)]
+        tensors = [one for one in self._leaves() if isinstance(one, HeldTensor)]
         for held, known in zip(tensors, versions, strict=False):
             held.version = known
+
+    def _leaves(self) -> Iterator[Any]:
+        """All that is held, in order, without the containers."""
+        for value in (*self._args, *self._kwargs.values()):
+            if isinstance(value, _HeldContainer):
+                yield from value.leaves
+            else:
+                yield value
 
     def _hold(self, value: Any) -> Any:
         if type(value) is Tensor or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter)):

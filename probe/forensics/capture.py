@@ -168,7 +168,12 @@ class RootCapture:
         return all(loss is not None and not classify(loss) for loss in losses)
 
     def note_backward(
-        self, losses: Iterable[Tensor], *, are_finite: bool = False, is_from_one: bool = True
+        self,
+        losses: Iterable[Tensor],
+        *,
+        are_finite: bool = False,
+        is_from_one: bool = True,
+        graph: LossGraph | None = None,
     ) -> None:
         """Note the ops that make up the loss; to be called on a step's newest capture, before backward.
 
@@ -179,13 +184,14 @@ class RootCapture:
             losses: what backward is called on.
             are_finite: whether they are known to be; else those on the CPU are read.
             is_from_one: whether backward starts from 1, and not from gradients that the script gives.
+            graph: of the losses, where it was read before.
         """
         losses, boundary = tuple(losses), self._loss_boundary
         self.backwards += 1
         if self.loss_graph.gradients is not None:
             self.loss_graph.gradients.release()
         numbers = [number for _, _, number in self.outputs if number is not None]
-        self.loss_graph = read_loss_graph(losses, boundary=boundary, outputs=numbers)
+        self.loss_graph = graph or read_loss_graph(losses, boundary=boundary, outputs=numbers)
         if is_from_one is not self.starts_from_one:
             self.starts_from_one = is_from_one
         self._losses = () if are_finite else hold_outputs(losses)

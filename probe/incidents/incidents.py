@@ -7,14 +7,13 @@ recorder's thread, under `lock`. The only place that decides what an event says.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
@@ -24,15 +23,15 @@ from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.verdicts import handled_by_scaler, merge_nonfinite
 from ..detectors.why import RecentSteps, chain, in_order
-from ..forensics.bundle.black_box import BlackBox, PastBatch
+from ..forensics.bundle.black_box import BlackBox
 from ..forensics.bundle.writer import BundleWriter
-from ..forensics.capture import RootCapture
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
-from ..wire import Event, Evidence, Frame, Origin, RunStart, Stacks
+from ..wire import Event, Evidence, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
+from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .verdict import Verdict, first_critical, is_alarming, suspicion_of
 
@@ -41,39 +40,6 @@ if TYPE_CHECKING:
 
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvidence:
-    """What is still at hand of the step that is being judged, for a replay."""
-
-    root: nn.Module
-    """The naming root."""
-    captures: Sequence[RootCapture]
-    parameters: Mapping[str, nn.Parameter]
-    loss: Tensor | None
-    """The newest scalar that backward was called on, detached."""
-    stage: str
-    was_scaled: bool
-    """A GradScaler scaled the loss: a finite loss with non-finite gradients is its business."""
-    micro_step: int | None
-    no_replay_reason: str | None = None
-    """Why this step cannot be replayed, if that is known already."""
-    context: Sequence[str] = ()
-    """What the modules returned, line by line, where that is wanted and was measured."""
-    frames: Callable[[], Sequence[Frame]] = tuple
-    """Gives the newest frames, which are not in the journal yet."""
-    past_batches: Sequence[PastBatch] = ()
-    """What the steps before were called with."""
-
-
-@dataclass(frozen=True, slots=True)
-class LateEvidence:
-    """What is still at hand of a step that is judged after its update: nothing to replay."""
-
-    stack: Sequence[RawFrame]
-    micro_step: None = None
-    was_scaled: bool = False
 
 
 class IncidentReporter(EventWriter):

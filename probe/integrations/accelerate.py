@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .. import watching
-from ..attach.hooks import listen_to_steps
+from ..attach.optimizer_steps import listen_to_steps
 from ..guard import Guard
 from ..session import Probe
 

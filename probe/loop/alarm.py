@@ -42,7 +42,7 @@ class Alarm:
         self._wait = self._until_ready = 0
 
     def note(self, training_ns: int, spent_ns: int, *, steps: int = 1) -> bool:
-        """Take the times of a step, or of equal ones; returns whether what is spent should be looked at now."""
+        """Take the times of equal steps; returns whether what is spent should be looked at now."""
         self._training_ns.extend([training_ns] * min(steps, _RECENT))
         allowed_ns = self._allowed * training_ns
         self._overspent_ns = max(self._overspent_ns + steps * (spent_ns - allowed_ns), 0.0)

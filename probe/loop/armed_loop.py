@@ -6,6 +6,7 @@ Keeps everything alive that C refers to by address. Used by the fast path alone,
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,24 @@ from torch.optim.optimizer import Optimizer
 from ..attach.armed_calls import Follower, armed_calls
 from ..compat import torch_dynamo, torch_private
 from ..delivery.recorder.ring import Ring
-from ..forensics.adopted_capture import FollowedForward
+from ..forensics.adopted_capture import FollowedCall, FollowedOutput
+from ..forensics.arguments import find_outputs
 from ..measure.kernels import hot_binding
-from ..measure.kernels.hot_binding import KeptInputs
+from ..measure.kernels.hot_binding import (
+    AFTER_FORWARD,
+    IN_BACKWARD,
+    IN_FORWARD,
+    KEPT_STEPS,
+    MAX_MICRO_STEPS,
+    MAX_OUTPUTS,
+    HotCall,
+    HotMicroStep,
+    HotOutput,
+    KeptInputs,
+)
+from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
-from .loop_shape import CodeSite, LoopShape
+from .loop_shape import CallShape, CodeSite, LoopShape
 
 _HOOK_KEY: Final = -1
 """Of our hook among an output's; those of torch are counted from 0."""
@@ -41,25 +55,47 @@ class Plan(NamedTuple):
     optimizer: Optimizer
     parameters: Sequence[nn.Parameter]
     draws: bool
-    """Whether the generator's state has to be kept at every step."""
+    """Whether the generator's state has to be kept at every forward."""
     glance: Callable[..., Any] | None
     """Looks at (module, args, kwargs) where parameters are measured."""
+    on_news: Callable[[], bool | None] | None
+    """Called at the end of a backward where there is news; True for the next one too."""
     norms_every: int
     """Steps between two measurements of the parameters; 0 for none."""
+    ratios_every: int
+    """Steps between two looks at an update; 0 for none."""
+    places: UpdatePlaces | None
+    """Where parameters are copied to for that."""
     input_limit_bytes: int
     output_limit_bytes: int
     ring: Ring
     """Where the records go."""
     template: int
+    frozen: Sequence[nn.Parameter] = ()
+    """Parameters of the model that are to be looked at once they are not frozen any more."""
+    scaler: Any = None
+    """The GradScaler that makes the updates, if any."""
+    scalars: Callable[[], tuple[float, ...]] | None = None
+    """Reads what else a record has to say."""
+    scalar_count: int = 0
+    look_at_loss: Callable[..., Any] | None = None
+    """Is given a loss, what it was before it was scaled, and numbers of nodes; see `hot.h`."""
+    take_over: Callable[[], Any] | None = None
+    """Has the rest of the step go the slow way."""
+    accumulation: float | None = None
+    """What losses were divided by when that was the number of micro-steps."""
+    replica: nn.parallel.DistributedDataParallel | None = None
+    free_since_ns: int = 0
+    """When the newest backward or step ended, where other ranks are waited for; else 0."""
+    is_distributed: bool = False
 
 
 class FollowedStep(NamedTuple):
     """One finished step that C has followed, of those whose inputs are still held."""
 
     step: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    versions: list[int]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], list[int]]]
+    """Of each forward: args, kwargs, and the versions of the tensors among them."""
 
 
 class FollowedSteps(NamedTuple):
@@ -81,45 +117,56 @@ class ArmedLoop:
     def __init__(self, calls: hot_binding.HotCalls) -> None:
         self.calls, self.state = calls, calls.state
         self._alive: list[object] = []
-        self._sink: Callable[[Tensor], None] | None = None
+        self._micro_steps = 1
+        self._sink: Callable[[int, Tensor], None] | None = None
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
 
     def follow(self, shape: LoopShape, plan: Plan) -> bool:
         """Tell C which loop it is to follow; False where there is no memory for it."""
         loop = hot_binding.HotLoop()
-        parameters = (ctypes.c_void_p * len(plan.parameters))(*map(id, plan.parameters))
-        number_of_next = torch_private.sequence_number
-        alive: list[object] = [loop, shape, plan.ring, parameters, *plan.parameters, _HOOK_KEY]
-        loop.root, loop.optimizer = id(plan.root), id(plan.optimizer)
-        loop.receive, loop.hook_table, loop.hook_key = id(self.calls.receive), id(HookTable), id(_HOOK_KEY)
-        loop.loss_node, loop.number_of_next = id(shape.loss_node), id(number_of_next)
-        random_state = torch.default_generator.get_state if plan.draws else None
-        loop.random_state = None if random_state is None else id(random_state)
-        loop.glance = None if plan.glance is None else id(plan.glance)
-        alive += [shape.loss_node, number_of_next, random_state, plan.glance]
+        alive = [loop, shape, plan.ring, *plan.parameters, *plan.frozen]
+        for name, thing in _objects(plan).items():
+            setattr(loop, name, None if thing is None else id(thing))
+            alive.append(thing)
+        # Compared with alone: they may be gone.
+        loop.root, loop.optimizer, loop.replica = id(plan.root), id(plan.optimizer), id(plan.replica)
+        loop.replica = None if plan.replica is None else id(plan.replica)
+        loop.is_distributed = int(plan.is_distributed)
         for at, (ask, argument, value) in enumerate(_ambient(shape)):
             loop.ambient[at], loop.ambient_value[at] = id(ask), id(value)
             loop.ambient_argument[at] = None if argument is None else id(argument)
             loop.ambient_count = at + 1
             alive += [ask, argument]
-        for place, site in (
-            (loop.forward_site, shape.forward_site),
-            (loop.backward_site, shape.backward_site),
-        ):
-            for at, (code, instruction) in enumerate(site):
-                place.code[at], place.instruction[at] = id(code), instruction
+        for at, call in enumerate(shape.calls):
+            _describe_call(loop.micro[at], call)
+            for place in range(at * MAX_OUTPUTS, at * MAX_OUTPUTS + call.outputs):
+                loop.receive[place] = id(self.calls.receive(place))
         groups = plan.optimizer.param_groups
-        loop.groups[: len(groups)] = list(map(id, groups))
+        for at, group in enumerate(groups):
+            loop.groups[at], loop.group_sizes[at] = id(group), len(group["params"])
         loop.group_count, loop.rate_count = len(groups), len(shape.rates)
-        loop.parameters, loop.parameter_count = ctypes.addressof(parameters), len(plan.parameters)
-        loop.argument_count, loop.keyword_count = shape.arguments, shape.keywords
-        loop.tensor_count, loop.micro_steps, loop.clips = shape.tensors, 1, int(shape.clips)
+        for name, parameters in (("parameter", plan.parameters), ("frozen", plan.frozen)):
+            addresses = (ctypes.c_void_p * len(parameters))(*map(id, parameters))
+            alive.append(addresses)
+            setattr(loop, "parameters" if name == "parameter" else name, ctypes.addressof(addresses))
+            setattr(loop, f"{name}_count", len(parameters))
+        loop.micro_steps, loop.clips, loop.scalar_count = (
+            len(shape.calls),
+            int(shape.clips),
+            plan.scalar_count,
+        )
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
-        loop.norms_every, loop.loss_factor = plan.norms_every, 1.0
+        loop.norms_every = plan.norms_every
+        if plan.places is not None:
+            loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
+            alive.append(plan.places)
         if not self.calls.follow(loop):
             return False
+        self._micro_steps, state = len(shape.calls), self.state
+        state.accumulation = math.nan if plan.accumulation is None else plan.accumulation
+        state.free_since_ns, state.frozen_at = plan.free_since_ns, 0
         self._alive = [*alive, *groups]
         # Something else may come to lie at the address of what is gone.
         self._root = weakref.ref(plan.root, lambda _: self.stop())
@@ -130,13 +177,15 @@ class ArmedLoop:
         """Have C follow the steps from `step` on, before `slow_at`."""
         state = self.state
         state.step, state.slow_at, state.last_end_ns = step, slow_at, last_end_ns
-        state.attention, state.sink, state.steps, state.own_ns = 0, None, 0, 0
+        state.attention, state.news, state.sink = 0, 0, None
+        state.steps, state.own_ns, state.step_own_ns = 0, 0, 0
         self._sink = None
         state.armed = 1
         calls = self.calls
         armed_calls.follower = follower
         armed_calls.begin_forward, armed_calls.end_forward = calls.begin_forward, calls.end_forward
         armed_calls.begin_backward, armed_calls.end_backward = calls.begin_backward, calls.end_backward
+        armed_calls.after_scale, armed_calls.after_scaler_step = calls.after_scale, calls.after_scaler_step
         armed_calls.before_clip, armed_calls.after_clip = calls.before_clip, self._after_clip
         armed_calls.before_step, armed_calls.after_step = calls.before_step, calls.after_step
 
@@ -167,10 +216,21 @@ class ArmedLoop:
         self.state.sink = self._sink = None
         self._alive, self._root = [], lambda: None
 
-    def send_gradient_to(self, sink: Callable[[Tensor], None]) -> None:
-        """Give dL/d(output) of the step under way to `sink`, when its backward comes by."""
-        self._sink = sink
-        self.state.sink = id(sink)
+    def send_gradients_to(self, sinks: Sequence[Sequence[Callable[[Tensor], None]]]) -> None:
+        """Give dL/d(output) of the step under way to `sinks`, by forward and output, when it comes by."""
+        by_number = {
+            at * MAX_OUTPUTS + position: sink
+            for at, of_call in enumerate(sinks)
+            for position, sink in enumerate(of_call)
+        }
+
+        def send(number: int, gradient: Tensor) -> None:
+            sink = by_number.get(number)
+            if sink is not None:
+                sink(gradient)
+
+        self._sink = send
+        self.state.sink = id(send)
 
     def _after_clip(self, total_norm: Any, max_norm: Any) -> None:
         self.note_clipped(self.state.before_clip, total_norm, max_norm)
@@ -193,47 +253,89 @@ class ArmedLoop:
         return self._root()
 
     @property
-    def loss(self) -> Tensor | None:
-        """What backward was called on in the step under way."""
-        found: Tensor | None = hot_binding.object_at(self.state.loss)
-        return found
+    def scaling(self) -> tuple[Tensor, Tensor] | None:
+        """What a GradScaler was given, and what it made of it, for a backward that has not begun."""
+        scaled = hot_binding.object_at(self.state.scaled)
+        return None if scaled is None else (hot_binding.object_at(self.state.unscaled), scaled)
 
-    @property
-    def output_gradient(self) -> Tensor | None:
-        """What dL/d(output) is of the step under way, once its backward has come by."""
-        found: Tensor | None = hot_binding.object_at(self.state.output_gradient)
-        return found
+    def forwards(self, stood: int) -> list[FollowedCall]:
+        """What is held of the forwards of the step under way, and of their backwards.
 
-    @property
-    def has_hook(self) -> bool:
-        """Whether the output of the step under way has C's hook."""
-        return bool(self.state.life)
+        Args:
+            stood: where the step stands.
+        """
+        is_open = stood in (IN_FORWARD, AFTER_FORWARD, IN_BACKWARD)
+        return [self._forward(self.calls.open_calls[at]) for at in range(self.state.micro_step + is_open)]
 
-    def forward(self) -> FollowedForward:
-        """What is held of the forward of the step under way."""
-        state = self.state
-        inputs = KeptInputs.from_address(state.inputs)
-        held = hot_binding.object_at(state.output)
-        return FollowedForward(
-            args=hot_binding.object_at(inputs.args) or (),
-            kwargs=hot_binding.object_at(inputs.kwargs) or {},
+    def _forward(self, call: HotCall) -> FollowedCall:
+        held = hot_binding.object_at
+        inputs = KeptInputs.from_address(call.inputs)
+        noted = held(call.noted)
+        return FollowedCall(
+            args=held(inputs.args),
+            kwargs=held(inputs.kwargs),
             versions=list(inputs.versions),
-            rng_cpu=hot_binding.object_at(inputs.random),
-            output=held() if state.is_weak and held is not None else held,
-            is_held=not state.is_weak,
-            output_version=state.output_version,
-            output_number=state.output_number,
-            boundary=state.boundary,
-            life=hot_binding.object_at(state.life),
+            samples=int(call.samples),
+            rng_cpu=held(inputs.random),
+            outputs=[_output(call.outputs[at]) for at in range(call.output_count)],
+            boundary=held(call.boundary),
+            loss=held(call.loss),
+            unscaled=held(call.unscaled),
+            divisor=None if math.isnan(call.divisor) else call.divisor,
+            graph=None if noted is None else noted[1],
+            task=-1 if call.task is None else held(call.task),
         )
 
     def finished_steps(self, *, before: int) -> Iterator[FollowedStep]:
         """What is held of the inputs of finished steps, the oldest first."""
-        for inputs in sorted(self.calls.kept, key=lambda one: int(one.step)):
+        found: dict[int, FollowedStep] = {}
+        for at in range(KEPT_STEPS * self._micro_steps):
+            step, call = divmod(at, self._micro_steps)
+            inputs = self.calls.kept[step * MAX_MICRO_STEPS + call]
             if inputs.args and inputs.step < before:
-                args = hot_binding.object_at(inputs.args)
-                kwargs = hot_binding.object_at(inputs.kwargs) or {}
-                yield FollowedStep(int(inputs.step), args, kwargs, list(inputs.versions))
+                finished = found.setdefault(int(inputs.step), FollowedStep(int(inputs.step), []))
+                args, kwargs = hot_binding.object_at(inputs.args), hot_binding.object_at(inputs.kwargs)
+                finished.calls.append((args, kwargs, list(inputs.versions)))
+        return iter([found[number] for number in sorted(found)])
+
+
+def _output(output: HotOutput) -> FollowedOutput:
+    held = hot_binding.object_at
+    return FollowedOutput(
+        held=held(output.held),
+        version=int(output.version),
+        number=held(output.number),
+        life=held(output.life),
+        is_droppable=bool(output.is_droppable),
+        gradient=held(output.gradient),
+    )
+
+
+def _objects(plan: Plan) -> dict[str, object]:
+    """What C calls, by the name of the member that it stands in."""
+    return {
+        "hook_table": HookTable,
+        "hook_key": _HOOK_KEY,
+        "number_of_next": torch_private.sequence_number,
+        "task": torch_private.graph_task_id,
+        "find_outputs": find_outputs,
+        "random_state": torch.default_generator.get_state if plan.draws else None,
+        "glance": plan.glance,
+        "on_news": plan.on_news,
+        "look_at_loss": plan.look_at_loss,
+        "scalars": plan.scalars,
+        "take_over": plan.take_over,
+        "scaler": plan.scaler,
+    }
+
+
+def _describe_call(place: HotMicroStep, call: CallShape) -> None:
+    place.argument_count, place.keyword_count = call.arguments, call.keywords
+    place.tensor_count, place.output_count = call.tensors, call.outputs
+    place.loss_node, place.looks_at_loss = id(call.loss_node), int(call.looks_at_loss)
+    place.synchronises = id(call.synchronises)
+    _describe_site(place.forward_site, call.forward_site)
+    _describe_site(place.backward_site, call.backward_site)
 
 
 def _describe_site(place: hot_binding.CallSite, site: CodeSite) -> None:

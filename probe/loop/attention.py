@@ -10,7 +10,7 @@ from torch import nn
 from ..attach.hooks import Attachment
 from ..compat.host_copy import is_capturing
 from ..forensics.unnoticed import is_replaying
-from .step_measures import StepMeasures
+from .measure_schedule import MeasureSchedule
 
 _logger = logging.getLogger(__name__)
 
@@ -18,14 +18,13 @@ _logger = logging.getLogger(__name__)
 class Attention:
     """One session's, which follows the thread that has called its model last, in training.
 
-    Attributes:
-        attachment: what the session's hooks hang on; to be set before the first question.
+    Args:
+        schedule: knows whether anything is looked at.
+        attachment: what the session's hooks hang on.
     """
 
-    attachment: Attachment
-
-    def __init__(self, measures: StepMeasures) -> None:
-        self._measures = measures
+    def __init__(self, schedule: MeasureSchedule, attachment: Attachment) -> None:
+        self._schedule, self._attachment = schedule, attachment
         self._thread = 0
         """That has called the model last, in training; 0 before the first call."""
         self._has_told_of_capture = False
@@ -48,7 +47,7 @@ class Attention:
     @property
     def is_elsewhere(self) -> bool:
         """Whether what happens now is no part of a training step, or must not be touched."""
-        if is_replaying() or self.attachment.in_trial or self._measures.is_off:
+        if is_replaying() or self._attachment.in_trial or self._schedule.is_off:
             return True
         if self._thread not in (0, threading.get_ident()):
             # Another model is trained here. To read our gradients while our own thread runs a backward, which

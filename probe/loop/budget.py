@@ -139,7 +139,7 @@ class Budget:
         return self._look_at_once() if is_urgent else ()
 
     def end_steps(self, count: int, *, step_ns: int, own_ns: int) -> tuple[Change, ...]:
-        """Account for `count` finished steps that took as much each, and of which only the usual was measured."""
+        """Account for finished steps that took as much each, and of which only the usual was measured."""
         self._charged = {}
         self._steps += count
         if step_ns <= 0 or not count:

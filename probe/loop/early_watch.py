@@ -1,17 +1,19 @@
 """What is looked at in the first steps of a training alone: is it put together as it was meant to be?
 
-Used by the step tracker and the step writer on the training thread. One attribute says whether any of it is
-still at work, so that a run that is wired well pays for one look at it.
+On the training thread. Each part takes its callables out of the hooks when it has seen enough, so that a run
+that is wired well is not asked about it again; other parameters are looked at anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ..actions.step_hooks import StepHooks
 from ..attach.layout import ModelLayout
 from ..attach.watched_model import WatchedModel
 from ..detectors.sampled_bank import SampledDetectorBank
@@ -28,9 +30,14 @@ from .wiring_watch import WiringWatch
 class EarlyWatch:
     """Follows a model's first steps: its losses' shapes, whether gradients are cleared, what they reach.
 
-    Attributes:
-        is_on: whether anything is still to be seen.
-        wants_calls: whether the next forward is to be followed by `begin_call` and `end_call`.
+    Args:
+        model: the watched one.
+        bank: its detectors are told what was seen.
+        optimizers: gives those that were seen to update the model.
+        hooks: the callables go in here, and out again.
+        excuse_zeros: called where a term of the loss has the weight 0.
+        on_news: called when the detectors were told of a step.
+        guard: runs all of it.
     """
 
     def __init__(
@@ -39,10 +46,12 @@ class EarlyWatch:
         bank: SampledDetectorBank,
         optimizers: Callable[[], list[Optimizer]],
         *,
-        guard: Guard,
+        hooks: StepHooks,
         excuse_zeros: Callable[[], None],
+        on_news: Callable[[], None],
+        guard: Guard,
     ) -> None:
-        self._guard = guard
+        self._guard, self._hooks, self._on_news = guard, hooks, on_news
         self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
@@ -53,21 +62,35 @@ class EarlyWatch:
             not_updated=bank.not_updated,
             guard=guard,
         )
-        self.is_on, self.wants_calls = True, False
-        self._names: tuple[str, ...] = ()
+        self._clear = [
+            (hooks.before_any_backward, partial(guard.run_brief, "clearing", self._clearing.before_backward)),
+            (hooks.after_any_backward, partial(guard.run_brief, "clearing", self._clearing.after_backward)),
+        ]
+        for hook, call in self._clear:
+            hook.add(call)
+        hooks.after_step.add(self.after_step)
+        hooks.before_backward.add(self.look_at_loss)
+        hooks.new_layout.add(self.begin_anew)
+        hooks.measured.add(self.note_step)
+
+    def begin_anew(self, layout: ModelLayout) -> None:
+        """The parameters are others: see what reaches them."""
+        if not self._wiring.is_over(layout):
+            self._hooks.measured.add(self.note_step)
+
+    # -- round forward and backward
 
     def begin_call(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """A forward begins."""
         self._guard.run("wiring", self._wiring.begin_call, root, args, kwargs)
 
-    def end_call(self, output: Any = None, *, raised: bool = False) -> None:
-        """It has returned, or raised."""
-        self._guard.run("wiring", self._wiring.end_call, output, raised=raised)
+    def end_call(self, output: Any = None) -> None:
+        """It has returned."""
+        self._guard.run("wiring", self._wiring.end_call, output, raised=False)
 
-    def before_backward(self) -> None:
-        """Any backward begins, of this model or of another one."""
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.before_backward)
+    def call_raised(self) -> None:
+        """It has raised."""
+        self._guard.run("wiring", self._wiring.end_call, None, raised=True)
 
     def look_at_loss(self, tensors: Any, sizes: set[int]) -> None:
         """A backward of this model begins.
@@ -76,44 +99,43 @@ class EarlyWatch:
             tensors: what backward is called on.
             sizes: numbers of samples of the step's forwards.
         """
-        if not self._shapes.is_over:
-            self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
-            self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
-            if self._guard.run("loss weights", has_zero_weight, tensors):
-                self._excuse_zeros()
-
-    def after_any_backward(self) -> None:
-        """A backward has ended."""
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.after_backward)
+        self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
+        self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
+        if self._guard.run("loss weights", has_zero_weight, tensors):
+            self._excuse_zeros()
+        if self._shapes.is_over:
+            self._hooks.before_backward.remove(self.look_at_loss)
 
     def after_backward(self) -> None:
         """A backward of this model has ended."""
-        if self._wiring.wants_backward:
-            self._guard.run("wiring", self._wiring.after_backward)
+        self._guard.run("wiring", self._wiring.after_backward)
 
     def after_step(self, optimizer: Optimizer, step: int | None) -> None:
         """An optimizer has updated, at a finished step; None before the first."""
-        if not self._clearing.is_over:
-            self._guard.run_brief("clearing", self._clearing.after_step, optimizer, step)
+        self._guard.run_brief("clearing", self._clearing.after_step, optimizer, step)
+        if self._clearing.is_over:
+            self._hooks.after_step.remove(self.after_step)
+            for hook, call in self._clear:
+                hook.remove(call)
 
-    def wants(self, measured: MeasuredStep) -> bool:
-        """Whether `note_step` is to be called; other parameters are looked at anew."""
-        return self.is_on or measured.layout.names is not self._names
-
-    def needs_gradients(self, layout: ModelLayout) -> bool:
-        """Whether `note_step` has to know which gradients a step has; in the first 20, as a rule."""
-        return not self._wiring.is_over(layout)
+    # -- every step
 
     def note_step(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         """Tell which parameters of a finished step were not reached, and whether an update follows."""
-        self._names = measured.layout.names
-        if not self._wiring.is_over(measured.layout):
-            self._guard.run_brief("wiring", self._note_wiring, finished, measured)
-        self.wants_calls = self._wiring.wants_calls
-        self.is_on = not (
-            self._wiring.is_over(measured.layout) and self._clearing.is_over and self._shapes.is_over
-        )
+        measured.arrive()
+        self._guard.run_brief("wiring", self._note_wiring, finished, measured)
+        self._want_calls()
+        if self._wiring.is_over(measured.layout):
+            self._hooks.measured.remove(self.note_step)
+        self._on_news()
+
+    def _want_calls(self) -> None:
+        """Follow the next forward, or look at what a backward leaves, where something is suspicious."""
+        hooks, wiring = self._hooks, self._wiring
+        hooks.before_forward.want(self.begin_call, wiring.wants_calls)
+        hooks.after_forward.want(self.end_call, wiring.wants_calls)
+        hooks.forward_raised.want(self.call_raised, wiring.wants_calls)
+        hooks.after_backward.want(self.after_backward, wiring.wants_backward)
 
     def _note_wiring(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         self._wiring.note_step(

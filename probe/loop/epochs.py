@@ -2,7 +2,7 @@
 
 An epoch is a pass over a DataLoader that ran out while the watched model was trained; the loaders of other
 threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by
-the step tracker and the session, on the training thread.
+the session, on the training thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..guard import Guard
 from ..step.open_step import LogValue
 from ..step.step_meters import StepMeters
 from .attention import Attention
-from .step_measures import StepMeasures
+from .measure_schedule import MeasureSchedule
 
 _PART: Final = "epochs"
 
@@ -26,7 +26,7 @@ class EpochWatch:
     """Follows the passes over DataLoaders of one training loop.
 
     Args:
-        measures: knows what is to be measured.
+        schedule: knows what is to be measured.
         meters: reads memory.
         attention: knows whether what this thread does belongs to the training loop.
         last_step: gives the number of the newest finished step; None before the first.
@@ -36,7 +36,7 @@ class EpochWatch:
 
     def __init__(
         self,
-        measures: StepMeasures,
+        schedule: MeasureSchedule,
         meters: StepMeters,
         attention: Attention,
         *,
@@ -44,7 +44,7 @@ class EpochWatch:
         log: Callable[[dict[str, LogValue]], None],
         guard: Guard,
     ) -> None:
-        self._measures, self._meters, self._attention = measures, meters, attention
+        self._schedule, self._meters, self._attention = schedule, meters, attention
         self._last_step, self._log, self._guard = last_step, log, guard
         self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
         """Iterators that are under way, and the last step when they began."""
@@ -94,6 +94,6 @@ class EpochWatch:
     def _note_end(self) -> None:
         self._count += 1
         values = {"epoch": float(self._count)}
-        if self._measures.settings.features.memory:
+        if self._schedule.settings.features.memory:
             values |= self._meters.read_memory_of_epoch()
         self._log({name: partial(float, value) for name, value in values.items()})

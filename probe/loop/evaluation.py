@@ -15,11 +15,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ..actions.step_hooks import StepHooks
 from ..attach.loss_functions import SeenLoss, loss_functions
 from ..compat import torch_private
 from ..compat.host_copy import is_capturing
+from ..detectors.overfitting import LOGGED_NAMES
 from ..guard import Guard
 from ..step.log_values import deferred_float
+from ..step.open_step import LogValue
 
 SERIES: Final = "val_loss"
 _FOLDED_AT: Final = 256
@@ -29,15 +32,23 @@ _FOLDED_AT: Final = 256
 class EvaluationLoss:
     """Follows one model's evaluations.
 
+    Args:
+        hooks: an evaluation that is under way is called at every training call and backward, to end.
+        log: takes the loss of one that is over.
+        guard: runs what may fail.
+
     Attributes:
         is_open: whether an evaluation is under way.
     """
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, hooks: StepHooks, *, log: Callable[[dict[str, LogValue]], None], guard: Guard) -> None:
+        self._hooks, self._log, self._guard = hooks, log, guard
         self.is_open = False
-        self._is_off = self._trains_in_eval_mode = False
+        self._trains_in_eval_mode = False
         self._begin_anew()
+        hooks.evaluation_call.add(self.begin)
+        hooks.logged.add(self.note_logged)
+        hooks.stop.add(self.abandon)
 
     def _begin_anew(self) -> None:
         self._function: str | None = None
@@ -47,14 +58,16 @@ class EvaluationLoss:
         self._on_host = 0.0
         self._on_device: dict[tuple[float, torch.device], list[Tensor]] = {}
 
-    def begin(self, *, with_gradients: bool) -> None:
+    def begin(self, with_gradients: bool) -> None:
         """The model is called without gradients, or in eval mode with them; may be said at every call."""
         if with_gradients and self._trains_in_eval_mode:
             return
         self._takes_gradients = with_gradients
-        if self.is_open or self._is_off:
+        if self.is_open:
             return
         self.is_open, self._thread = True, threading.get_ident()
+        self._hooks.training_call.add(self.end)
+        self._hooks.before_any_backward.add(self.note_backward, first=True)
         self._guard.run(SERIES, loss_functions.add, self)
 
     def note_loss(self, seen: SeenLoss) -> None:
@@ -62,15 +75,14 @@ class EvaluationLoss:
         if self.is_open and self._thread == threading.get_ident():
             self._guard.run_brief(SERIES, self._take, seen)
 
-    def end(self) -> Callable[[], float] | None:
-        """A training call begins: return what gives the evaluation's loss, None where none was seen."""
+    def end(self) -> None:
+        """A training call begins: log the evaluation's loss, where one was seen."""
         if not self.is_open:
-            return None
-        self.is_open = False
-        loss_functions.remove(self)
+            return
         mean = self._guard.run(SERIES, self._mean)
-        self._begin_anew()
-        return mean
+        self.abandon()
+        if mean is not None:
+            self._guard.run(SERIES, self._log, {SERIES: mean})
 
     def note_backward(self) -> None:
         """A backward begins: what was called in eval mode with gradients is being trained."""
@@ -81,13 +93,17 @@ class EvaluationLoss:
     def abandon(self) -> None:
         """Forget the evaluation that is under way; idempotent."""
         self.is_open = False
+        self._hooks.training_call.remove(self.end)
+        self._hooks.before_any_backward.remove(self.note_backward)
         loss_functions.remove(self)
         self._begin_anew()
 
-    def switch_off(self) -> None:
-        """The script tells of its validation loss itself: listen no more."""
-        self._is_off = True
-        self.abandon()
+    def note_logged(self, names: set[str]) -> None:
+        """The script has logged series of these names; where it tells of its loss itself, listen no more."""
+        if not LOGGED_NAMES.isdisjoint(names):
+            self._hooks.evaluation_call.remove(self.begin)
+            self._hooks.logged.remove(self.note_logged)
+            self.abandon()
 
     def _take(self, seen: SeenLoss) -> None:
         if torch.is_grad_enabled() and not self._takes_gradients:

@@ -5,7 +5,7 @@ anything is not as it was learned C answers "no" before it has done anything, an
 what C holds of it is given to the training loop, as if that had followed it from the beginning. So nothing is
 missed.
 
-One session of a process can be armed. Used on the training thread; `ask_for_a_look` on any.
+One session of a process can be armed. Used on the training thread; `ask_for_a_look` and `tell_news` on any.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.armed_calls import armed_calls
+from ..compat import torch_ranks
 from ..forensics.adopted_capture import (
+    FollowedCall,
     UsualCall,
     adopt_forward,
-    adopt_gradient,
+    adopt_gradients,
     adopt_loss,
-    adopt_output,
+    adopt_outputs,
 )
 from ..forensics.capture import RootCapture
 from ..guard import Guard
@@ -35,7 +37,6 @@ from ..measure.kernels.hot_binding import (
     AFTER_BACKWARD,
     AFTER_FORWARD,
     CLIPPED,
-    IDLE,
     IN_BACKWARD,
     IN_FORWARD,
 )
@@ -43,7 +44,7 @@ from ..step.clipping import clip_by_norm, clip_coefficient
 from ..step.open_step import FinishedStep
 from ..threads.watchdog import pulse
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
-from .loop_shape import CodeSite, LoopShape, SeenCall, shape_of, site_of_call, usual_call
+from .loop_shape import LoopShape, SeenCalls, shape_of, site_of_call, usual_call
 
 ARMED_AFTER: Final = 20
 """So many equal healthy steps in a row have to be seen."""
@@ -58,7 +59,15 @@ _FOLLOWS: Final = (AFTER_FORWARD, IN_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPP
 class Followed(Protocol):
     """The session's side: what arming depends on, and who takes a step over. See `followed_training.py`."""
 
-    def plan_for(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, draws: bool) -> Plan | None:
+    def plan_for(
+        self,
+        shape: LoopShape,
+        root: nn.Module,
+        optimizer: Optimizer,
+        *,
+        draws: bool,
+        take_over: Callable[[], object],
+    ) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
         ...
 
@@ -82,16 +91,20 @@ class Followed(Protocol):
         """Steps up to this one were counted, and nothing of them was looked at."""
         ...
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
-        """The step under way has had this forward."""
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
+        """The step under way has had this forward; whether its backward averages gradients over the ranks."""
         ...
 
-    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
-        """It has had a backward of this loss, which has returned, or is still under way."""
+    def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
+        """It has had a backward of this call's loss, which has returned, or is still under way."""
         ...
 
     def end_backward(self, tensors: Any) -> None:
         """The backward that was adopted has returned."""
+        ...
+
+    def adopt_rest(self, loop: ArmedLoop) -> None:
+        """What else C has noted since the newest step ended."""
         ...
 
     def adopt_clipping(self, before: float, after: float) -> None:
@@ -116,43 +129,33 @@ class FastPath:
         self._followed, self._guard, self._size_cap_bytes = followed, guard, size_cap_bytes
         self._loop: ArmedLoop | None = None
         self._shape: LoopShape | None = None
-        self._usual: UsualCall | None = None
+        self._usual: list[UsualCall] = []
+        self._seen = SeenCalls()
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._equal, self._needed, self._in_a_row = 0, ARMED_AFTER, 0
-        self.interlude_ns = 0
-        """What the newest steps in the slow way, between two that C followed, have cost."""
-        self._left_ns = 0
         self._open_capture: RootCapture | None = None
         """Of a forward that is still running, where it was left in the middle."""
         self._is_off = False
         self._draws = False
-        self._output_is_plain = False
-        self._loss: Tensor | None = None
-        self._loss_node: type[Any] = type(None)
-        self._forward_site: CodeSite = ()
-        self._backward_site: CodeSite = ()
 
     # -- what the slow way sees
 
-    def note_output(self, root: nn.Module, capture: RootCapture, output: Any) -> None:
+    def note_output(self, root: nn.Module, capture: RootCapture) -> None:
         """A training forward has returned."""
-        self._root, self._forward_site = (
-            weakref.ref(root),
-            site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES),
-        )
-        self._output_is_plain = type(output) is Tensor and output.grad_fn is not None
+        if self._is_off:
+            return
+        self._root = weakref.ref(root)
+        site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
+        self._seen.note_forward(site, synchronises=torch_ranks.synchronises(root))
         if capture.state is not None and not self._draws:
             self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
 
     def note_loss(self, tensors: Any, grad_tensors: Any) -> None:
         """A backward is about to begin."""
-        # `Tensor.backward` stands between the script and torch.autograd.backward.
-        self._backward_site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
-        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
-        loss = given[0] if len(given) == 1 and grad_tensors is None else None
-        is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
-        self._loss = loss.detach() if is_plain and loss is not None else None
-        self._loss_node = type(loss.grad_fn) if is_plain and loss is not None else type(None)
+        if not self._is_off:
+            # `Tensor.backward` stands between the script and torch.autograd.backward.
+            site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
+            self._seen.note_loss(tensors, grad_tensors, site)
 
     def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:
         """A step has gone the slow way, and ended: have C follow the next ones if enough were equal."""
@@ -161,19 +164,18 @@ class FastPath:
         self._guard.run("fast_path", self._consider, optimizer, finished)
 
     def _consider(self, optimizer: Optimizer, finished: FinishedStep) -> None:
-        root = self._root()
-        loss, self._loss = self._loss, None
+        root, seen = self._root(), self._seen
+        self._seen = SeenCalls()
         shape = None
         if root is not None:
-            sites = self._forward_site, self._backward_site
-            seen = SeenCall(root, self._output_is_plain, self._draws, loss, self._loss_node, *sites)
-            shape = shape_of(finished, seen, optimizer, layout=-1, rates=self._followed.rate_names())
+            shape = shape_of(finished, seen, root, optimizer, rates=self._followed.rate_names())
         if shape is None or shape != self._shape:
             self._shape, self._equal = shape, 0
         self._equal += 1
         if shape is None or root is None or self._equal < self._needed:
             return
-        self._usual = usual_call(next(iter(finished.opened.captures)), size_cap_bytes=self._size_cap_bytes)
+        limit = self._size_cap_bytes
+        self._usual = [usual_call(capture, size_cap_bytes=limit) for capture in finished.opened.captures]
         self._arm(shape, root, optimizer, finished.step + 1)
 
     def _arm(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, step: int) -> None:
@@ -181,11 +183,10 @@ class FastPath:
         unusual = self._followed.next_unusual_step(step)
         if loop is None or unusual <= step + 1:
             return
-        plan = self._followed.plan_for(shape, root, optimizer, self._draws)
+        plan = self._followed.plan_for(shape, root, optimizer, draws=self._draws, take_over=self.leave)
         if plan is None or not loop.follow(shape, plan):
             return
         self.is_engaged, self._open_capture = True, None
-        self.interlude_ns = max(self._guard.spent_ns - self._left_ns, 0)
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
 
     def count(self, optimizer: Optimizer, step: int) -> None:
@@ -206,10 +207,16 @@ class FastPath:
     # -- taking back
 
     def ask_for_a_look(self) -> None:
-        """Have the next step go the slow way: there is news, a command, a question. Any thread."""
+        """Have the next step go the slow way: there is a command, a suspicion, a question. Any thread."""
         loop = self._loop
         if loop is not None and self.is_engaged:
             loop.state.attention = 1
+
+    def tell_news(self) -> None:
+        """Have the training thread look about at the end of the next backward. Any thread."""
+        loop = self._loop
+        if loop is not None and self.is_engaged:
+            loop.state.news = 1
 
     @property
     def next_step(self) -> int | None:
@@ -248,7 +255,7 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged:
             return None
-        self.is_engaged, self._left_ns = False, self._guard.spent_ns
+        self.is_engaged = False
         loop.stop()
         if self.is_counting:
             self.is_counting = False
@@ -261,36 +268,39 @@ class FastPath:
         step, stood = int(state.step), int(state.state)
         was_expected = bool(state.attention) or step >= state.slow_at
         steps, own_ns = int(state.steps), int(state.own_ns)
-        self._left_ns += own_ns
         self._in_a_row += steps
         if not was_expected:
             has_paid_off = self._in_a_row >= _PAID_OFF * self._needed
             self._needed = ARMED_AFTER if has_paid_off else min(2 * self._needed, _LONGEST_WAIT)
             self._equal = self._in_a_row = 0
-        if stood != IDLE:
-            own_ns += int(state.step_own_ns) if stood in _FOLLOWS else 0
+        own_ns += int(state.step_own_ns)
         held = list(loop.finished_steps(before=step))
         self._followed.take_back(FollowedSteps(steps, step, own_ns, int(state.last_end_ns), held))
         try:
-            return self._adopt(loop, stood) if stood in _FOLLOWS else None
+            capture = self._adopt(loop, stood) if stood in _FOLLOWS else None
+            self._followed.adopt_rest(loop)
+            return capture
         finally:
             loop.forget_step()
 
-    def _adopt(self, loop: ArmedLoop, stood: int) -> RootCapture:
-        root, usual = loop.root, self._usual
-        assert root is not None and usual is not None
-        forward = loop.forward()
-        capture = adopt_forward(root, forward, usual)
-        self._open_capture = capture if stood == IN_FORWARD else None
-        self._followed.adopt_forward(capture, int(loop.state.samples))
-        if stood != IN_FORWARD and loop.has_hook:
-            loop.send_gradient_to(adopt_output(capture, forward))
-        loss, gradient = loop.loss, loop.output_gradient
-        if stood in (IN_BACKWARD, AFTER_BACKWARD, CLIPPED) and loss is not None:
-            adopt_loss(capture, loss, usual)
-            if gradient is not None:
-                adopt_gradient(capture, gradient)
-            self._followed.adopt_backward(loss, is_over=stood != IN_BACKWARD)
+    def _adopt(self, loop: ArmedLoop, stood: int) -> RootCapture | None:
+        root, shape, sinks, capture = loop.root, self._shape, [], None
+        assert root is not None and shape is not None
+        self._open_capture = None
+        calls = loop.forwards(stood)
+        for call, usual, learned in zip(calls, self._usual, shape.calls, strict=False):
+            is_newest = call is calls[-1]
+            capture = adopt_forward(root, call, usual)
+            self._followed.adopt_forward(capture, call.samples, is_reduced=learned.synchronises)
+            if is_newest and stood == IN_FORWARD:
+                self._open_capture = capture
+            elif call.outputs:
+                sinks.append(adopt_outputs(capture, call))
+            if call.loss is not None:
+                adopt_loss(capture, call, usual)
+                self._followed.adopt_backward(call, is_over=not (is_newest and stood == IN_BACKWARD))
+                adopt_gradients(capture, call)
+        loop.send_gradients_to(sinks)
         if stood == CLIPPED:
             self._followed.adopt_clipping(loop.state.before_clip, loop.state.after_clip)
         return capture
@@ -299,9 +309,8 @@ class FastPath:
 
     def forward_was_odd(self, output: Any) -> None:
         """The forward returned something that only the slow way can hold."""
-        has_hook = self._loop is not None and self._loop.has_hook
         capture = self.leave() or self._open_capture
-        if capture is not None and not has_hook:
+        if capture is not None and not capture.outputs:
             self._guard.run("capture", capture.finish, output)
 
     def forward_raised(self, error: BaseException) -> None:

@@ -7,32 +7,36 @@ in the slow way: a step that goes that way is judged after all that were before 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..attach.layout import ModelLayout
-from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring import Ring
-from ..delivery.recorder.ring_format import RAW, RawStep, Template, raw_scalars, read_raw
+from ..delivery.recorder.ring_format import (
+    RAW,
+    UPDATE,
+    RawStep,
+    RawUpdate,
+    Template,
+    raw_scalars,
+    read_raw,
+    read_update,
+)
 from ..detectors.sample import InputSample
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
+from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
 from ..threads.stacks import RawFrame
-from ..threads.watchdog import LoopMark
-from ..wire import Event
 from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
-_PERIOD_S: Final = 0.25
-_SHARE: Final = 0.0025
-"""Of the time, that steps which go the slow way only for news may take: with many tensors one costs 12 ms."""
 
 
 class Following(NamedTuple):
@@ -45,38 +49,25 @@ class Following(NamedTuple):
 
 
 class FollowedRecords:
-    """Reads the ring, each record once; a `Watch` of the recorder.
-
-    Args:
-        mark: of the training loop; where its stack is wanted, the next step has to go the slow way, as where
-            memory was read anew or something was found that is acted upon there.
-        ask_for_a_look: has it go that way.
-        interlude_ns: what going that way has cost the last time.
-    """
+    """Reads the ring, each record once."""
 
     def __init__(
         self,
         queue: StepQueue,
         samples: SampleJudge,
         *,
-        recorder: Recorder,
         incidents: IncidentReporter,
         guard: Guard,
-        mark: LoopMark,
-        ask_for_a_look: Callable[[], None],
-        interlude_ns: Callable[[], int],
     ) -> None:
-        self._queue, self._samples, self._recorder = queue, samples, recorder
+        self._queue, self._samples = queue, samples
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._mark, self._ask_for_a_look = mark, ask_for_a_look
-        self._interlude_ns, self._not_before_s = interlude_ns, 0.0
-        self._memory = recorder.memory
-        self.period_s = _PERIOD_S
         self._ring: Ring | None = None
         self._next_byte = 0
         self._following: dict[int, Following] = {}
         self._inputs: dict[int, InputSample] = {}
+        self._open: QueuedStep | None = None
+        """The newest step, where what its update has changed follows in a record of its own."""
 
     def begin(self, ring: Ring, number: int, following: Following) -> None:
         """C is about to write records of template `number`."""
@@ -96,37 +87,46 @@ class FollowedRecords:
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
         ring = self._ring
-        if ring is None or ring.counters.head <= self._next_byte:
+        if ring is None:
+            return
+        if ring.counters.head <= self._next_byte and (is_recorders_thread or self._open is None):
             return
         guard = self._thread_guard if is_recorders_thread else self._guard
         with self._incidents.judging(guard):
             guard.run("detectors", self._take, ring, guard)
-
-    def look(self) -> list[Event]:
-        """See whether the next step has to go the slow way."""
-        memory, now_s = self._recorder.memory, time.monotonic()
-        has_news = (memory is not self._memory or self._mark.wanted) and now_s >= self._not_before_s
-        if has_news or self._queue.has_suspicion:
-            self._memory = memory
-            self._not_before_s = now_s + self._interlude_ns() / 1e9 / _SHARE
-            self._ask_for_a_look()
-        return []
-
-    def close(self) -> list[Event]:
-        """Nothing is left: the session has had all judged."""
-        return []
+            if not is_recorders_thread:
+                self._close_open(guard)
 
     def _take(self, ring: Ring, guard: Guard) -> None:
         for record in ring.records(self._next_byte):
             self._next_byte = record.end
+            if record.kind == UPDATE:
+                self._add_update(read_update(record.payload))
+            self._close_open(guard)
             if record.kind != RAW:
                 continue
             raw = read_raw(record.payload)
             following = self._following.get(raw.template)
             if following is not None:
                 measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
-                self._queue.append(QueuedStep(measured, following.stack, "waiting", time.monotonic()))
-                self._judge_sample(measured, guard)
+                self._open = QueuedStep(measured, following.stack, "waiting", time.monotonic())
+                if not raw.has_update:
+                    self._close_open(guard)
+
+    def _add_update(self, update: RawUpdate) -> None:
+        if self._open is None or self._open.measured.step != update.step:
+            return
+        measured = self._open.measured
+        measured.sampled["update_ratio"] = MaskedValues(update.ratios, update.missing)
+        if update.total is not None:
+            measured.scalars["update_ratio"] = update.total
+
+    def _close_open(self, guard: Guard) -> None:
+        """Nothing more comes of the newest step: have it judged."""
+        step, self._open = self._open, None
+        if step is not None:
+            self._queue.append(step)
+            self._judge_sample(step.measured, guard)
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
         if not self._samples.wants(measured):

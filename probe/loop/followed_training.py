@@ -5,8 +5,10 @@ Used on the training thread.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -19,19 +21,25 @@ from ..compat import torch_private, torch_ranks
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring_format import Template
 from ..errors import ReplayError
-from ..forensics.adopted_capture import hold_arguments
+from ..forensics.adopted_capture import FollowedCall, hold_arguments
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.capture import RootCapture
+from ..forensics.loss.loss_graph import LossGraph, read_loss_graph
 from ..guard import Guard
+from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import OWN_SCALARS
+from ..step.backward_time import time_own_backward
+from ..step.losses import divisor_of
 from ..step.open_step import Clipping
 from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
-from .armed_loop import FollowedSteps, Plan
+from .armed_loop import ArmedLoop, FollowedSteps, Plan
+from .failed_forward import FailedForward
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
+from .measure_schedule import MeasureSchedule
 from .step_measures import StepMeasures
-from .step_writer import StepWriter
+from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
 
 _STACK_FRAMES: Final = 64
@@ -44,9 +52,10 @@ class FollowedTraining:
 
     Args:
         records: has what C writes judged.
-        next_step: number of the step that C follows.
         wants_every_step: whether somebody has to be told of every step as it is made.
-        forget_forward: takes a forward back that has raised, with the error.
+        look_about: called with the step under way, at the end of its backward, where there is news; returns
+            whether it is to be called at the next one too.
+        failed: remembers a forward that has raised.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
     """
@@ -55,39 +64,58 @@ class FollowedTraining:
         self,
         model: WatchedModel,
         measures: StepMeasures,
+        schedule: MeasureSchedule,
         meters: StepMeters,
         loop: TrainingLoop,
-        writer: StepWriter,
+        pipeline: StepPipeline,
         *,
         recorder: Recorder,
         guard: Guard,
         black_box: BlackBox,
         records: FollowedRecords,
-        next_step: Callable[[], int | None],
         wants_every_step: Callable[[], bool],
-        forget_forward: Callable[[RootCapture, BaseException], None],
+        look_about: Callable[[int], bool],
+        failed: FailedForward,
         input_limit_bytes: int,
         output_limit_bytes: int,
     ) -> None:
-        self._model, self._measures, self._meters = model, measures, meters
-        self._loop, self._writer, self._recorder, self._guard = loop, writer, recorder, guard
+        self._model, self._measures, self._schedule, self._meters = model, measures, schedule, meters
+        self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records = black_box, records
-        self._next_step, self._wants_every_step = next_step, wants_every_step
-        self.forget_forward = forget_forward
+        self._wants_every_step, self._failed = wants_every_step, failed
+        self._look_about = look_about
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
+        self._is_timed = False
+        """Whether what a backward waits for other ranks is measured."""
 
     # -- arming
 
-    def plan_for(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, draws: bool) -> Plan | None:
+    def plan_for(
+        self,
+        shape: LoopShape,
+        root: nn.Module,
+        optimizer: Optimizer,
+        *,
+        draws: bool,
+        take_over: Callable[[], object],
+    ) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
         if self._wants_every_step() or not self._is_alone(root):
             return None
-        ring = self._recorder.ring
+        places = self._measures.update_places(optimizer)
+        if places is None and self._measures.ratios_every:
+            return None
+        if shape.is_scaled != bool(self._measures.loss_scale()):
+            return None
+        ring, is_distributed = self._recorder.ring, torch_ranks.is_distributed()
+        read = tuple(self._measures.loss_scale())
+        self._is_timed = is_distributed
+        further = (*read, *(("own_backward_s", "before_backward_s") if is_distributed else ()))
         described = Template(
             layout=self._model.layout.record.layout,
             stage=shape.stage,
-            scalars=[*OWN_SCALARS, *shape.rates],
+            scalars=[*OWN_SCALARS, *shape.rates, *further],
         )
         template = ring.write_template(described)
         if template is None:
@@ -100,26 +128,55 @@ class FollowedTraining:
             parameters=self._model.layout.parameters,
             draws=draws,
             glance=self._glance,
+            on_news=self._on_news,
             norms_every=self._measures.norms_every,
+            ratios_every=self._measures.ratios_every,
+            places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
             ring=ring,
             template=template,
+            frozen=self._model.frozen_parameters(),
+            scaler=self._measures.scaler,
+            scalars=self._read_scalars if further else None,
+            scalar_count=len(further) - is_distributed,
+            look_at_loss=self._look_at_loss,
+            take_over=take_over,
+            accumulation=self._loop.losses.accumulation,
+            replica=root if isinstance(root, nn.parallel.DistributedDataParallel) else None,
+            free_since_ns=self._loop.free_since_ns,
+            is_distributed=is_distributed,
         )
+
+    def _look_at_loss(
+        self, loss: Tensor, unscaled: Tensor | None, boundary: int, *outputs: int
+    ) -> tuple[float, LossGraph]:
+        """What the slow way notes of a loss, but for its value: its divisor, NaN for none, and its graph."""
+        if self._is_timed:
+            time_own_backward(loss, self._loop.open)
+        divisor = divisor_of(loss if unscaled is None else unscaled)
+        graph = read_loss_graph([loss], boundary=boundary, outputs=outputs)
+        return math.nan if divisor is None else divisor, graph
+
+    def _read_scalars(self) -> tuple[float, ...]:
+        """What a record says besides gradients, loss and learning rates: the names are those of the plan."""
+        read = tuple(self._measures.loss_scale().values())
+        if not self._is_timed:
+            return read
+        own_ns, self._loop.open.own_backward_ns = self._loop.open.own_backward_ns, 0
+        return (*read, own_ns / 1e9 if own_ns else math.nan)
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """Look at the inputs of a step whose parameters C measures."""
-        step = self._next_step()
-        if step is not None:
-            self._records.note_inputs(step, self._measures.inputs_of_call(root, args, kwargs))
+        self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
+
+    def _on_news(self) -> bool:
+        return self._look_about(_step_in_c())
 
     def _is_alone(self, root: nn.Module) -> bool:
-        """Whether no other session, rank, device or module call has a part in these steps."""
+        """Whether no other session, device or module call has a part in these steps."""
         return (
-            is_only_listener()
-            and root_calls.is_settled_on(root)
-            and not torch_ranks.is_distributed()
-            and not torch_private.cuda_is_initialised()
+            is_only_listener() and root_calls.is_settled_on(root) and not torch_private.cuda_is_initialised()
         )
 
     def next_unusual_step(self, step: int) -> int:
@@ -146,35 +203,44 @@ class FollowedTraining:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
         self._records.take()
-        self._writer.complete_newest()
+        self._pipeline.complete_newest()
         if not account.finished:
             return
         last = account.next_step - 1
-        self._writer.last_step = self._loop.counter.number = last
+        self._loop.resume_after(last)
         self._meters.resume(account.ended_ns)
         self._model.note_steps(account.finished)
         step_ns = account.ended_ns - self._began_ns
-        self._measures.account_followed(
+        self._schedule.account_followed(
             account.finished, last_step=last, step_ns=step_ns, own_ns=account.own_ns
         )
         for one in account.held:
-            try:
-                arguments = hold_arguments(one.args, one.kwargs, one.versions)
-            except ReplayError:
-                continue
-            self._black_box.keep_held(one.step, arguments)
+            with suppress(ReplayError):
+                self._black_box.keep_held(one.step, [hold_arguments(*call) for call in one.calls])
 
     def count_up_to(self, step: int) -> None:
         """Steps up to this one were counted, and nothing of them was looked at."""
-        self._writer.last_step = self._loop.counter.number = step
+        self._loop.resume_after(step)
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
-        """The step under way has had this forward."""
-        self._loop.adopt_forward(capture, samples)
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
+        """The step under way has had this forward; whether its backward averages gradients over the ranks."""
+        self._loop.adopt_forward(capture, samples, is_reduced=is_reduced)
 
-    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
-        """It has had a backward of this loss, which has returned, or is still under way."""
-        self._loop.adopt_backward(loss, is_over=is_over)
+    def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
+        """It has had a backward of this call's loss, which has returned, or is still under way."""
+        assert call.loss is not None
+        self._loop.adopt_backward(call.loss, unscaled=call.unscaled, divisor=call.divisor, is_over=is_over)
+
+    def adopt_rest(self, loop: ArmedLoop) -> None:
+        """What else C has noted since the newest step ended."""
+        state, losses = loop.state, self._loop.losses
+        losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
+        if loop.scaling is not None:
+            losses.note_scaling(*loop.scaling)
+        if self._is_timed:
+            self._loop.adopt_times(
+                before_backward_ns=int(state.before_backward_ns), free_since_ns=int(state.free_since_ns)
+            )
 
     def end_backward(self, tensors: Any) -> None:
         """The backward that was adopted has returned."""
@@ -184,5 +250,19 @@ class FollowedTraining:
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped; their statistics are those of now."""
         measured = self._model.measure_gradients()
-        self._loop.open.measured = measured._replace(total_norm=before)
-        self._loop.open.clipping = Clipping(before, after if after == after else measured.total_norm)
+        self._loop.adopt_clipping(
+            measured._replace(total_norm=before),
+            Clipping(before, after if after == after else measured.total_norm),
+        )
+
+    def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
+        """Its forward has raised."""
+        self._loop.open.forget(capture)
+        self._failed.note(error, capture)
+
+
+def _step_in_c() -> int:
+    """Number of the step that C follows, which is calling."""
+    calls = hot_binding.status().calls
+    assert calls is not None
+    return int(calls.state.step)

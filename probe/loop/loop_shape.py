@@ -5,8 +5,9 @@ Read off a step that has gone the slow way; two equal shapes are two equal steps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -14,48 +15,89 @@ from torch.optim.optimizer import Optimizer
 from ..attach.call_wrappers import is_own_frame
 from ..forensics.adopted_capture import UsualCall
 from ..forensics.capture import RootCapture
-from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS
+from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS, MAX_MICRO_STEPS, MAX_OUTPUTS
 from ..step.open_step import Clipping, FinishedStep
 
 CodeSite = tuple[tuple[CodeType, int], ...]
+_DIVIDES: Final = ("DivBackward0", "MulBackward0")
+"""Names of nodes by which a loss may have been divided for being accumulated."""
+_READ_BY_TYPE: Final = 2
+"""A loss of so few nodes is known by the type of the last."""
+_STAGES: Final = ("local", "reduced", "unscaled")
+
+
+class CallShape(NamedTuple):
+    """One forward and its backward: a micro-step."""
+
+    arguments: int
+    keywords: int
+    tensors: int
+    outputs: int
+    loss_node: type[Any]
+    """Of the loss's `grad_fn`."""
+    looks_at_loss: bool
+    """Whether the graph of the loss says more than the type of its last node."""
+    synchronises: bool
+    """Whether DistributedDataParallel was to average gradients after it."""
+    forward_site: CodeSite
+    """Where the forward was called from."""
+    backward_site: CodeSite
 
 
 class LoopShape(NamedTuple):
-    """A step: a forward of one root, a backward of one loss, perhaps clipping, an update by one optimizer."""
+    """A step: forwards of one root, a backward of one loss after each, perhaps clipping, one update."""
 
     root: int
     """Identity of the module that was called, as are the others."""
     optimizer: int
     groups: tuple[int, ...]
     layout: int
-    arguments: int
-    keywords: int
-    tensors: int
-    loss_node: type[Any]
-    """Of the loss's `grad_fn`."""
+    calls: tuple[CallShape, ...]
     clips: bool
+    is_scaled: bool
+    """Whether a GradScaler scaled the losses."""
     stage: str
     rates: tuple[str, ...]
     """Names of the learning rates' series."""
     autocast: tuple[Any, ...]
-    forward_site: CodeSite
-    """Where the forward was called from."""
-    backward_site: CodeSite
 
 
-class SeenCall(NamedTuple):
-    """What the slow way has seen of the calls of a step, beside what the finished step holds."""
+class SeenCalls:
+    """What the slow way has seen of the forwards and backwards of a step, beside what the step holds."""
 
-    root: nn.Module
-    is_plain_output: bool
-    """Whether the forward returned one tensor, with a graph."""
-    draws: bool
-    """Whether the forward has drawn from torch's generator."""
-    loss: Tensor | None
-    """What backward was called on; None where that was not one plain scalar."""
-    loss_node: type[Any]
-    forward_site: CodeSite
-    backward_site: CodeSite
+    def __init__(self) -> None:
+        self._forwards: list[tuple[CodeSite, bool]] = []
+        self._losses: list[tuple[type[Any] | None, CodeSite]] = []
+
+    def note_forward(self, site: CodeSite, *, synchronises: bool) -> None:
+        """A training forward has returned."""
+        if len(self._forwards) <= MAX_MICRO_STEPS:
+            self._forwards.append((site, synchronises))
+
+    def note_loss(self, tensors: Any, grad_tensors: Any, site: CodeSite) -> None:
+        """A backward is about to begin."""
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        loss = given[0] if len(given) == 1 and grad_tensors is None else None
+        is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
+        if len(self._losses) <= MAX_MICRO_STEPS:
+            self._losses.append((type(loss.grad_fn) if is_plain and loss is not None else None, site))
+
+    def take(self, captures: Sequence[RootCapture], *, looks: bool) -> tuple[CallShape, ...] | None:
+        """Return the shapes of a step's calls, and begin the next one; None where C cannot follow them.
+
+        Args:
+            captures: of the step's forwards.
+            looks: whether every loss has to be looked at.
+        """
+        forwards, losses = self._forwards, self._losses
+        self._forwards, self._losses = [], []
+        if not len(captures) == len(forwards) == len(losses) <= MAX_MICRO_STEPS:
+            return None
+        shapes = [
+            _call_shape(*of_one, looks=looks) for of_one in zip(captures, forwards, losses, strict=True)
+        ]
+        known = [shape for shape in shapes if shape is not None]
+        return tuple(known) if known and len(known) == len(shapes) else None
 
 
 def site_of_call(frame: FrameType | None, *, frames: int) -> CodeSite:
@@ -70,40 +112,41 @@ def site_of_call(frame: FrameType | None, *, frames: int) -> CodeSite:
 
 
 def shape_of(
-    finished: FinishedStep, seen: SeenCall, optimizer: Optimizer, *, layout: int, rates: tuple[str, ...]
+    finished: FinishedStep, seen: SeenCalls, root: nn.Module, optimizer: Optimizer, *, rates: tuple[str, ...]
 ) -> LoopShape | None:
     """Return the shape of a healthy step that C could have followed; None for any other.
 
     Args:
         finished: the step, judged.
-        seen: its calls.
+        seen: its calls; those of the next step are noted anew.
+        root: the module that was called.
         optimizer: that has made its update.
-        layout: number of the model's layout.
         rates: names of its learning rates.
     """
     opened = finished.opened
-    if not _is_simple(finished) or len(opened.captures) != 1 or len(optimizer.param_groups) > MAX_GROUPS:
+    captures = list(opened.captures)
+    looks = finished.was_scaled or opened.before_backward_ns > 0
+    calls = seen.take(captures, looks=looks)
+    if calls is None or not rates or len(optimizer.param_groups) > MAX_GROUPS:
         return None
-    capture = next(iter(opened.captures))
-    counts = _plain_counts(capture)
-    if counts is None or not (seen.is_plain_output and seen.loss is not None) or not rates:
+    if not _is_simple(finished) or (opened.forwards, opened.backwards) != (len(calls), len(calls)):
         return None
-    assert capture.state is not None
+    if finished.stage == "reduced" and not calls[-1].synchronises:
+        # What averages the gradients is not the root that was called.
+        return None
+    state = captures[-1].state
+    assert state is not None
     return LoopShape(
-        root=id(seen.root),
+        root=id(root),
         optimizer=id(optimizer),
         groups=tuple(map(id, optimizer.param_groups)),
-        layout=layout,
-        arguments=counts[0],
-        keywords=counts[1],
-        tensors=counts[2],
-        loss_node=seen.loss_node,
+        layout=-1,
+        calls=calls,
         clips=opened.clipping is not None,
+        is_scaled=finished.was_scaled,
         stage=finished.stage,
         rates=rates,
-        autocast=(capture.state.autocast, capture.state.autocast_cache),
-        forward_site=seen.forward_site,
-        backward_site=seen.backward_site,
+        autocast=(state.autocast, state.autocast_cache),
     )
 
 
@@ -120,37 +163,58 @@ def usual_call(capture: RootCapture, *, size_cap_bytes: int) -> UsualCall:
 
 
 def _is_simple(finished: FinishedStep) -> bool:
-    """Whether it was one forward, one backward and one update, with finite and plainly read values."""
-    opened, loss = finished.opened, finished.loss
-    is_one = (opened.forwards, opened.backwards) == (1, 1)
-    has_usual_end = not (finished.is_early or finished.is_updated or finished.was_scaled or finished.late)
+    """Whether it ended in one update, with finite and plainly read values."""
+    opened = finished.opened
+    has_usual_end = not (finished.is_early or finished.is_updated or finished.late or opened.is_first_pass)
     has_usual_clipping = opened.clipping is None or (
         isinstance(opened.clipping, Clipping) and opened.clipping.after is not None
     )
     return (
-        is_one
-        and has_usual_end
+        has_usual_end
         and has_usual_clipping
+        and opened.first_norm is None
         and finished.gradients.is_finite
-        and finished.stage == "local"
-        and loss.value is not None
-        and loss.value == loss.raw
-        and not opened.before_backward_ns
+        and finished.stage in _STAGES
+        and finished.loss.value is not None
+    )
+
+
+def _call_shape(
+    capture: RootCapture,
+    forward: tuple[CodeSite, bool],
+    loss: tuple[type[Any] | None, CodeSite],
+    *,
+    looks: bool,
+) -> CallShape | None:
+    counts, node, graph = _plain_counts(capture), loss[0], capture.loss_graph
+    if counts is None or node is None or capture.loss_finding is not None:
+        return None
+    is_read = node.__name__ not in _DIVIDES and len(graph.nodes) <= _READ_BY_TYPE and graph.gradients is None
+    return CallShape(
+        arguments=counts[0],
+        keywords=counts[1],
+        tensors=counts[2],
+        outputs=capture.output_count,
+        loss_node=node,
+        looks_at_loss=looks or not is_read,
+        synchronises=forward[1],
+        forward_site=forward[0],
+        backward_site=loss[1],
     )
 
 
 def _plain_counts(capture: RootCapture) -> tuple[int, int, int] | None:
     """Counts of arguments, keywords and tensors of a call that C can hold; None where it cannot."""
-    state, graph = capture.state, capture.loss_graph
+    state = capture.state
     if capture.declined or capture.arguments is None or state is None or capture.is_compiled:
         return None
     has_other_state = (
         state.rng_cuda is not None or state.rng_python is not None or state.rng_numpy is not None
     )
-    # What a node that is not ordinary sends back has to be noted in the backward itself.
-    if has_other_state or capture.state_copies or graph.gradients is not None or not state.training:
+    if has_other_state or capture.state_copies or not state.training:
         return None
-    if capture.output_count != 1 or len(capture.outputs) != 1 or len(capture.passes) != 1:
+    has_usual_outputs = capture.output_count == len(capture.outputs) == len(capture._hooks) <= MAX_OUTPUTS
+    if not has_usual_outputs or len(capture.passes) != 1 or capture.backwards != 1:
         return None
     counts = capture.arguments.plain_counts
     return None if counts is None or not 0 < counts[2] <= MAX_ARGUMENTS else counts

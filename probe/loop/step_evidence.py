@@ -8,7 +8,7 @@ from ..attach.observation.context import describe_outputs
 from ..attach.watched_model import WatchedModel
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.capture import RootCapture
-from ..incidents.incidents import StepEvidence
+from ..incidents.evidence import StepEvidence
 from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep, OpenStep, why_not_replayable
 

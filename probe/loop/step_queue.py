@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 from ..detectors.base import Observation
 from ..guard import Guard
-from ..incidents.incidents import IncidentReporter, LateEvidence, StepEvidence
+from ..incidents.evidence import LateEvidence, StepEvidence
+from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..step.frames import MeasuredStep, build_batch
 from ..threads.stacks import RawFrame

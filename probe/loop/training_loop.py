@@ -2,7 +2,7 @@
 
 Called by the step tracker, inside its guard and on the training thread. Knows how a step begins and ends in
 every kind of loop (accumulation, closures, skipped updates, adversaries, updates that no hook tells of) and
-hands the finished ones to the step writer.
+hands the finished ones to the pipeline.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
 from ..attach.watched_model import WatchedModel
 from ..compat import torch_private, torch_ranks
@@ -25,32 +27,54 @@ from ..settings.config import ProbeConfig
 from ..step.backward_time import time_own_backward
 from ..step.late_values import LateValues
 from ..step.losses import LossMeter, StepLoss
-from ..step.open_step import MAX_CAPTURES, FinishedStep, OpenStep, RunningBackward, batch_size, gradients_seen
+from ..step.open_step import (
+    MAX_CAPTURES,
+    Clipping,
+    FinishedStep,
+    LogValue,
+    OpenStep,
+    RunningBackward,
+    batch_size,
+    gradients_seen,
+)
 from ..step.stages import Stage, gradient_stage
 from ..step.step_counter import StepCounter
+from ..wire import Layout
 from .step_measures import StepMeasures
-from .step_writer import StepWriter
+from .step_pipeline import StepPipeline
+from .verdict_timing import VerdictTiming
 
 
 class TrainingLoop:
     """Gathers what belongs to a step, and finishes it.
 
+    Args:
+        model: the watched one.
+        measures: measures what runs in a forward or a backward.
+        pipeline: takes the finished steps.
+        timing: says whether the step under way may be judged after its update.
+        attachment: what the hooks tell besides.
+        hooks: whoever has to know of other parameters is called.
+        config: whether and how much is kept for a replay.
+        recorder: takes new layouts.
+
     Attributes:
+        counter: numbers the steps.
         open: what has been gathered since the last frame.
         backward: the backward that is under way, or that raised.
         losses: the scalars of the step so far.
         finished_early: whether the open step's frame is made already, at the first sign of a bad value.
-        attachment: what the hooks tell besides; to be set before the first call.
     """
-
-    attachment: Attachment
 
     def __init__(
         self,
         model: WatchedModel,
         measures: StepMeasures,
-        writer: StepWriter,
+        pipeline: StepPipeline,
+        timing: VerdictTiming,
+        attachment: Attachment,
         *,
+        hooks: StepHooks,
         config: ProbeConfig,
         recorder: Recorder,
     ) -> None:
@@ -59,39 +83,29 @@ class TrainingLoop:
         self.backward: RunningBackward | None = None
         self.losses = LossMeter()
         self.finished_early = False
-        self._model, self._measures, self._writer = model, measures, writer
+        self._model, self._measures, self._pipeline = model, measures, pipeline
+        self._timing, self._attachment, self._hooks = timing, attachment, hooks
         self._config, self._recorder = config, recorder
-        self._timing = writer.timing
         self._foreign_steps_seen = 0
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
         self._has_called_root = self._is_trained_in_parts = False
-        self.newest: FinishedStep | None = None
-        """The step that was finished last; whoever looks at it after its update takes it."""
-
-    @property
-    def _next_step(self) -> int:
-        return 0 if self._writer.last_step is None else self._writer.last_step + 1
-
-    def _begin_step(self) -> None:
-        step = self._next_step
-        self._measures.begin_step(step)
-        self._writer.begin_step(step)
+        self._newest: FinishedStep | None = None
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
         """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
-        self.attachment.settle()
+        self._attachment.settle()
         if self.backward is not None:
             self._forget_failed_backward()
         if self.open.captures:
             self.open.forget_abandoned()
-        self._writer.complete_late()
+        self._pipeline.complete_late()
         self._follow_unseen_update()
         if self.open.backwards and not self._model.find_optimizer():
             self._finish_unseen()
         self._model.note_forward(root)
         if not (self.open.forwards or self.open.backwards):
-            self._begin_step()
+            self._pipeline.begin_step()
         self._has_called_root = True
         samples = 0 if self.open.has_unsettled_forwards else batch_size(args, kwargs)
         self.open.forwards += 1
@@ -104,27 +118,59 @@ class TrainingLoop:
 
     # -- steps that were followed in C up to here
 
-    def adopt_forward(self, capture: RootCapture, samples: int) -> None:
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
         """The step under way has had this forward, as `begin_forward` would have noted it."""
         if not (self.open.forwards or self.open.backwards):
-            self._begin_step()
-        self._has_called_root = True
+            self._pipeline.begin_step()
+        self._has_called_root, self._model.is_reduced = True, is_reduced
         self.open.forwards += 1
         self.open.samples += samples
         self.open.captures[capture] = samples
 
-    def adopt_backward(self, loss: Tensor, *, is_over: bool) -> None:
-        """It has had a backward of `loss`, which has returned, or is still under way or has raised."""
+    def adopt_backward(
+        self, loss: Tensor, *, unscaled: Tensor | None, divisor: float | None, is_over: bool
+    ) -> None:
+        """It has had a backward of `loss`, which has returned, or is still under way or has raised.
+
+        Args:
+            loss: what it was called on; its gradients are not given to the captures yet.
+            unscaled: what a GradScaler made it of.
+            divisor: what it was divided by, where its graph said so.
+            is_over: whether it has returned.
+        """
         opened = self.open
         self.backward = RunningBackward(
-            opened, threading.get_ident(), self.losses.count, 0, opened.loss, opened.measured
+            opened,
+            threading.get_ident(),
+            self.losses.count,
+            gradients_seen(opened.captures),
+            opened.loss,
+            opened.measured,
         )
-        self.losses.add(loss, None)
+        self.losses.adopt(loss, unscaled, divisor)
         opened.loss = loss.detach()
         if is_over:
             self.backward = None
             opened.settle()
             self._model.note_backward()
+
+    def adopt_clipping(self, measured: TensorStatistics, clipping: Clipping) -> None:
+        """Its gradients were measured, then clipped."""
+        self.open.measured, self.open.clipping = measured, clipping
+
+    def resume_after(self, step: int) -> None:
+        """Go on behind steps up to this one, which came another way."""
+        self.counter.resume_after(step)
+        self._pipeline.resume_after(step)
+
+    def adopt_times(self, *, before_backward_ns: int, free_since_ns: int) -> None:
+        """The step under way has waited so long before its backwards, and nothing has run since then."""
+        self.open.before_backward_ns, self._free_since_ns = before_backward_ns, free_since_ns
+
+    @property
+    def free_since_ns(self) -> int:
+        """When the newest backward or step ended; 0 before the first."""
+        return self._free_since_ns
 
     def _follow_unseen_update(self) -> None:
         """End a step whose update no hook told of."""
@@ -160,9 +206,9 @@ class TrainingLoop:
 
     def begin_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """An outermost backward begins: the previous frame is complete, the loss is known."""
-        self.attachment.settle()
+        self._attachment.settle()
         self._take_back_backward()
-        self._writer.complete_newest()
+        self._pipeline.complete_newest()
         if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
             self.counter.close()
             self.finished_early = False
@@ -171,11 +217,10 @@ class TrainingLoop:
             if self._was_skipped():
                 self._drop_step()
         if not self.open.backwards:
-            self._foreign_steps_seen = self.attachment.foreign_steps
+            self._foreign_steps_seen = self._attachment.foreign_steps
             if not self.open.forwards:
-                self._begin_step()
-        if self._measures.observed:
-            self._measures.begin_backward()
+                self._pipeline.begin_step()
+        self._measures.begin_backward()
         opened = self.open
         if self._free_since_ns and torch_ranks.is_distributed():
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
@@ -212,7 +257,7 @@ class TrainingLoop:
     def _drop_step(self) -> None:
         """The script has cleared the gradients and made no update of them."""
         following = self.open.split_unsettled()
-        if self.attachment.foreign_steps > self._foreign_steps_seen:
+        if self._attachment.foreign_steps > self._foreign_steps_seen:
             # They were only passed through, on their way to a discriminator, say: no step of this model.
             self.losses.reset()
             following.logged = self.open.logged
@@ -221,7 +266,7 @@ class TrainingLoop:
         step = self.counter.at_early_verdict()
         self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
         self.counter.close()
-        self._writer.complete_newest()
+        self._pipeline.complete_newest()
         self.open = following
 
     def is_foreign_backward(self) -> bool:
@@ -251,8 +296,7 @@ class TrainingLoop:
             # An optimizer in the backward has made its steps already.
             return
         self.open.settle()
-        if self._measures.observed:
-            self._measures.end_backward()
+        self._measures.end_backward()
         if self._measures.wants_first_norm and self.open.backwards == 1:
             self.open.first_norm = self._model.measure_gradients().total_norm
         self._model.note_backward()
@@ -290,24 +334,36 @@ class TrainingLoop:
             return self._model.measure_gradients()
         return self._model.start_measuring_gradients()
 
-    def must_know_now(self) -> None:
-        """Something is about to be done with the gradients' norms: this step's verdict cannot be late."""
-        self._timing.is_late = False
-
     def _finish_early(self, gradients: TensorStatistics, stage: Stage | None = None) -> None:
         step = self.counter.at_early_verdict()
         self._finish(stage_optimizer=None, step=step, gradients=gradients, stage=stage)
         self.finished_early = True
 
+    def log(self, values: Mapping[str, LogValue]) -> bool:
+        """Give values to the open step; False where it has had no backward yet."""
+        if self.open.backwards:
+            self.open.logged |= values
+        return bool(self.open.backwards)
+
+    def take_newest(self) -> FinishedStep | None:
+        """Return the step that was finished last, once."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def forget(self) -> None:
+        """Drop the open step."""
+        self.open = OpenStep()
+
+    def _note_layout(self, record: Layout | None) -> None:
+        """The model may have other parameters now."""
+        if record is not None:
+            self._recorder.event(record)
+            for call in self._hooks.new_layout.calls:
+                call(self._model.layout)
+
     def pass_step(self, optimizer: Optimizer) -> None:
         """Count a step of which nothing is looked at."""
-        self._writer.pass_step(self.counter.at_step(self._model.note_step_of(optimizer)))
-
-    def look_after_update(self, optimizer: Optimizer) -> None:
-        """Take what the update has changed, on a step that asks for it."""
-        ratios = self._measures.after_update(optimizer, self._writer.last_step or 0)
-        if ratios is not None:
-            self._writer.add_ratios(ratios)
+        self._pipeline.pass_step(self.counter.at_step(self._model.note_step_of(optimizer)))
 
     def finish_skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has skipped the update, perhaps: no optimizer hook tells of it."""
@@ -324,8 +380,8 @@ class TrainingLoop:
             return
         self._measures.note_optimizer(optimizer)
         is_due = self._model.is_due_for_a_look() and self.open.measured is None
-        if is_due and (layout := self._model.look()):
-            self._recorder.event(layout)
+        if is_due:
+            self._note_layout(self._model.look())
         self._finish(stage_optimizer=optimizer, step=step)
 
     def _finish(
@@ -358,9 +414,8 @@ class TrainingLoop:
         )
         is_early = stage_optimizer is None
         finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
-        self._writer.finish(finished)
-        self.newest = finished
-        self.attachment.note_step()
-        if new_layout := self._model.follow():
-            self._recorder.event(new_layout)
+        self._pipeline.finish(finished)
+        self._newest = finished
+        self._attachment.note_step()
+        self._note_layout(self._model.follow())
         self._free_since_ns = time.perf_counter_ns()

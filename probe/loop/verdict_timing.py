@@ -1,7 +1,7 @@
 """Whether a step is judged before its update or one step late, and what follows from a late verdict.
 
 A verdict before the update is the last moment at which a replay can work; on a device it waits for all that
-is queued there. Used by the training loop and the step writer, on the training thread.
+is queued there. Used by the training loop and the judge, on the training thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from ..attach.watched_model import WatchedModel
 from ..compat.host_copy import device_is_idle
 from ..settings.config import ProbeConfig
-from .step_measures import StepMeasures
+from .measure_schedule import MeasureSchedule
 
 ARMED_STEPS: Final = 20
 """So many steps after a bad one are judged before their update."""
@@ -24,15 +24,15 @@ class VerdictTiming:
     Args:
         config: `verdict` is the user's choice; `mode="raise"` cannot be late.
         model: where its parameters are decides `verdict="auto"`.
-        measures: at a level above basic, and during a closer look, nothing is late.
+        schedule: at a level above basic, and during a closer look, nothing is late.
 
     Attributes:
         is_late: whether the step under way may be judged after its update.
     """
 
-    def __init__(self, config: ProbeConfig, model: WatchedModel, measures: StepMeasures) -> None:
+    def __init__(self, config: ProbeConfig, model: WatchedModel, schedule: MeasureSchedule) -> None:
         self.is_late = False
-        self._choice, self._model, self._measures = config.verdict, model, measures
+        self._choice, self._model, self._schedule = config.verdict, model, schedule
         self._can_be_late = config.verdict != "before_update" and config.mode != "raise"
         self._not_before = 0
 
@@ -48,7 +48,7 @@ class VerdictTiming:
             self._can_be_late
             and step >= self._not_before
             and (self._choice == "after_update" or self._model.is_on_cuda)
-            and self._measures.is_basic
+            and self._schedule.is_basic
             and self._model.tells_of_updates
             and not is_needed()
         )
@@ -57,6 +57,10 @@ class VerdictTiming:
     def waits(self) -> bool:
         """Whether what is measured now is read at once: it has to be, or the script has waited itself."""
         return not self.is_late or (self._choice == "auto" and device_is_idle())
+
+    def must_know_now(self) -> None:
+        """Something is about to be done with the gradients' norms: this step's verdict cannot be late."""
+        self.is_late = False
 
     def give_up(self) -> None:
         """What was on its way could not be read: wait for all that follows."""

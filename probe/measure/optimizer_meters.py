@@ -114,6 +114,11 @@ class LossScale:
             self._latest = LatestValue(self._start_copy)
             self._previous = None
 
+    @property
+    def scaler(self) -> Any:
+        """The one noted last; None once it is gone."""
+        return None if self._scaler is None else self._scaler()
+
     def read(self) -> dict[str, float]:
         """Return `amp_scale`, and since the start `amp_growths` and `amp_skipped_updates`; {} without one."""
         scaler = None if self._scaler is None else self._scaler()

@@ -6,10 +6,11 @@ update and compared just after it. Waits for no CUDA device; there the result is
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,15 @@ class UpdateRatios:
     where it had no gradient, was not copied, was 0 before, or was moved or converted amid the update."""
     total: float | None
     """The same over all that were compared, those that were 0 before included; None when all of them were."""
+
+
+class UpdatePlaces(NamedTuple):
+    """Where C copies parameters to, to look at updates itself."""
+
+    copy: ParameterCopy
+    """Whose memory it is."""
+    addresses: ctypes.Array[Any]
+    """(parameters,) of each, NULL for those that are left out."""
 
 
 class UpdateMeter:
@@ -113,6 +123,32 @@ class UpdateMeter:
         skipped = None if found_inf is None else self._start_copy(found_inf)
         parts = [self._compare(copy, chosen) for chosen in copy.by_kind(same)]
         self._pending.append(_Pending(step, len(copy.parameters), skipped, parts))
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether memory for the copy is there."""
+        return self._copy is not None
+
+    def places(self, parameters: Sequence[Tensor], updated: Collection[int]) -> UpdatePlaces | None:
+        """Return where C may copy those to that are updated; None where it cannot.
+
+        Args:
+            parameters: all of the watched model, in layout order.
+            updated: identities of those that the optimizer updates.
+        """
+        copy = self._copy
+        indices = None if copy is None else copy.find(parameters, updated)
+        if (
+            copy is None
+            or indices is None
+            or any(device.type != "cpu" for device, _ in copy.kind_of.values())
+        ):
+            return None
+        addresses = (ctypes.c_void_p * len(parameters))()
+        for index in indices:
+            if index in copy.views:
+                addresses[index] = copy.views[index].data_ptr()
+        return UpdatePlaces(copy, addresses)
 
     def cancel(self) -> None:
         """The update was skipped, or raised: there is nothing to compare."""

@@ -116,10 +116,11 @@ class LeakWatch:
 
     def wants(self, sample: MemorySample | None) -> bool:
         """Whether `follow` has anything to do at this step."""
-        return self._is_looking or sample is not self._sample or self._clock_ns() >= self._pacer.next_ns
+        return self.is_looking or sample is not self._sample or self._clock_ns() >= self._pacer.next_ns
 
     @property
-    def _is_looking(self) -> bool:
+    def is_looking(self) -> bool:
+        """Whether a series of looks has been begun: each step has a part in it."""
         return self._first is not None or self._open is not None
 
     def follow(self, step: int, sample: MemorySample | None, frame: FrameType | None) -> list[MemoryIncident]:
@@ -133,7 +134,7 @@ class LeakWatch:
         Returns:
             What is wrong; nearly always empty.
         """
-        if self._is_looking:
+        if self.is_looking:
             self._mark(step)
             if self._is_time_to_look(step) and (leaks := self.look(step, frame)):
                 return leaks
@@ -181,7 +182,7 @@ class LeakWatch:
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
         if self._read_heap is not None:
             value = self._read_heap()
-            is_open = self._is_looking or value >= self._bars["host"]
+            is_open = self.is_looking or value >= self._bars["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
         if self._read_cuda is None:
             self._read_cuda = cuda_reader()
@@ -197,7 +198,7 @@ class LeakWatch:
 
     def wants_look(self) -> bool:
         """Whether memory grows, and what grows is not being looked for already."""
-        if self._is_looking or self._growth is None or len(self._reported) >= _MAX_REPORTS:
+        if self.is_looking or self._growth is None or len(self._reported) >= _MAX_REPORTS:
             return False
         if not self._growth.keeps_pace:
             # The probe's own histories fill in the first some thousand steps, ever more slowly.

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+LOGGED_PREFIX: Final = "log/"
+"""Of the series that the script logs, but for its loss."""
+
+
+def deferred_values(
+    values: Mapping[str, Any], complain: Callable[[str, str], None]
+) -> dict[str, Callable[[], float]]:
+    """Return what reads the values of one `run.log`, by the names of their series; misuse is told of."""
+    readable = {}
+    for name, value in values.items():
+        try:
+            readable[name if name == "loss" else LOGGED_PREFIX + name] = deferred_float(name, value)
+        except ValueError as error:
+            complain(name, str(error))
+    return readable
 
 
 def deferred_float(name: str, value: object) -> Callable[[], float]:

@@ -54,6 +54,21 @@ class LossMeter:
         self.was_scaled = False
         """Whether a GradScaler scaled a loss of this step."""
 
+    @property
+    def accumulation(self) -> float | None:
+        """What losses were divided by when that was the number of micro-steps, the last time."""
+        return self._accumulation
+
+    @accumulation.setter
+    def accumulation(self, divisor: float | None) -> None:
+        self._accumulation = divisor
+
+    def adopt(self, raw: Tensor, unscaled: Tensor | None, divisor: float | None) -> None:
+        """Take a scalar whose backward went another way, with what `add` would have found of it."""
+        self.was_scaled |= unscaled is not None
+        raw = raw.detach()
+        self._scalars.append(_Scalar(raw, raw if unscaled is None else unscaled.detach(), divisor))
+
     def note_scaling(self, loss: object, scaled: object) -> None:
         """Remember that `scaled` is what `GradScaler.scale` made of `loss`: one tensor, or a list of them."""
         if isinstance(loss, list | tuple) and isinstance(scaled, list | tuple):
@@ -61,7 +76,7 @@ class LossMeter:
                 self.note_scaling(one, of_it)
         # A scaler that is disabled returns what it was given.
         elif isinstance(loss, Tensor) and isinstance(scaled, Tensor) and scaled is not loss:
-            self._unscaled[scaled] = loss.detach(), _divisor(loss)
+            self._unscaled[scaled] = loss.detach(), divisor_of(loss)
 
     @property
     def count(self) -> int:
@@ -84,7 +99,7 @@ class LossMeter:
                 self.was_scaled = True
                 self._scalars.append(_Scalar(raw, *original))
             else:
-                self._scalars.append(_Scalar(raw, raw, _divisor(tensor)))
+                self._scalars.append(_Scalar(raw, raw, divisor_of(tensor)))
 
     def are_finite(self, *, since: int) -> bool:
         """Whether there are more than `since` scalars, and the others known to be finite, without waiting."""
@@ -110,7 +125,7 @@ class LossMeter:
 
         def step_loss() -> StepLoss:
             raw, losses = read()
-            return StepLoss(sum(losses) * divisor, sum(raw))
+            return StepLoss(_added_up(losses) * divisor, _added_up(raw))
 
         return step_loss
 
@@ -133,6 +148,14 @@ class LossMeter:
         self.was_scaled = False
 
 
+def _added_up(values: list[float]) -> float:
+    """The sum as C adds up; that of Python compensates for rounding from 3.12 on."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
 def _start_to_host(scalars: list[_Scalar]) -> Callable[[], tuple[list[float], list[float]]]:
     """Start to read (raw, losses): one copy from their device, and none on the CPU."""
     if all(scalar.raw.is_cpu and scalar.loss.is_cpu for scalar in scalars):
@@ -152,7 +175,7 @@ def _start_to_host(scalars: list[_Scalar]) -> Callable[[], tuple[list[float], li
     return read
 
 
-def _divisor(loss: Tensor) -> float | None:
+def divisor_of(loss: Tensor) -> float | None:
     """Return d where the graph says that `loss` is `something / d`, or times 1 / d, with a constant d."""
     return _divisor_of(loss.grad_fn)
 

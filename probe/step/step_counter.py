@@ -30,6 +30,10 @@ class StepCounter:
             self._advance()
         return self.number
 
+    def resume_after(self, step: int) -> None:
+        """Steps up to this one were counted elsewhere, all of them with their updates."""
+        self.number = step
+
     def close(self) -> None:
         """No optimizer will step with this number any more: the update was skipped."""
         self._is_closed = True

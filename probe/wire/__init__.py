@@ -1,69 +1,73 @@
 """Records, messages, columns and events: all that others read, and the only description of it.
 
-Nothing here does I/O and nothing imports torch. The records stand in `records` and are exported here, lazily:
-the self-check takes `findings` where msgspec is missing.
+Nothing here does I/O and nothing imports torch. `records`, `messages` and `encoding` are exported here, and
+lazily: the self-check takes `findings` where msgspec is missing.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .records import (
+    from .encoding import (
+        decode_message,
+        decode_record,
+        encode,
+    )
+    from .messages import (
         BATCH_BYTES,
+        MAX_MESSAGE_BYTES,
+        Ack,
+        Answered,
+        Batch,
+        Challenge,
+        Control,
+        Hello,
+        Message,
+        Position,
+        Proof,
+        Refused,
+        Skip,
+        StreamKey,
+        handshake_proof,
+    )
+    from .records import (
         COLUMNS,
         KINDS,
-        MAX_MESSAGE_BYTES,
         MAX_RECORD_BYTES,
         PARAMETER_COLUMNS,
         SCALARS,
         SEVERITIES,
         VERSION,
-        Ack,
-        Answered,
-        Batch,
-        Challenge,
         Column,
-        Control,
         Count,
         Event,
         Evidence,
         Frame,
         Frames,
         Gap,
-        Hello,
         Histogram,
         HostSample,
         LayerInfo,
         Layout,
-        Message,
         ModuleColumn,
         ModuleInfo,
         Origin,
         ParameterInfo,
-        Position,
-        Proof,
         Record,
-        Refused,
         RequestId,
         RunEnd,
         RunId,
         RunStart,
         Severity,
-        Skip,
         SourceText,
         StackFrame,
         Stacks,
-        StreamKey,
         StreamName,
         Text,
         WriterId,
-        decode_message,
-        decode_record,
-        encode,
         event_id,
-        handshake_proof,
         is_in_derivative,
     )
 
@@ -124,12 +128,19 @@ __all__ = [
     "is_in_derivative",
 ]
 
+_HOMES: Final = (".records", ".messages", ".encoding")
+"""In this order: whoever needs records alone loads nothing else."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(".records", __name__), name)
-    return value
+    for home in _HOMES:
+        module = import_module(home, __name__)
+        if name in vars(module):
+            value = globals()[name] = vars(module)[name]
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,27 +1,19 @@
-"""The only description of what is written to a journal and of what travels over ZeroMQ.
+"""The only description of what is written to a journal: a *record* is one entry (a frame, an event, ...).
 
-Everything is msgpack through msgspec, version 1. A *record* is one journal entry (a frame, an event, a
-layout, ...); a *message* is one ZeroMQ frame between the helper and the collector. Nothing here does I/O,
-and nothing here imports torch: the dashboard reads these types too.
+Everything is msgpack through msgspec, version 1; see `encoding.py`. Nothing here does I/O, and nothing here
+imports torch: the dashboard reads these types too.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from ..errors import WireError
-
 VERSION: Final = 1
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
-BATCH_BYTES: Final = 256 * 1024
-"""A batch is closed at the first record that takes it past this size."""
 
 StreamName: TypeAlias = Literal["events", "metrics", "host"]
 Severity: TypeAlias = Literal["critical", "warning", "info"]
@@ -44,14 +36,11 @@ RequestId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 WriterId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")]
 
 
-class _Struct(msgspec.Struct, frozen=True):
+class WireStruct(msgspec.Struct, frozen=True):
     """Frozen base. Unknown fields are ignored, so that a newer probe can talk to an older page."""
 
 
-# --------------------------------------------------------------------------------------------- records
-
-
-class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=True):
+class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=True):
     """First record of every incarnation's `events` stream; `run.json` holds the same fields."""
 
     run: RunId
@@ -76,7 +65,7 @@ class RunStart(_Struct, tag="run_start", tag_field="t", frozen=True, kw_only=Tru
     """Of torch's default generator, as the script or torch has set it last."""
 
 
-class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
     """One parameter, in the order of the model's `named_parameters()`."""
 
     name: Text
@@ -86,21 +75,21 @@ class ParameterInfo(_Struct, array_like=True, frozen=True, kw_only=True):
     """Index into `Layout.layers`."""
 
 
-class LayerInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class LayerInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
     """One layer: a module that directly owns trainable parameters. The root's name is ``""``."""
 
     name: Text
     type: Text
 
 
-class ModuleInfo(_Struct, array_like=True, frozen=True, kw_only=True):
+class ModuleInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
     """One module, in the order of the naming root's `named_modules()`; the root's name is ``""``."""
 
     name: Text
     type: Text
 
 
-class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
+class Layout(WireStruct, tag="layout", tag_field="t", frozen=True, kw_only=True):
     """Names the rows of every `Frame` that carries the same number. Lives in the `events` stream."""
 
     layout: Count
@@ -114,7 +103,7 @@ class Layout(_Struct, tag="layout", tag_field="t", frozen=True, kw_only=True):
     """Every module, with or without parameters; empty until module statistics are measured."""
 
 
-class Column(_Struct, array_like=True, frozen=True, kw_only=True):
+class Column(WireStruct, array_like=True, frozen=True, kw_only=True):
     """One statistic of all parameters of a layout: little-endian float32, or float64 where float32 cannot
     hold a finite value. A column that is absent from a frame was not measured at that step."""
 
@@ -123,7 +112,7 @@ class Column(_Struct, array_like=True, frozen=True, kw_only=True):
     data: bytes
 
 
-class ModuleColumn(_Struct, array_like=True, frozen=True, kw_only=True):
+class ModuleColumn(WireStruct, array_like=True, frozen=True, kw_only=True):
     """One statistic of modules (see `module_frames.MODULE_COLUMNS`): a `Column` of module rows, with gaps."""
 
     name: Text
@@ -133,7 +122,7 @@ class ModuleColumn(_Struct, array_like=True, frozen=True, kw_only=True):
     """`numpy.packbits` of "has no such value at this step"; empty when every row has one."""
 
 
-class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
+class Histogram(WireStruct, array_like=True, frozen=True, kw_only=True):
     """Elements counted by magnitude, a row of bins for each parameter or module row; see `module_frames`."""
 
     name: Text
@@ -145,7 +134,7 @@ class Histogram(_Struct, array_like=True, frozen=True, kw_only=True):
     `probe.wire.magnitude_bins.BIN_EDGES`. A row of zeros was not measured."""
 
 
-class Frame(_Struct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):
+class Frame(WireStruct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):
     """All statistics of one measured step. Lives in the `metrics` stream.
 
     Columns (see `COLUMNS`) have one value per parameter of `layout`, in its order. NaN and Inf are values:
@@ -225,7 +214,7 @@ SCALARS: Final[dict[str, str]] = {
 }
 
 
-class StackFrame(_Struct, frozen=True, kw_only=True):
+class StackFrame(WireStruct, frozen=True, kw_only=True):
     """One line of a stack, with the source around it as the training process saw it."""
 
     file: Text
@@ -240,7 +229,7 @@ class StackFrame(_Struct, frozen=True, kw_only=True):
 Frames: TypeAlias = Annotated[list[StackFrame], msgspec.Meta(max_length=256)]
 
 
-class Stacks(_Struct, frozen=True, kw_only=True):
+class Stacks(WireStruct, frozen=True, kw_only=True):
     """Stacks of an event, outermost frame first; empty where unknown."""
 
     forward: Frames = []
@@ -248,7 +237,7 @@ class Stacks(_Struct, frozen=True, kw_only=True):
     training_loop: Frames = []
 
 
-class Origin(_Struct, frozen=True, kw_only=True):
+class Origin(WireStruct, frozen=True, kw_only=True):
     """Where a fault began."""
 
     phase: Literal["forward", "backward", "loss", "input"]
@@ -272,7 +261,7 @@ def is_in_derivative(origin: Origin | None, backward: Sequence[StackFrame]) -> b
     return "(hook: " in origin.op or (own != origin.op and in_function)
 
 
-class Evidence(_Struct, frozen=True, kw_only=True):
+class Evidence(WireStruct, frozen=True, kw_only=True):
     """The number that tripped, what it was judged by, and its surroundings."""
 
     value: float | None = None
@@ -283,7 +272,7 @@ class Evidence(_Struct, frozen=True, kw_only=True):
     """(step, value) of the steps before."""
 
 
-class Event(_Struct, tag="event", tag_field="t", frozen=True, kw_only=True):
+class Event(WireStruct, tag="event", tag_field="t", frozen=True, kw_only=True):
     """One episode, in its latest state; a later record with the same id replaces an earlier one."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
@@ -310,7 +299,7 @@ class Event(_Struct, tag="event", tag_field="t", frozen=True, kw_only=True):
     ended: bool = False
 
 
-class Gap(_Struct, tag="gap", tag_field="t", frozen=True, kw_only=True):
+class Gap(WireStruct, tag="gap", tag_field="t", frozen=True, kw_only=True):
     """Metrics that the journal evicted, or could not write, before anyone is sure to have read them.
 
     Lives in the `events` stream (which is never evicted). `[first_seq, end_seq)` of `stream`.
@@ -323,7 +312,7 @@ class Gap(_Struct, tag="gap", tag_field="t", frozen=True, kw_only=True):
     time: float
 
 
-class RunEnd(_Struct, tag="run_end", tag_field="t", frozen=True, kw_only=True):
+class RunEnd(WireStruct, tag="run_end", tag_field="t", frozen=True, kw_only=True):
     """Last record of an incarnation's `events` stream, when it ends in an orderly way."""
 
     time: float
@@ -333,7 +322,7 @@ class RunEnd(_Struct, tag="run_end", tag_field="t", frozen=True, kw_only=True):
     """Frames dropped from the in-memory ring because they could not be written (a full disk, say)."""
 
 
-class HostSample(_Struct, tag="host_sample", tag_field="t", frozen=True, kw_only=True):
+class HostSample(WireStruct, tag="host_sample", tag_field="t", frozen=True, kw_only=True):
     """What the helper sees of one rank's process from outside, about once a second (`host` stream)."""
 
     time: float
@@ -349,156 +338,7 @@ class HostSample(_Struct, tag="host_sample", tag_field="t", frozen=True, kw_only
 Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample
 
 
-# -------------------------------------------------------------------------------------------- messages
-
-
-class StreamKey(_Struct, array_like=True, frozen=True, kw_only=True):
-    """Names one stream: one writer, contiguous sequence numbers from 0."""
-
-    run: RunId
-    writer: WriterId
-    """The spool's folder name: ``<rank>-<incarnation>`` or ``host-<name>``."""
-    stream: StreamName
-
-
-class Hello(_Struct, tag="hello", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector, first message of a connection."""
-
-    version: int
-    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
-    takes_control: bool = False
-    """Whether the helper understands `Control`; an older one would take it for garbage."""
-
-
-class Challenge(_Struct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
-    """Collector -> helper: proves that the collector knows the ingest secret and asks for the same."""
-
-    version: int
-    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
-    proof: bytes
-
-
-class Proof(_Struct, tag="proof", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector: the helper knows the secret too."""
-
-    proof: bytes
-
-
-class Position(_Struct, tag="position", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector: "where shall I start with this stream?" Answered by an `Ack`."""
-
-    key: StreamKey
-
-
-class Batch(_Struct, tag="batch", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector: encoded records `first_seq, first_seq + 1, ...` of one stream."""
-
-    key: StreamKey
-    first_seq: Count
-    records: Annotated[list[bytes], msgspec.Meta(max_length=100_000)]
-
-
-class Skip(_Struct, tag="skip", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector: `[first_seq, end_seq)` no longer exists in the journal; count it as a gap."""
-
-    key: StreamKey
-    first_seq: Count
-    end_seq: Count
-    reason: Text
-
-
-class Ack(_Struct, tag="ack", tag_field="m", frozen=True, kw_only=True):
-    """Collector -> helper, after the store's commit: everything below `next_seq` is durable."""
-
-    key: StreamKey
-    next_seq: Count
-
-
-class Control(_Struct, tag="control", tag_field="m", frozen=True, kw_only=True):
-    """Collector -> helper: what a person asks of the run's trainers. Answered by one `Answered`."""
-
-    id: RequestId
-    run: RunId
-    rank: Count | None = None
-    """None asks every rank."""
-    request: Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
-    """An encoded `control_messages.Ask`; the trainer decodes it."""
-
-
-class Answered(_Struct, tag="answered", tag_field="m", frozen=True, kw_only=True):
-    """Helper -> collector: what this host's trainers have answered to a `Control`."""
-
-    id: RequestId
-    answers: Annotated[list[tuple[WriterId, bytes | None]], msgspec.Meta(max_length=100_000)]
-    """Each trainer with its encoded `control_messages.Answer`; None where there was none in time."""
-
-
-class Refused(_Struct, tag="refused", tag_field="m", frozen=True, kw_only=True):
-    """Collector -> helper: why it will not talk (wrong version, wrong secret, malformed message)."""
-
-    reason: Text
-
-
-Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Answered | Refused
-
-_encoder = msgspec.msgpack.Encoder()
-_record_decoder = msgspec.msgpack.Decoder(Record)
-_message_decoder = msgspec.msgpack.Decoder(Message)
-
-
-def encode(value: Record | Message) -> bytes:
-    """Encode one record or message as msgpack."""
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        return _encoder.encode(_in_utf8(msgspec.to_builtins(value, builtin_types=(bytes,))))
-
-
-def _in_utf8(value: Any) -> Any:
-    """Names of files, and what exceptions say, may hold halves of characters: a question mark each."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_in_utf8(key): _in_utf8(item) for key, item in value.items()}
-    return list(map(_in_utf8, value)) if isinstance(value, list | tuple) else value
-
-
-def decode_record(data: bytes) -> Record:
-    """Decode and validate one journal record.
-
-    Raises:
-        WireError: it is too large, is not msgpack, or breaks a type or limit.
-    """
-    if len(data) > MAX_RECORD_BYTES:
-        raise WireError(f"record of {len(data)} bytes; at most {MAX_RECORD_BYTES} are allowed")
-    try:
-        record: Record = _record_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"record does not decode: {error}") from error
-    return record
-
-
-def decode_message(data: bytes) -> Message:
-    """Decode and validate one ZeroMQ message.
-
-    Raises:
-        WireError: it is too large, is not msgpack, or breaks a type or limit.
-    """
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
-    try:
-        message: Message = _message_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"message does not decode: {error}") from error
-    return message
-
-
 def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:
     """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it."""
     identity = "\x1f".join((run, str(rank), str(incarnation), model, kind, subject, str(step)))
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
-    """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
-    return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()

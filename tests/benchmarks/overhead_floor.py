@@ -4,8 +4,8 @@
 
 Identical models are trained in turn in one process: a plain one, one whose gradients are measured by one pass
 of the kernel and nothing else (the *floor*), one with the norms that loggers read (*norms*, without the
-logging), and one that is watched. The order changes from round to round. Per workload, of quiet steps, on
-which nothing is sampled:
+logging), and one that is watched; then, where W&B is installed, a plain one and one whose norms it logs. The
+order changes from round to round. Per workload, of quiet steps, on which nothing is sampled:
 
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
   *with sampled*: the same of the mean over all steps;
@@ -17,7 +17,9 @@ which nothing is sampled:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
+import math
 import statistics
 import sys
 import tempfile
@@ -30,7 +32,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from overhead import Twin, describe_machine, make_twins
-from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms
+from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms, record_to_wandb
 from workloads import WORKLOADS, Workload
 
 import probe
@@ -109,6 +111,24 @@ def measure(workload: Workload, pairs: int) -> None:
                 train_round(entries, turn)
         quiet, spent = own_us(spool, run.run, ARMED_AFTER)
     report(workload, entries, quiet, spent)
+    if importlib.util.find_spec("wandb"):
+        measure_wandb(workload, pairs)
+
+
+def measure_wandb(workload: Workload, pairs: int) -> None:
+    """The same of W&B, after the others: what its threads do and keep is not to be in their steps."""
+    entries = [
+        Entry(name, twin, [])
+        for name, twin in zip(("plain", "wandb"), make_twins(workload, torch.device("cpu")), strict=True)
+    ]
+    logged = entries[1].twin
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        run = record_to_wandb(logged.model, logged.optimizer, Path(folder))
+        logged.record = run.record
+        for turn in range(pairs):
+            train_round(entries, turn)
+        run.close()
+    report(workload, entries, [], [])
 
 
 def report(workload: Workload, entries: list[Entry], quiet: list[float], spent: list[float]) -> None:
@@ -116,7 +136,7 @@ def report(workload: Workload, entries: list[Entry], quiet: list[float], spent: 
     plain = entries[0]
     step_us = 1e6 * statistics.median(plain.twin.step_s)
     kept = [at for at in range(len(plain.cpu_s)) if ARMED_AFTER + at not in SAMPLED]
-    floor_us = 1.0
+    floor_us = math.nan
     for entry in entries[1:]:
         differences = 1e6 * (np.array(entry.cpu_s)[kept] - np.array(plain.cpu_s)[kept])
         middle, low, high = interval(differences)

@@ -71,7 +71,9 @@ class Training:
 
 
 @contextmanager
-def watched_training(*, in_c: bool, **options: Any) -> Iterator[Training]:
+def watched_training(
+    *, in_c: bool, kind: type[Training] = Training, model: Callable[[], nn.Module] = Planted, **options: Any
+) -> Iterator[Training]:
     """A training that is watched, up to step `ARMED_AT`; from there on C follows it, or not."""
     patch = pytest.MonkeyPatch()
     if not in_c:
@@ -79,18 +81,19 @@ def watched_training(*, in_c: bool, **options: Any) -> Iterator[Training]:
             fast_path.hot_binding, "status", lambda: hot_binding.HotStatus(None, "not in this test")
         )
     try:
-        training = _begin(options)
+        training = _begin(kind, model, options)
         with training.run:
             training.steps(ARMED_AT)
             assert training.is_followed is in_c
             yield training
+            assert training.run._guard.failures == 0
     finally:
         patch.undo()
 
 
-def _begin(options: dict[str, Any]) -> Training:
+def _begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:
     """Watch a model that the training alone holds."""
     torch.manual_seed(0)
-    model = Planted()
+    model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    return Training(probe.watch(model, optimizer, overhead_limit=0.0, **options), model, optimizer)
+    return kind(probe.watch(model, optimizer, overhead_limit=0.0, **options), model, optimizer)

@@ -14,7 +14,8 @@ from probe import session
 from probe.actions.watched_session import Session
 from probe.detectors.base import Finding
 from probe.guard import Guard
-from probe.session import Probe, SessionParts, build_session
+from probe.loop.session_builder import SessionParts, build_session
+from probe.session import Probe
 from probe.settings.config import ProbeConfig
 
 

@@ -7,74 +7,35 @@ result; with NANSCOPE_OFF the calls that do the user's work do it all the same, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ...delivery.recorder.recorder import Recorder
-from ...guard import Guard
-from ...settings.config import Mode
+from ...step.log_values import LOGGED_PREFIX
 from .default_limits import DEFAULT_EXPLOSION_NORM, DEFAULT_RATIO, DEFAULT_VANISHING_NORM
+from .summary_calls import SummaryCalls
 
 if TYPE_CHECKING:
-    from .anomaly_mode import anomaly_detection
     from .backward_pass import BackwardReport
     from .forward_pass import ForwardReport
     from .gradient_checks import GradientReport, GradientViolations
     from .gradient_flow import GradientFlow
     from .inspection import ModelInspection
-    from .monitoring import MonitoredStep, TrainingSummary
+    from .monitoring import MonitoredStep
     from .optimizers import OptimizerReport
     from .parameters import ParameterReport, ParameterSnapshot
-    from .regions import RegionReport, RegionTable, debug_context
-    from .summary import DebugSummary
     from .tensor import TensorReport
     from .training_step import TrainingStepReport
 
-_LOGGED_PREFIX: Final = "log/"
 _NOTHING: Final = "no model is watched here"
 _SILENT: Final = logging.Logger("nanscope.silent", level=logging.CRITICAL + 1)
 """A session logs its own findings; those of `monitor_training_step` would be the same once more."""
 
 
-class AnalysisCalls:
+class AnalysisCalls(SummaryCalls):
     """Methods of `Probe`. Each is described at the function of the same name."""
-
-    _regions: RegionTable | None = None
-
-    if TYPE_CHECKING:
-        _guard: Guard
-        _recorder: Recorder | None
-        active: bool
-        mode: Mode
-
-        def _watched_model(self) -> nn.Module | None:
-            """The naming root; None when it is gone or the session is closed."""
-            ...
-
-        def _complain(self, name: str, problem: str) -> None:
-            """Log a misuse inside the training loop, once a name."""
-            ...
-
-        def _log_deferred(self, values: Mapping[str, Callable[[], float]]) -> None:
-            """Record numbers, by their full series names, that are read when the frame is written."""
-            ...
-
-        def log(self, **values: Any) -> None:
-            """Record numbers with the most recent backward."""
-            ...
-
-        def flush(self) -> None:
-            """Wait until everything recorded so far is in the journal."""
-            ...
-
-        def record_event(self, message: str, **data: float) -> None:
-            """Put an event of one's own on the timeline."""
-            ...
 
     @property
     def aio(self) -> AsyncAnalysisCalls:
@@ -280,125 +241,6 @@ class AnalysisCalls:
             logger=logger or _SILENT,
         )
 
-    # -- regions and summaries
-
-    def anomaly_detection(self, enabled: bool | None = None, *, check_nan: bool = True) -> anomaly_detection:
-        """See `probe.anomaly_detection`."""
-        from .anomaly_mode import anomaly_detection
-
-        return anomaly_detection(enabled, check_nan=check_nan)
-
-    def debug_context(
-        self,
-        name: str = "operation",
-        *,
-        anomaly: bool = False,
-        slow_above_s: float | None = None,
-        logger: logging.Logger | None = None,
-    ) -> debug_context:
-        """See `probe.debug_context`; times are series of the run, errors and slow runs events of it."""
-        from .regions import debug_context
-
-        return debug_context(
-            name,
-            anomaly=anomaly,
-            slow_above_s=slow_above_s,
-            logger=logger,
-            table=self._own_regions(),
-            on_end=lambda region, is_slow: self._record_region(region, is_slow=is_slow),
-        )
-
-    def debug_operation(
-        self,
-        name: str | Callable[..., Any] | None = None,
-        *,
-        anomaly: bool = False,
-        slow_above_s: float | None = None,
-        logger: logging.Logger | None = None,
-    ) -> Any:
-        """See `probe.debug_operation`; times are series of the run, errors and slow runs events of it."""
-        from .regions import debug_operation
-
-        return debug_operation(
-            name, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger, region=self.debug_context
-        )
-
-    def get_training_summary(self, model: nn.Module | None = None) -> TrainingSummary:
-        """See `probe.get_training_summary`."""
-        return self._summary(model).training
-
-    def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
-        """See `probe.get_debug_summary`; with the session's regions and what its journal has (`recorded`)."""
-        from .recorded import summarise_recorded
-
-        summary = self._summary(model)
-        if self._recorder is None:
-            return summary
-        if self.active:
-            self.flush()
-        return replace(summary, recorded=summarise_recorded(self._recorder.folder, mode=self.mode))
-
-    def _summary(self, model: nn.Module | None) -> DebugSummary:
-        from .summary import get_debug_summary
-
-        return get_debug_summary(
-            model if model is not None else self._watched_model(), regions=self._own_regions()
-        )
-
-    def clear_debug_history(self, model: nn.Module | None = None) -> None:
-        """See `probe.clear_debug_history`."""
-        from .summary import clear_debug_history
-
-        clear_debug_history(
-            model if model is not None else self._watched_model(), regions=self._own_regions()
-        )
-
-    def save_debug_report(
-        self,
-        path: str | Path,
-        *,
-        model: nn.Module | None = None,
-        since: ParameterSnapshot | None = None,
-        optimizer: Optimizer | None = None,
-    ) -> tuple[Path, Path]:
-        """Write `<path>.json` and `<path>.txt`: series, events, gradients, parameters, regions, model so far.
-
-        Args:
-            path: without an ending; missing folders are made. Ranks above 0 add `-rank<number>`.
-            model: the watched one, where the session is closed already.
-            since: tells which parameters have changed since then.
-            optimizer: tells which parameters it updates.
-
-        Returns:
-            Both paths.
-
-        Raises:
-            ValueError: this handle records nothing.
-            OSError: the files cannot be written.
-        """
-        from .inspection import inspect_model
-        from .parameters import check_model_parameters
-        from .run_report import read_report
-
-        if self._recorder is None:
-            raise ValueError("there is no run to report on: this handle records nothing")
-        if self.active:
-            self.flush()
-        model = model if model is not None else self._watched_model()
-        extra: dict[str, Any] = {"analysis calls": self._summary(model)}
-        if model is not None:
-            extra["parameters"] = check_model_parameters(model, since=since, optimizer=optimizer)
-            extra["model"] = inspect_model(model)
-        report, stem = read_report(self._recorder.folder, extra=extra), Path(path)
-        return report.save(stem.with_name(f"{stem.name}-rank{report.rank}") if report.rank else stem)
-
-    def _own_regions(self) -> RegionTable:
-        from .regions import RegionTable
-
-        if self._regions is None:
-            self._regions = RegionTable()
-        return self._regions
-
     def _record_tensor(self, name: str, tensor: Tensor) -> None:
         from .watched_tensors import deferred_statistics
 
@@ -407,14 +249,7 @@ class AnalysisCalls:
         except ValueError as error:
             self._complain(name, str(error))
             return
-        self._log_deferred({f"{_LOGGED_PREFIX}{series}": read for series, read in values.items()})
-
-    def _record_region(self, region: RegionReport, *, is_slow: bool) -> None:
-        if not self.active:
-            return
-        self.log(**{f"region/{region.path}_s": region.duration_s})
-        if is_slow or not region.ok:
-            self.record_event(str(region), duration_s=region.duration_s)
+        self._log_deferred({f"{LOGGED_PREFIX}{series}": read for series, read in values.items()})
 
 
 class AsyncAnalysisCalls:

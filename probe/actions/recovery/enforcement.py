@@ -1,6 +1,6 @@
 """Holds a watched model's in- and outputs to the user's policies, round its outermost training calls.
 
-Made by the step tracker where a policy is given; on the training thread. Checks run in the session's guard;
+Made with the session where a policy is given; on the training thread. Checks run in the session's guard;
 `PolicyError` is raised outside of it.
 """
 
@@ -24,6 +24,7 @@ from ...settings.config import ProbeConfig
 from ...settings.policies import InputPolicy, OutputPolicy, Policy
 from ...threads.stacks import capture_stack
 from ...wire import Event, Severity
+from ..step_hooks import StepHooks
 
 if TYPE_CHECKING:
     from .tensor_conditions import Violation
@@ -62,6 +63,14 @@ class Enforcement:
         if config.input_policy is None and config.output_policy is None:
             return None
         return cls(config.input_policy, config.output_policy, model=model, incidents=incidents, guard=guard)
+
+    def add_to(self, hooks: StepHooks) -> None:
+        """Have what there is a policy for checked from now on."""
+        if self._inputs is not None:
+            hooks.inputs.add(self.check_inputs)
+        if self._outputs is not None:
+            hooks.outputs.add(self.check_output)
+        hooks.close.add(self.close)
 
     def check_inputs(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int

@@ -1,7 +1,7 @@
 """Acts before the update of a step whose loss or gradients are bad, as `watch(recovery=...)` asked for it.
 
-Made by the step tracker where the option is given; told of each finished step, then of the update that is
-about to be made. On the training thread, in the session's guard; a user's own function runs outside of it.
+Made with the session where the option is given; called by the hooks at each finished step, then at the update
+that is about to be made. On the training thread, in the session's guard; a user's own function runs outside.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from ...compat.other_ranks import has_other_ranks
 from ...errors import AnomalyError
 from ...guard import Guard
 from ...incidents.incidents import IncidentReporter
+from ...incidents.verdict import Verdict as StepVerdict
 from ...settings.config import ProbeConfig
 from ...settings.recovery_options import Recovery, Strategy, as_recovery
 from ...step.clipping import clip_by_norm
 from ...step.frames import MeasuredStep
+from ...step.open_step import FinishedStep
+from ..step_hooks import StepHooks
 
 if TYPE_CHECKING:
     from .decline import Verdict
@@ -82,9 +85,18 @@ class StepRecovery:
         self._at_verdict: Mapping[int, object] | None = None
         """The parameters at the newest early verdict, until an optimizer's hook tells of the update."""
 
-    # -- told by the tracker, in the order of a step
+    def add_to(self, hooks: StepHooks) -> None:
+        """Have everything here called from now on."""
+        hooks.backward_begun.add(self.begin_backward)
+        hooks.before_closure.add(self.before_closure)
+        hooks.judged.add(self.note)
+        hooks.before_update.add(self.before_update)
+        hooks.after_update.add(self.after_update)
+        hooks.stop.add(self.stop)
 
-    def begin_backward(self, *, is_judged: bool) -> None:
+    # -- called by the hooks, in the order of a step
+
+    def begin_backward(self, is_judged: bool) -> None:
         """A backward begins; `is_judged` says that the open step was found bad already."""
         self._end_skip()
         if self._at_verdict is not None and self._verdict is not None:
@@ -92,21 +104,16 @@ class StepRecovery:
         if not is_judged:
             self._verdict = None
 
-    def note(
-        self, measured: MeasuredStep, kinds: frozenset[str], *, is_early: bool, is_updated: bool = False
-    ) -> None:
-        """A step is measured and judged.
+    def note(self, finished: FinishedStep, measured: MeasuredStep, verdict: StepVerdict) -> None:
+        """A step is measured and judged."""
+        kinds = verdict.kinds if self.judges_explosions else frozenset()
+        self._guard.run(_PART, self._note, finished, measured, kinds)
 
-        Args:
-            measured: its numbers.
-            kinds: of what the detectors found at it.
-            is_early: judged right after a backward or before clipping, not at the update.
-            is_updated: the update was made, and no hook has told of it.
-        """
+    def _note(self, finished: FinishedStep, measured: MeasuredStep, kinds: frozenset[str]) -> None:
         from .decline import Verdict
         from .kept_state import versions
 
-        if is_updated:
+        if finished.is_updated:
             self._verdict = self._newest_good = None
             self._note_unseen_update(measured.step)
             return
@@ -119,13 +126,13 @@ class StepRecovery:
             loss=measured.loss.value,
             gradients_are_bad=not measured.gradients.is_finite,
             explodes=self.judges_explosions and "gradient_explosion" in kinds,
-            is_early=is_early,
+            is_early=finished.is_early,
             total_norm=measured.total_norm,
         )
         is_bad = verdict.loss_is_bad or verdict.gradients_are_bad or verdict.explodes
         self._verdict = verdict if is_bad else None
         self._newest_good = None if is_bad else measured.step
-        if is_bad and is_early:
+        if is_bad and finished.is_early:
             self._at_verdict = versions(self._model.layout.parameters)
 
     def before_closure(self, optimizer: Optimizer) -> None:

@@ -1,7 +1,7 @@
 """All rules and watchpoints of one session: who is judged when, and what follows when one holds.
 
-Changed from any thread, by putting a new tuple in place of the old; judged on the training thread by the step
-writer. Without any, a step costs two looks at an attribute.
+Changed from any thread, by putting a new tuple in place of the old; judged on the training thread, where the
+hooks of a step call it. Without any, the hooks are empty.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from ...attach.watched_model import WatchedModel
 from ...delivery.recorder.recorder import Recorder
 from ...detectors.base import Finding
 from ...guard import Guard
+from ...incidents.evidence import StepEvidence
 from ...incidents.failure_texts import TEXT_LIMIT
-from ...incidents.incidents import IncidentReporter, StepEvidence
+from ...incidents.incidents import IncidentReporter
 from ...settings.config import ProbeConfig
 from ...step.frames import MeasuredStep
 from ...threads.stacks import capture_stack
 from ...wire import Event
+from ..step_hooks import StepHooks
 from .pause import PauseGate
 from .quantities import NameIndex, StepNumbers, check_pattern
 from .snapshots import SnapshotWriter
@@ -50,10 +52,14 @@ class PauseListener(Protocol):
 class RuleBook:
     """Rules and watchpoints of one session.
 
-    Attributes:
-        has_early: whether there is something to judge before an update.
-        has_late: whether there is something to judge when a step is complete.
-        wants_pause: whether the training thread is to wait as soon as it can.
+    Args:
+        model: the watched one.
+        meters: leaves pauses out of the step's time.
+        config: how long a pause may be, and whether ranks may pause.
+        recorder: has the folder for snapshots, and the newest reading of memory.
+        incidents: makes the events.
+        hooks: it is called there as long as there is something to judge, or to wait for.
+        guard: of the training thread.
     """
 
     def __init__(
@@ -64,9 +70,10 @@ class RuleBook:
         config: ProbeConfig,
         recorder: Recorder,
         incidents: IncidentReporter,
+        hooks: StepHooks,
         guard: Guard,
     ) -> None:
-        self.has_early = self.has_late = self.wants_pause = False
+        self._hooks = hooks
         self._model, self._meters = model, meters
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
         self._with_ranks = config.pause_ranks
@@ -179,8 +186,9 @@ class RuleBook:
 
     def _change(self, rules: tuple[UserRule, ...], watchpoints: tuple[Watchpoint, ...]) -> None:
         self._rules, self._watchpoints = rules, watchpoints
-        self.has_early = any(not one.is_late for one in watchpoints)
-        self.has_late = bool(rules or self._ended) or any(one.is_late for one in watchpoints)
+        has_late = bool(rules or self._ended) or any(one.is_late for one in watchpoints)
+        self._hooks.accounted.want(self.before_update, any(not one.is_late for one in watchpoints))
+        self._hooks.complete.want(self.after_step, has_late)
 
     def _module_names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._model.root.named_modules())
@@ -194,10 +202,14 @@ class RuleBook:
             measured: the step.
             evidence: gives what is at hand of it, for a bundle; None where its update was made unseen.
         """
-        self._judge(measured, [one for one in self._watchpoints if not one.is_late], evidence)
+        early = [one for one in self._watchpoints if not one.is_late]
+        self._guard.run("rules", self._judge, measured, early, evidence)
 
     def after_step(self, measured: MeasuredStep) -> None:
         """Judge a step that is complete, before its frame is handed over."""
+        self._guard.run("rules", self._judge_complete, measured)
+
+    def _judge_complete(self, measured: MeasuredStep) -> None:
         self._judge(measured, [one for one in self._watchpoints if one.is_late], None)
         if self._rules:
             self._call_rules(measured)
@@ -206,7 +218,8 @@ class RuleBook:
 
     def hold(self) -> None:
         """Wait, because a watchpoint asked for it: until somebody resumes, or the limit is reached."""
-        pause, self._pause_for, self.wants_pause = self._pause_for, None, False
+        pause, self._pause_for = self._pause_for, None
+        self._hooks.pause.remove(self.hold)
         if pause is not None and not self._is_ending:
             self._guard.run("pause", self._hold, *pause)
 
@@ -291,7 +304,8 @@ class RuleBook:
             limit_s, until = within_timeouts(limit_s)
         where = "before the update" if is_before_update else "after the update"
         event = _with_line(event, f"Paused {where}: run.resume() or `dashboard resume` lets it go on.{until}")
-        self._pause_for, self.wants_pause = (event, limit_s), True
+        self._pause_for = event, limit_s
+        self._hooks.pause.add(self.hold)
         return event
 
     def _hold(self, cause: Event, limit_s: float) -> None:

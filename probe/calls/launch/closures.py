@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ...attach.hooks import join_step
+from ...attach.optimizer_steps import join_step
 
 
 class Starter(Protocol):

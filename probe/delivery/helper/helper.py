@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +54,16 @@ def note_listening(run_folder: Path, *, is_listening: bool) -> None:
 def is_listened_to(run_folder: Path) -> bool:
     """Whether a dashboard has taken what this host's trainers write within the last seconds."""
     try:
-        written_s = (host_folder(run_folder) / _LISTENING).stat().st_mtime
+        written_s = os.stat(_listening_path(run_folder)).st_mtime  # noqa: PTH116 - a Path per look is dear
     except OSError:
         return False
     return abs(time.time() - written_s) < _LISTENING_S
+
+
+@lru_cache(maxsize=8)
+def _listening_path(run_folder: Path) -> str:
+    """What `note_listening` touches; the recorder's thread asks five times a second."""
+    return str(host_folder(run_folder) / _LISTENING)
 
 
 def lock_owner(path: Path) -> int | None:

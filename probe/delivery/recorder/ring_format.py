@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ...errors import WireError
 from ...wire import MAX_RECORD_BYTES, Column, Frame, decode_record, encode
+from ...wire.module_frames import pack_module_columns
 from .ring_header import Counters
 
 PAD: Final = 0
@@ -30,13 +31,20 @@ RAW: Final = 2
 bitmap, norms of parameters."""
 ADDITION: Final = 3
 """An encoded `Frame` with more of the step of the record before: it is merged into that one."""
+UPDATE: Final = 4
+"""What C has found of the update of the step of the `RAW` record before: `UPDATE_HEAD`, ratios, missing
+bitmap."""
 RECORD_HEAD: Final = struct.Struct("<QIIQ")
 RAW_HEAD: Final = struct.Struct("<qdqqddddqq6q")
 """step, time, template, n, loss, loss_raw, total_norm, samples, flags, m, reserved."""
+UPDATE_HEAD: Final = struct.Struct("<qdqqdq")
+"""step, time, template, n, ratio of all, reserved."""
 HAS_LOSS: Final = 1
 HAS_NORM: Final = 2
 HAS_MISSING: Final = 4
 HAS_PARAMETER_NORMS: Final = 8
+HAS_UPDATE: Final = 16
+"""An `UPDATE` record follows, unless the update has raised."""
 RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 _CHECK_START: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
@@ -73,6 +81,22 @@ class RawStep(NamedTuple):
     """`numpy.packbits` of "has no gradient"; empty when every parameter has one."""
     parameter_norm: npt.NDArray[np.float32] | None
     """(n,) L2 norms of the parameters; None where they were not measured."""
+    has_update: bool
+    """Whether the record of its update follows."""
+
+
+class RawUpdate(NamedTuple):
+    """An update record, taken apart; arrays as in `measure.UpdateRatios`."""
+
+    step: int
+    time: float
+    """UNIX seconds."""
+    template: int
+    total: float | None
+    ratios: npt.NDArray[np.float64]
+    """(n,)."""
+    missing: npt.NDArray[np.bool_]
+    """(n,)."""
 
 
 class RingRecord(NamedTuple):
@@ -176,6 +200,30 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
         block=np.frombuffer(payload, "<f4", 4 * count, block_at).reshape(4, count),
         missing=bytes(payload[missing_at:norms_at]),
         parameter_norm=np.frombuffer(payload, "<f4", count, norms_at) if norms_bytes else None,
+        has_update=bool(flags & HAS_UPDATE),
+    )
+
+
+def read_update(payload: bytes | memoryview) -> RawUpdate:
+    """Take an update record apart.
+
+    Raises:
+        WireError: its payload is shorter than its head says.
+    """
+    if len(payload) < UPDATE_HEAD.size:
+        raise WireError(f"an update record of {len(payload)} bytes has no head")
+    step, time, template, count, total, _ = UPDATE_HEAD.unpack_from(payload)
+    missing_at = UPDATE_HEAD.size + 8 * count
+    if count < 0 or missing_at + (count + 7) // 8 > len(payload):
+        raise WireError(f"an update record of {len(payload)} bytes cannot hold {count} parameters")
+    bits = np.frombuffer(payload, np.uint8, (count + 7) // 8, missing_at)
+    return RawUpdate(
+        step=step,
+        time=time,
+        template=template,
+        total=None if total != total else total,
+        ratios=np.frombuffer(payload, "<f8", count, UPDATE_HEAD.size).copy(),
+        missing=np.unpackbits(bits, count=count).astype(np.bool_),
     )
 
 
@@ -219,6 +267,19 @@ def frame_of(template: Template, payload: bytes | memoryview) -> Frame:
     )
 
 
+def frame_of_update(template: Template, update: RawUpdate) -> Frame:
+    """Return the frame that `StepWriter.add_ratios` writes for the same update."""
+    return Frame(
+        step=update.step,
+        time=update.time,
+        layout=template.layout,
+        scalars={} if update.total is None else {"update_ratio": update.total},
+        parameter_columns=pack_module_columns(
+            {"update_ratio": update.ratios}, {"update_ratio": update.missing}
+        ),
+    )
+
+
 def metrics_of(
     records: Iterable[RingRecord], templates: Mapping[int, Template]
 ) -> Iterator[tuple[bytes | None, Sequence[RingRecord]]]:
@@ -229,7 +290,7 @@ def metrics_of(
     """
     group: list[RingRecord] = []
     for record in records:
-        if group and record.kind != ADDITION:
+        if group and record.kind not in (ADDITION, UPDATE):
             yield from _metrics_records(group, templates)
             group = []
         group.append(record)
@@ -242,7 +303,7 @@ def _metrics_records(
 ) -> Iterator[tuple[bytes | None, Sequence[RingRecord]]]:
     """Yield what one step and its additions become."""
     first = group[0]
-    if first.kind != RAW and len(group) == 1:
+    if first.kind not in (RAW, UPDATE) and len(group) == 1:
         yield bytes(first.payload), group
         return
     frame = _frame(first, templates)
@@ -272,6 +333,9 @@ def _frame(record: RingRecord, templates: Mapping[int, Template]) -> Frame | Non
     try:
         if record.kind == RAW:
             return frame_of(templates[read_raw(record.payload).template], record.payload)
+        if record.kind == UPDATE:
+            update = read_update(record.payload)
+            return frame_of_update(templates[update.template], update)
         decoded = decode_record(bytes(record.payload))
     except (WireError, KeyError):
         return None

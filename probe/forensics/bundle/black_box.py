@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -62,10 +62,12 @@ class BlackBox:
                     return
         self._keep_within(step, captures)
 
-    def keep_held(self, step: int, held: HeldArguments) -> None:
-        """The same of a finished step with one forward whose arguments are held."""
-        if held.nbytes <= self._small_bytes and not held.parts and not self._has_large:
-            self._batches.append(PastBatch(step, (held,), held.nbytes))
+    def keep_held(self, step: int, arguments: Sequence[HeldArguments]) -> None:
+        """The same of a finished step, given what each of its forwards was called with."""
+        nbytes = sum(held.nbytes for held in arguments)
+        has_parts = any(held.parts for held in arguments)
+        if nbytes <= self._small_bytes and not has_parts and not self._has_large:
+            self._batches.append(PastBatch(step, tuple(arguments), nbytes))
 
     def _keep_within(self, step: int, captures: Collection[RootCapture]) -> None:
         """Count the bytes of all."""

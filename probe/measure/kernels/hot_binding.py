@@ -16,11 +16,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_symbols
+from ...compat import torch_ranks, torch_symbols
 from . import binding
 
 MAX_ARGUMENTS: Final = 16
+MAX_OUTPUTS: Final = 8
+MAX_MICRO_STEPS: Final = 32
 MAX_GROUPS: Final = 32
+MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
 SITE_FRAMES: Final = 3
@@ -32,14 +35,15 @@ NEVER: Final = 2**62
 
 _FUNCTIONS: Final = (
     *("PyTuple_GetItem", "PyTuple_Size", "PyList_GetItem", "PyList_Size", "PyDict_GetItem", "PyDict_Size"),
-    *("PyDict_Next", "PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
+    *("PyDict_Next", "PyDict_Copy", "PyList_GetSlice", "PyList_SetItem", "PyTuple_New", "PyTuple_SetItem"),
+    *("PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
     *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
     *("Py_DecRef", "PyErr_Clear", "PyErr_Occurred", "PyThread_get_thread_ident", "PyEval_SaveThread"),
     *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )
 _NAMES: Final = (
     *torch_symbols.ATTRIBUTES,
-    *("lr", "training", "param_groups"),
+    *("lr", "training", "param_groups", "params", torch_ranks.SYNCHRONISES),
 )
 _ATOMS: Final = (type(None), bool, int, float, str, bytes)
 _TORCH: Final = (
@@ -61,7 +65,7 @@ class _Api(ctypes.Structure):
     _fields_ = [
         ("functions", _Pointer * len(_FUNCTIONS)),
         ("constants", _Pointer * 3),
-        ("types", _Pointer * 4),
+        ("types", _Pointer * 5),
         ("atoms", _Pointer * len(_ATOMS)),
         ("names", _Pointer * len(_NAMES)),
         ("torch", _Pointer * len(_TORCH)),
@@ -76,29 +80,72 @@ class CallSite(ctypes.Structure):
     _fields_ = [("code", _Pointer * SITE_FRAMES), ("instruction", _Int * SITE_FRAMES)]
 
 
+class HotMicroStep(ctypes.Structure):
+    """Mirrors `HotMicroStep`: what was learned of one forward and its backward."""
+
+    _fields_ = [
+        ("forward_site", CallSite),
+        ("backward_site", CallSite),
+        *[(name, _Pointer) for name in ("loss_node", "synchronises")],
+        *[(name, _Int) for name in ("argument_count", "keyword_count", "tensor_count", "output_count")],
+        ("looks_at_loss", _Int),
+    ]
+
+
 class HotLoop(ctypes.Structure):
     """Mirrors `HotLoop`: what was learned of a training loop."""
 
     _fields_ = [
-        *[(name, _Pointer) for name in ("root", "optimizer", "receive", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("loss_node", "number_of_next", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
+        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance", "on_news")],
+        *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
+        ("receive", _Pointer * (MAX_MICRO_STEPS * MAX_OUTPUTS)),
         ("ambient", _Pointer * MAX_AMBIENT),
         ("ambient_argument", _Pointer * MAX_AMBIENT),
         ("ambient_value", _Pointer * MAX_AMBIENT),
         ("groups", _Pointer * MAX_GROUPS),
-        ("parameters", _Pointer),
-        *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "parameter_count")],
-        *[
-            (name, _Int)
-            for name in ("argument_count", "keyword_count", "tensor_count", "micro_steps", "clips")
-        ],
+        ("group_sizes", _Int * MAX_GROUPS),
+        *[(name, _Pointer) for name in ("parameters", "frozen")],
+        *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "scalar_count")],
+        *[(name, _Int) for name in ("parameter_count", "frozen_count")],
+        *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
         *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
-        ("forward_site", CallSite),
-        ("backward_site", CallSite),
+        ("micro", HotMicroStep * MAX_MICRO_STEPS),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
-        *[(name, _Int) for name in ("template_id", "norms_every")],
-        ("loss_factor", ctypes.c_double),
+        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
+        ("copies", _Pointer),
+    ]
+
+
+class KeptInputs(ctypes.Structure):
+    """Mirrors `KeptInputs`: what one forward was called with."""
+
+    _fields_ = [
+        *[(name, _Pointer) for name in ("args", "kwargs", "random")],
+        ("step", _Int),
+        ("versions", _Int * MAX_ARGUMENTS),
+    ]
+
+
+class HotOutput(ctypes.Structure):
+    """Mirrors `HotOutput`: one tensor that a forward returned."""
+
+    _fields_ = [
+        *[(name, _Pointer) for name in ("held", "number", "gradient", "life")],
+        *[(name, _Int) for name in ("version", "is_weak", "is_droppable")],
+    ]
+
+
+class HotCall(ctypes.Structure):
+    """Mirrors `HotCall`: one forward of the step under way, and its backward."""
+
+    _fields_ = [
+        ("inputs", _Pointer),
+        *[(name, _Pointer) for name in ("boundary", "loss", "unscaled", "noted", "task")],
+        *[(name, _Int) for name in ("samples", "bytes", "output_count")],
+        *[(name, ctypes.c_double) for name in ("value", "raw", "divisor")],
+        ("outputs", HotOutput * MAX_OUTPUTS),
     ]
 
 
@@ -106,22 +153,12 @@ class HotState(ctypes.Structure):
     """Mirrors `HotState`: where the step under way stands, and what has been counted."""
 
     _fields_ = [
-        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "micro_step")],
+        *[(name, _Int) for name in ("armed", "state", "step", "slow_at", "attention", "news", "micro_step")],
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
-        *[(name, _Int) for name in ("boundary", "output_number", "output_version", "samples", "is_weak")],
-        *[(name, ctypes.c_double) for name in ("losses", "total_norm", "before_clip", "after_clip")],
-        *[(name, _Pointer) for name in ("output", "loss", "output_gradient", "life", "sink", "inputs")],
-    ]
-
-
-class KeptInputs(ctypes.Structure):
-    """Mirrors `KeptInputs`: what one step's forward was called with."""
-
-    _fields_ = [
-        *[(name, _Pointer) for name in ("args", "kwargs", "random")],
-        ("step", _Int),
-        ("versions", _Int * MAX_ARGUMENTS),
+        *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],
+        *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
+        *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
     ]
 
 
@@ -142,7 +179,10 @@ class HotCalls:
 
     begin_forward: Callable[..., bool | None]
     end_forward: Callable[[Any], bool]
-    receive: Callable[[Tensor], None]
+    receive: Callable[[int], Callable[[Tensor], None]]
+    """The hook of an output, by its number: `MAX_OUTPUTS` for each micro-step."""
+    after_scale: Callable[[Any, Any], bool]
+    after_scaler_step: Callable[[Any, Any], bool]
     begin_backward: Callable[..., bool | None]
     end_backward: Callable[[], bool]
     before_clip: Callable[[], bool]
@@ -151,6 +191,8 @@ class HotCalls:
     count_step: Callable[..., bool | None]
     pass_step: Callable[[Any], bool]
     state: HotState
+    open_calls: ctypes.Array[HotCall]
+    """Of the step under way."""
     kept: ctypes.Array[KeptInputs]
     follow: Callable[[HotLoop], bool]
     forget: Callable[[], None]
@@ -198,7 +240,7 @@ def _build_api(symbols: dict[str, int]) -> _Api:
         ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS
     ]
     api.constants[:] = [id(None), id(True), id(False)]
-    api.types[:] = [id(Tensor), id(float), id(tuple), id(list)]
+    api.types[:] = [id(Tensor), id(float), id(tuple), id(list), id(dict)]
     api.atoms[:] = [id(kind) for kind in _ATOMS]
     api.names[:] = [id(name) for name in _names_alive]
     api.torch[:] = [symbols[name] for name in _TORCH]
@@ -208,8 +250,8 @@ def _build_api(symbols: dict[str, int]) -> _Api:
 
 def _mirrors(library: ctypes.PyDLL) -> str | None:
     size = _function(library, "nanscope_hot_sizes", ctypes.c_int64, ctypes.c_int)
-    mine = [ctypes.sizeof(kind) for kind in (_Api, HotLoop, HotState, KeptInputs)]
-    return None if [size(which) for which in range(4)] == mine else "the kernel is of another version"
+    mine = [ctypes.sizeof(kind) for kind in (_Api, HotLoop, HotState, KeptInputs, HotCall)]
+    return None if [size(which) for which in range(5)] == mine else "the kernel is of another version"
 
 
 def _check_layout() -> str | None:
@@ -292,16 +334,21 @@ def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
     )
     functions: dict[str, Any] = {}
     while (method := _Method.from_address(first)).name is not None:
-        functions[method.name.decode()] = make(first, None, None)
+        name, address = method.name.decode(), first
+        if name == "receive":
+            functions[name] = cache(lambda number, address=address: make(address, _kept(number), None))
+        else:
+            functions[name] = make(address, None, None)
         first += ctypes.sizeof(_Method)
     state = HotState.from_address(_function(library, "nanscope_hot_state", _Pointer)())
-    kept = (KeptInputs * KEPT_STEPS).from_address(_function(library, "nanscope_hot_kept", _Pointer)())
+    kept_type, calls_type = KeptInputs * (KEPT_STEPS * MAX_MICRO_STEPS), HotCall * MAX_MICRO_STEPS
     follow = _function(library, "nanscope_hot_follow", ctypes.c_int, _Pointer)
     state.total_norm = math.nan
     return HotCalls(
         **functions,
         state=state,
-        kept=kept,
+        open_calls=calls_type.from_address(_function(library, "nanscope_hot_calls", _Pointer)()),
+        kept=kept_type.from_address(_function(library, "nanscope_hot_kept", _Pointer)()),
         follow=lambda loop: bool(follow(ctypes.addressof(loop))),
         forget=_function(library, "nanscope_hot_forget", None),
     )
@@ -310,6 +357,12 @@ def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
 def object_at(address: int | None) -> Any:
     """The Python object that C code holds at an address; None where there is none."""
     return None if not address else ctypes.cast(address, ctypes.py_object).value
+
+
+def _kept(number: int) -> int:
+    """The address of a number that lives as long as the process."""
+    _bound.append(number)
+    return id(number)
 
 
 def _function(library: ctypes.PyDLL, name: str, result: Any, *arguments: Any) -> Any:

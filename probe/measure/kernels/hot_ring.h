@@ -4,7 +4,7 @@
 enum { RING_HEADER = 4096, RECORD_HEADER = 24, RAW_HEAD = 128, HEADER_WORDS = 10 };
 enum { KIND_PAD = 0, KIND_RAW = 2 };
 enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13 };
-enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8 };
+enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8, HAS_UPDATE = 16 };
 
 static uint64_t checksum(const uint8_t *record, int64_t bytes) {
     uint64_t sum = 0x9E3779B97F4A7C15ull, weight = 1, word;
@@ -86,18 +86,56 @@ static void put_missing(uint8_t **place, int64_t count) {
 /* The least share of a norm that clipping takes, as step/clipping.py has it. */
 #define CLIPPED_BY 1e-6
 
+/* By how much a divisor of the loss may be off a whole number, as step/losses.py has it. */
+#define ROUNDING 1e-6
+
 /* Scalars of a record, in the order of the template: step_time_s, probe_fraction, what clipping left of the norm
- * and whether it changed it, then the learning rates. */
+ * and whether it changed it, then the learning rates and what Python reads. */
 enum { OWN_SCALARS = 4 };
+
+/* What the losses of the step were divided by for being accumulated, 1 if they were not: see step/losses.py. */
+static double accumulated(void) {
+    const double divisor = hot_calls[0].divisor, count = (double)hot_loop.micro_steps;
+    for (int64_t i = 0; i < hot_loop.micro_steps; i++)
+        if (!(hot_calls[i].divisor == divisor)) return 1.0;
+    if (fabs(divisor - count) <= ROUNDING * fmax(fabs(divisor), count)) hot.accumulation = divisor;
+    return divisor == hot.accumulation ? divisor : 1.0;
+}
+
+/* Sums over the micro-steps, in the order in which step/losses.py adds them up. */
+static void put_losses(uint8_t **place) {
+    double value = 0.0, raw = 0.0;
+    for (int64_t i = 0; i < hot_loop.micro_steps; i++) {
+        value += hot_calls[i].value;
+        raw += hot_calls[i].raw;
+    }
+    put_double(place, value * accumulated());
+    put_double(place, raw);
+}
+
+/* Scalars that Python reads at every step; 0 where it cannot. */
+static int read_scalars(double *values) {
+    if (hot_loop.scalar_count == 0) return 1;
+    Object *read = call_quietly(hot_loop.scalars, NULL, 0);
+    int is_read = read && type_of(read) == hot_api.tuple_type && hot_api.tuple_size(read) == hot_loop.scalar_count;
+    for (int64_t i = 0; is_read && i < hot_loop.scalar_count; i++)
+        values[i] = hot_api.as_float(hot_api.tuple_item(read, i));
+    if (read) hot_api.release(read);
+    return is_read;
+}
 
 /* Write the record of the step that is about to be updated; 0 where the ring has no room for it. */
 static int append_step(const double *rates, int64_t started) {
-    const int64_t n = hot_loop.parameter_count, scalars = OWN_SCALARS + hot_loop.rate_count;
+    const int64_t n = hot_loop.parameter_count, scalars = OWN_SCALARS + hot_loop.rate_count + hot_loop.scalar_count + !!hot_loop.is_distributed;
+    double further[MAX_SCALARS], samples = 0.0;
+    if (!read_scalars(further)) return 0;
+    for (int64_t i = 0; i < hot_loop.micro_steps; i++) samples += (double)hot_calls[i].samples;
     int64_t missing = 0, flags = HAS_LOSS;
     for (int64_t i = 0; i < n; i++) missing += hot_memory.kinds[i] == MISSING;
     if (missing) flags |= HAS_MISSING;
     if (missing < n) flags |= HAS_NORM;
     if (is_norms_step()) flags |= HAS_PARAMETER_NORMS;
+    if (is_ratios_step(hot.step)) flags |= HAS_UPDATE;
     int64_t payload = RAW_HEAD + 8 * scalars + 16 * n + (missing ? (n + 7) / 8 : 0) + (is_norms_step() ? 4 * n : 0);
     int64_t bytes = RECORD_HEADER + (payload + 7) / 8 * 8;
     uint8_t *record = reserve(hot_loop.ring, bytes);
@@ -110,10 +148,9 @@ static int append_step(const double *rates, int64_t started) {
     put_double(&place, (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec);
     put_number(&place, hot_loop.template_id);
     put_number(&place, n);
-    put_double(&place, hot.losses * hot_loop.loss_factor);
-    put_double(&place, hot.losses);
+    put_losses(&place);
     put_double(&place, hot.total_norm);
-    put_double(&place, (double)hot.samples);
+    put_double(&place, samples);
     put_number(&place, flags);
     put_number(&place, scalars);
     for (int i = 0; i < 6; i++) put_number(&place, 0);
@@ -122,6 +159,8 @@ static int append_step(const double *rates, int64_t started) {
     put_double(&place, hot_loop.clips ? hot.after_clip : NAN);
     put_double(&place, hot_loop.clips ? hot.after_clip < hot.before_clip * (1 - CLIPPED_BY) : NAN);
     put(&place, rates, (size_t)hot_loop.rate_count * 8);
+    put(&place, further, (size_t)hot_loop.scalar_count * 8);
+    if (hot_loop.is_distributed) put_double(&place, hot.before_backward_ns ? (double)hot.before_backward_ns / 1e9 : NAN);
     for (int row = NORM; row <= STD; row++) put_row(&place, hot_memory.block + row * n, n);
     if (missing) put_missing(&place, n);
     if (is_norms_step()) put_row(&place, hot_memory.norms, n);
@@ -131,8 +170,9 @@ static int append_step(const double *rates, int64_t started) {
     put_double(&times, (double)hot.step_own_ns / (double)step_ns);
     write_header(record, (uint32_t)payload, KIND_RAW, (uint64_t)((int64_t *)hot_loop.ring)[NEXT_SEQ], bytes);
     commit(hot_loop.ring, record, bytes);
-    hot.last_end_ns = end;
+    hot.last_end_ns = hot.free_since_ns = end;
     hot.own_ns += hot.step_own_ns;
+    hot.step_own_ns = 0;
     hot.step++;
     hot.steps++;
     return 1;

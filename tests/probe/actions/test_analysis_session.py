@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import probe
 from probe.actions.analysis.analysis_calls import AnalysisCalls
+from probe.actions.analysis.summary_calls import SummaryCalls
 from probe.actions.analysis.watched_tensors import STATISTICS, deferred_statistics
 
 
@@ -321,7 +322,8 @@ def test_training_session_switched_off_writes_nothing(
 
 
 def test_every_analysis_call_is_a_method_and_a_function() -> None:
-    names = {name for name in vars(AnalysisCalls) if not name.startswith("_")}
+    methods = {**vars(SummaryCalls), **vars(AnalysisCalls)}
+    names = {name for name in methods if not name.startswith("_")}
     only_methods = {"aio", "watch_tensor", "save_debug_report"}
     only_functions = {"AnomalyError", "Probe", "ProbeConfig", "watch", "aio", "debug_training_session"}
     only_functions |= {"clip_gradients"}  # a method of the session itself

@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 from torch.optim.optimizer import _global_optimizer_pre_hooks as table  # type: ignore[attr-defined]
 
 import probe
-from probe.attach.hooks import _step_hooks
+from probe.attach.optimizer_steps import _step_hooks
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 PATIENCE_S = 30

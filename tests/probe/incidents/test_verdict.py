@@ -13,7 +13,8 @@ import pytest
 from probe.delivery.recorder.recorder import Recorder
 from probe.detectors.base import Observation, ObservationBatch
 from probe.guard import Guard
-from probe.incidents.incidents import IncidentReporter, LateEvidence
+from probe.incidents.evidence import LateEvidence
+from probe.incidents.incidents import IncidentReporter
 from probe.incidents.verdict import NOTHING_FOUND
 from probe.settings.config import ProbeConfig
 from probe.wire import Event, RunStart

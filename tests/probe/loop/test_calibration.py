@@ -118,19 +118,19 @@ def test_a_frame_adds_what_plain_steps_keep_and_what_is_sampled(tmp_path: Path) 
     model = nn.Linear(2, 2)
     run = probe.watch(model, spool=tmp_path, connect="", overhead_limit=0.5)
     assert run._tracker is not None
-    measures = run._tracker._measures
+    schedule = run._tracker._schedule
     random, own, sampled = np.random.default_rng(0), 0.004, 0.02
     for step, noise in enumerate(gaussian(random, 6_000)):
-        measures.begin_step(step)
-        whole, mine = STEP_NS * noise * (1.0 if measures.is_plain else 1.01), own
-        if measures.due.parameter_norms:
-            measures._charge("parameter_norms", int(sampled * STEP_NS))
+        schedule.begin_step(step)
+        whole, mine = STEP_NS * noise * (1.0 if schedule.is_plain else 1.01), own
+        if schedule.due.parameter_norms:
+            schedule.charge("parameter_norms", int(sampled * STEP_NS))
             mine += sampled
         measured = finished_step(run._tracker._model, step)
-        measures.end_step(measured, StepTime(int(whole), int(mine * STEP_NS), failures=0))
+        schedule.end_step(measured, StepTime(int(whole), int(mine * STEP_NS), failures=0))
     run.close()
     assert len(list(model.parameters())) == 2
-    interval = measures._calibration.interval()
+    interval = schedule._calibration.interval()
     assert interval is not None
     period = LEVEL_FEATURES["basic"].parameter_norms
     # What a plain step keeps, here as much as every step, is not in the comparison.

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from armed_training import ARMED_AT, Planted, Training, watched_training
-from journal_differences import differences, numbers
-from journals import Journal
+from both_ways import Act, assert_same, recorded
+from journal_differences import numbers
 from run_numbers import run_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,27 +29,6 @@ pytestmark = [
     pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
     pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
 ]
-Act = Callable[[Training], object]
-
-
-def recorded(tmp_path: Path, act: Act, *, in_c: bool, **options: Any) -> tuple[Journal, list[Tensor]]:
-    """What a training records in which `act` is done while C follows it, and its last weights."""
-    spool = tmp_path / ("in_c" if in_c else "slow")
-    with watched_training(in_c=in_c, spool=spool, **options) as training:
-        act(training)
-        weights = [parameter.detach().clone() for parameter in training.model.parameters()]
-    return run_of(spool), weights
-
-
-def assert_same(tmp_path: Path, act: Act, **options: Any) -> Journal:
-    """Have both ways record the same; returns one of the journals."""
-    both = [recorded(tmp_path, act, in_c=in_c, **options) for in_c in (True, False)]
-    (one, mine), (other, theirs) = both
-    assert all(
-        np.array_equal(a.numpy(), b.numpy(), equal_nan=True) for a, b in zip(mine, theirs, strict=True)
-    )
-    assert differences(other, one) == []
-    return one
 
 
 def with_fault(fault: Callable[[Tensor], Tensor]) -> Act:
@@ -84,7 +62,19 @@ def test_most_steps_are_followed(tmp_path: Path) -> None:
         for _ in range(100):
             followed += training.is_followed and calls.state.armed == 1
             training.steps(1)
-    assert followed >= 80
+    assert followed >= 88
+
+
+def test_update_is_looked_at_without_leaving_c(tmp_path: Path) -> None:
+    def to_the_update_of_step_150(training: Training) -> None:
+        training.steps(150 - ARMED_AT)
+        assert training.is_followed
+        training.steps(5)
+        assert training.is_followed
+
+    journal, _ = recorded(tmp_path, to_the_update_of_step_150, in_c=True)
+    ratios = [frame for frame in journal.frames if "update_ratio" in frame.scalars]
+    assert [frame.step for frame in ratios] == [0, 50, 100, 150]
 
 
 def test_followed_training_has_the_weights_of_one_that_nobody_watches(tmp_path: Path) -> None:
@@ -353,6 +343,43 @@ def test_unusual_step_is_recorded_as_in_the_slow_way(tmp_path: Path, act: Act) -
         act(training)
 
     assert_same(tmp_path, with_steps_around)
+
+
+def half_frozen() -> Planted:
+    """The first layer is frozen; the optimizer has it."""
+    model = Planted()
+    model.first.requires_grad_(False)
+    return model
+
+
+def layer_unfrozen(training: Training) -> None:
+    training.model.first.bias.requires_grad_(True)
+
+
+def layer_replaced(training: Training) -> None:
+    training.model.second = nn.Linear(30, 5)
+    training.optimizer.add_param_group({"params": [*training.model.second.parameters()]})
+
+
+def parameter_appended(training: Training) -> None:
+    """Into the group that is there, without a word to the optimizer."""
+    training.model.first.more = nn.Parameter(torch.zeros(1))
+    training.optimizer.param_groups[0]["params"].append(training.model.first.more)
+
+
+@pytest.mark.parametrize(
+    "act", [layer_unfrozen, layer_replaced, parameter_appended], ids=lambda act: act.__name__
+)
+def test_new_trainable_parameter_has_its_row_as_soon_as_in_the_slow_way(tmp_path: Path, act: Act) -> None:
+    def with_steps_around(training: Training) -> None:
+        training.steps(5)
+        torch.manual_seed(3)
+        act(training)
+        training.steps(12)
+
+    journal = assert_same(tmp_path, with_steps_around, model=half_frozen)
+    layouts = {frame.step: frame.layout for frame in journal.frames}
+    assert layouts[ARMED_AT + 16] > layouts[ARMED_AT + 4]
 
 
 def test_clipping_that_reuses_the_norm_is_followed(tmp_path: Path) -> None:

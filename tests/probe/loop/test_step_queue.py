@@ -18,7 +18,8 @@ import probe
 from probe.attach.layout import ModelLayout, describe_model
 from probe.detectors.base import Observation, ObservationBatch
 from probe.guard import Guard
-from probe.incidents.incidents import IncidentReporter, LateEvidence
+from probe.incidents.evidence import LateEvidence
+from probe.incidents.incidents import IncidentReporter
 from probe.incidents.verdict import Verdict
 from probe.loop import step_queue
 from probe.loop.step_queue import MOST_WAITING, QueuedStep, StepQueue

@@ -1,4 +1,4 @@
-"""The step writer between stand-ins: what it hands to whom, and when."""
+"""Measure -> judge -> write between stand-ins: what a step is handed to, and when."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ import numpy as np
 import pytest
 import torch
 
+from probe.actions.step_hooks import StepHooks
 from probe.attach.layout import describe_model
 from probe.errors import AnomalyError
 from probe.guard import Guard
 from probe.incidents.verdict import NOTHING_FOUND, Verdict
+from probe.loop.step_judge import StepJudge
+from probe.loop.step_pipeline import StepPipeline
 from probe.loop.step_writer import StepWriter
+from probe.loop.verdict_timing import VerdictTiming
+from probe.measure.statistics.masked import MaskedValues
 from probe.measure.statistics.statistics import PendingStatistics, TensorStatistics
+from probe.measure.update_meter import UpdateRatios
 from probe.settings.config import ProbeConfig
 from probe.settings.levels import Features
 from probe.step.frames import MeasuredStep
@@ -85,8 +91,8 @@ class Samples:
         self.alarms.append(step)
 
 
-class Measures:
-    """Stands in for `StepMeasures`: nothing more is measured."""
+class Schedule:
+    """Stands in for a `MeasureSchedule`: nothing more is due."""
 
     due = Features(gradients=1)
     is_basic = True
@@ -95,42 +101,70 @@ class Measures:
     def __init__(self) -> None:
         self.suspicions: list[str] = []
 
-    def collect(self, measured: MeasuredStep, opened: OpenStep) -> None:
+    def begin_step(self, step: int) -> None:
         pass
 
     def suspect(self, reason: str | None) -> None:
         self.suspicions += [] if reason is None else [reason]
 
 
+class Measures:
+    """Stands in for `StepMeasures`: measures loss and gradients, and the update of step 0."""
+
+    def after_update(self, optimizer: Any, step: int) -> UpdateRatios:
+        ratio = MaskedValues(np.array([0.5, 0.25]), np.zeros(2, np.bool_))
+        return UpdateRatios(step=0, ratio=ratio, total=0.4)
+
+    def measure(self, finished: FinishedStep, *, waits: bool) -> MeasuredStep:
+        measured = MeasuredStep(
+            step=finished.step, time=0.0, layout=LAYOUT, stage=finished.stage, gradients=finished.gradients,
+            total_norm=1.0, parameter_norm=None, loss=finished.loss, samples=0,
+            logged=finished.opened.logged, late=finished.late,
+        )  # fmt: skip
+        if waits:
+            measured.arrive()
+        return measured
+
+
 class Desk:
-    """A writer between its stand-ins."""
+    """The judge and the writer in a pipeline, between stand-ins."""
 
     def __init__(self, **options: Any) -> None:
         self.paper, self.reporter, self.samples = Paper(), Reporter(), Samples()
-        self.measures, self.guard = Measures(), Guard()
-        model = SimpleNamespace(
+        self.schedule, self.guard, self.hooks = Schedule(), Guard(), StepHooks()
+        model: Any = SimpleNamespace(
             layout=LAYOUT, root=torch.nn.Linear(2, 1), parameters={}, no_replay_reason=None, is_on_cuda=False,
             tells_of_updates=True,
             measure_parameters=lambda: SimpleNamespace(is_finite=True),
         )  # fmt: skip
-        early = SimpleNamespace(wants=lambda _: False, needs_gradients=lambda _: False)
-        self.writer = StepWriter(
-            cast(Any, model), cast(Any, self.measures), cast(Any, SimpleNamespace(read_time=lambda: None)),
-            config=ProbeConfig(**options), recorder=cast(Any, self.paper),
-            incidents=cast(Any, self.reporter), guard=self.guard, samples=cast(Any, self.samples),
-            early=cast(Any, early),
+        paper, reporter, schedule = cast(Any, self.paper), cast(Any, self.reporter), cast(Any, self.schedule)
+        config = ProbeConfig(**options)
+        self.timing = VerdictTiming(config, model, schedule)
+        writer = StepWriter(model, paper)
+        leaks: Any = SimpleNamespace(wants=lambda _: False)
+        self.judge = StepJudge(
+            model, schedule, cast(Any, self.samples), self.timing, leaks, mode=config.mode, judges_each=False,
+            incidents=reporter, hooks=self.hooks, write=writer.write, guard=self.guard,
+        )  # fmt: skip
+        self.paper.watches.append(self.judge.queue)
+        self.pipeline = StepPipeline(
+            cast(Any, Measures()), self.judge, writer, schedule=schedule,
+            meters=cast(Any, SimpleNamespace(read_time=lambda: None)), hooks=self.hooks, recorder=paper,
+            incidents=reporter, guard=self.guard,
         )  # fmt: skip
 
     def finish(
         self, step: int, *, loss: float = 1.0, late: LateValues | None = None, **logged: float
     ) -> None:
         """End a step."""
-        self.writer.begin_step(step)
-        self.writer.timing.is_late = late is not None
+        self.pipeline.begin_step()
+        self.timing.is_late = late is not None
         opened = OpenStep(logged={f"log/{name}": lambda value=value: value for name, value in logged.items()})
         gradients = TensorStatistics(np.ones((6, 2)), np.zeros(2, np.bool_), True, 1.0)
         values = StepLoss(loss, loss) if late is None else StepLoss(None, None)
-        self.writer.finish(FinishedStep(opened, step, gradients, "local", values, False, False, False, late))
+        self.pipeline.finish(
+            FinishedStep(opened, step, gradients, "local", values, False, False, False, late)
+        )
         assert self.guard.failures == 0
 
     @property
@@ -157,9 +191,9 @@ def test_frame_is_with_the_recorder_when_the_step_ends(desk: Desk) -> None:
 
 def test_what_is_logged_later_is_added_until_the_next_backward(desk: Desk) -> None:
     desk.finish(0)
-    desk.writer.log({"log/x": lambda: 3.0})
-    desk.writer.complete_newest()
-    desk.writer.log({"log/y": lambda: 4.0})
+    desk.pipeline.log({"log/x": lambda: 3.0})
+    desk.pipeline.complete_newest()
+    desk.pipeline.log({"log/y": lambda: 4.0})
     added = [(frame.step, dict(frame.scalars), is_addition) for frame, is_addition in desk.paper.frames[1:]]
     assert added == [(0, {"log/x": 3.0}, True), (0, {"log/y": 4.0}, True)]
     assert desk.samples.taken == [{"log/x": 3.0}]
@@ -171,23 +205,24 @@ def test_unusual_step_is_judged_at_once_after_those_that_wait(desk: Desk) -> Non
     desk.reporter.verdict = Verdict(suspicion="loss_spike at step 2", alarms=(2,))
     desk.finish(2, loss=math.nan)
     assert desk.reporter.judged == [0, 1, 2]
-    assert desk.measures.suspicions == ["loss_spike at step 2"] and desk.samples.alarms == [2]
+    assert desk.schedule.suspicions == ["loss_spike at step 2"] and desk.samples.alarms == [2]
     assert desk.steps == [0, 1, 2]
 
 
 def test_mode_raise_has_an_anomaly_where_the_verdict_is_critical() -> None:
     desk = Desk(mode="raise")
     desk.finish(0)
-    assert desk.writer.anomaly is None
+    assert desk.pipeline.take_anomaly() is None
     desk.reporter.verdict = Verdict(critical="the loss is NaN")
     desk.finish(1)
-    assert isinstance(desk.writer.anomaly, AnomalyError) and desk.reporter.judged == [0, 1]
+    assert isinstance(desk.pipeline.take_anomaly(), AnomalyError) and desk.reporter.judged == [0, 1]
+    assert desk.pipeline.take_anomaly() is None
 
 
 def test_late_step_is_written_when_its_values_have_arrived(desk: Desk) -> None:
     desk.finish(0, late=late_values(0.5))
-    desk.writer.log({"log/x": lambda: 3.0})
-    desk.writer.complete_newest()
+    desk.pipeline.log({"log/x": lambda: 3.0})
+    desk.pipeline.complete_newest()
     assert desk.paper.frames == [] and desk.samples.taken == []
     desk.finish(1)
     (frame, is_addition) = desk.paper.frames[0]
@@ -202,7 +237,7 @@ def test_late_step_is_written_by_the_recorders_thread_where_no_other_comes(desk:
     thread.start()
     thread.join(30)
     assert desk.steps == [0] and desk.reporter.judged == [0]
-    desk.writer.close()
+    desk.pipeline.close()
     assert desk.steps == [0] and len(desk.samples.taken) == 1
 
 
@@ -217,10 +252,10 @@ def look_until(queue: Any, is_done: Any) -> None:
 def test_close_has_all_judged_written_and_complete(desk: Desk) -> None:
     for step in range(3):
         desk.finish(step, late=late_values() if step == 2 else None)
-    desk.writer.close()
+    desk.pipeline.close()
     assert desk.reporter.judged == desk.steps == [0, 1, 2]
     assert len(desk.samples.taken) == 3
-    desk.writer.close()
+    desk.pipeline.close()
     assert desk.steps == [0, 1, 2]
 
 
@@ -234,7 +269,7 @@ def test_value_on_its_way_from_a_device_is_added_when_it_is_there(desk: Desk) ->
 
     coming = Coming()
     desk.finish(0)
-    desk.writer.log({"log/x": coming, "log/y": lambda: 1.0})
+    desk.pipeline.log({"log/x": coming, "log/y": lambda: 1.0})
     assert dict(desk.paper.frames[-1][0].scalars) == {"log/y": 1.0}
     coming.is_ready = True
     desk.finish(1)
@@ -243,6 +278,37 @@ def test_value_on_its_way_from_a_device_is_added_when_it_is_there(desk: Desk) ->
 
 def test_forget_leaves_nothing_to_judge(desk: Desk) -> None:
     desk.finish(0)
-    desk.writer.forget()
-    desk.writer.close()
+    desk.pipeline.forget()
+    desk.pipeline.close()
     assert desk.reporter.judged == []
+
+
+def test_hooks_are_called_in_the_order_of_a_step_and_one_that_acts_has_it_judged_first(desk: Desk) -> None:
+    told: list[Any] = []
+    desk.hooks.judged.add(lambda finished, measured, verdict: told.append(("judged", measured.step)))
+    desk.hooks.accounted.add(lambda measured, evidence: told.append(("accounted", len(desk.paper.frames))))
+    desk.hooks.complete.add(lambda measured: told.append(("complete", measured.step)))
+    desk.finish(0, late=late_values())
+    desk.pipeline.complete_newest()
+    assert told == [("judged", 0), ("accounted", 0), ("complete", 0)] and desk.steps == [0]
+
+
+def test_pause_comes_when_the_step_is_judged_complete_and_written(desk: Desk) -> None:
+    seen: list[Any] = []
+
+    def hold() -> None:
+        desk.hooks.pause.remove(hold)
+        seen.append((list(desk.reporter.judged), desk.steps, len(desk.samples.taken)))
+
+    desk.hooks.accounted.add(lambda measured, evidence: desk.hooks.pause.add(hold))
+    desk.finish(0)
+    assert seen == [([0], [0], 1)]
+
+
+def test_update_ratios_follow_their_step_and_stand_alone_for_an_older_one(desk: Desk) -> None:
+    for step in range(2):
+        desk.finish(step)
+        desk.pipeline.look_after_update(cast(Any, None))
+    frames = [(frame, is_addition) for frame, is_addition in desk.paper.frames if not frame.columns]
+    added = [(frame.step, frame.scalars["update_ratio"], is_addition) for frame, is_addition in frames]
+    assert added == [(0, 0.4, True), (0, 0.4, False)]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from probe.attach.hooks import listen_to_steps
+from probe.attach.optimizer_steps import listen_to_steps
 
 
 class Slow:

@@ -1,0 +1,49 @@
+"""What is still at hand of a step that is being judged: for its replay, or for nothing more than its stack.
+
+Made by the judge of `loop` and read by `incidents.py`, on the thread that judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..forensics.bundle.black_box import PastBatch
+from ..forensics.capture import RootCapture
+from ..threads.stacks import RawFrame
+from ..wire import Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What is still at hand of the step that is being judged, for a replay."""
+
+    root: nn.Module
+    """The naming root."""
+    captures: Sequence[RootCapture]
+    parameters: Mapping[str, nn.Parameter]
+    loss: Tensor | None
+    """The newest scalar that backward was called on, detached."""
+    stage: str
+    was_scaled: bool
+    """A GradScaler scaled the loss: a finite loss with non-finite gradients is its business."""
+    micro_step: int | None
+    no_replay_reason: str | None = None
+    """Why this step cannot be replayed, if that is known already."""
+    context: Sequence[str] = ()
+    """What the modules returned, line by line, where that is wanted and was measured."""
+    frames: Callable[[], Sequence[Frame]] = tuple
+    """Gives the newest frames, which are not in the journal yet."""
+    past_batches: Sequence[PastBatch] = ()
+    """What the steps before were called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateEvidence:
+    """What is still at hand of a step that is judged after its update: nothing to replay."""
+
+    stack: Sequence[RawFrame]
+    micro_step: None = None
+    was_scaled: bool = False

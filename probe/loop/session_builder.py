@@ -1,0 +1,243 @@
+"""Builds a session whole, bottom-up: nobody gets a part after it was made, and the hooks are installed last.
+
+Called by `session.py` on the thread that watches a model.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from ..actions.recovery.enforcement import Enforcement
+from ..actions.recovery.step_recovery import StepRecovery
+from ..actions.rules.entry_points import add_installed_rules
+from ..actions.rules.rule_book import RuleBook
+from ..actions.step_hooks import StepHooks
+from ..attach.hooks import Attachment
+from ..attach.layout import ModelLayout, describe_model, unwrap
+from ..attach.observation.gradient_meters import GradientMeters
+from ..attach.watched_model import WatchedModel
+from ..delivery.recorder.gap_watch import GapWatch
+from ..delivery.recorder.hang_watch import HangWatch
+from ..delivery.recorder.recorder import Recorder
+from ..delivery.recorder.run_facts import describe_run
+from ..delivery.recorder.run_id import derive_run_id
+from ..detectors.sampled_bank import SampledDetectorBank
+from ..guard import Guard
+from ..incidents.incidents import IncidentReporter
+from ..measure.update_meter import UpdateMeter
+from ..memory.leak_watch import LeakWatch
+from ..settings.config import ProbeConfig
+from ..step.step_meters import StepMeters
+from ..threads.watchdog import LoopMark
+from .attention import Attention
+from .control_watch import ControlWatch
+from .early_watch import EarlyWatch
+from .epochs import EpochWatch
+from .evaluation import EvaluationLoss
+from .failed_forward import FailedForward
+from .fast_path import FastPath
+from .followed_records import FollowedRecords
+from .followed_training import FollowedTraining
+from .logged_values import LoggedValues
+from .measure_schedule import MeasureSchedule
+from .news_watch import Lookout, NewsWatch
+from .sample_judge import SampleJudge
+from .step_judge import StepJudge
+from .step_measures import StepMeasures
+from .step_pipeline import StepPipeline
+from .step_tracker import StepTracker
+from .step_writer import StepWriter
+from .tracker_parts import TrackerParts
+from .training_loop import TrainingLoop
+from .verdict_timing import VerdictTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """What a session is made of, whole from the beginning."""
+
+    run: str
+    recorder: Recorder
+    incidents: IncidentReporter
+    tracker: StepTracker
+
+
+def build_session(
+    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
+) -> SessionParts:
+    """Build a session's parts: what writes, what says what is wrong, what follows the steps.
+
+    Raises:
+        ValueError: the model has no trainable parameters.
+        JournalError: the spool cannot be written.
+    """
+    layout = describe_model(model, name=config.model_name or "")
+    start = describe_run(run=config.run or derive_run_id(os.environ), name=config.name, level=config.level)
+    recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
+    with ExitStack() as unfinished:
+        # A part that cannot be built must not leave the recorder's thread behind.
+        unfinished.callback(recorder.close, outcome="finished", last_step=None)
+        recorder.event(layout.record)
+        name = layout.record.model
+        incidents = IncidentReporter(start, name, config=config, recorder=recorder, guard=guard)
+        parts = _tracker_parts(
+            model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
+        )
+        tracker = StepTracker(parts, guard)
+        recorder.watches += [
+            HangWatch(
+                start,
+                name,
+                config=config,
+                recorder=recorder,
+                mark=parts.mark,
+                last_step=lambda: tracker.last_step,
+            ),
+            GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
+            ControlWatch(recorder.folder, tracker, incidents),
+        ]
+        add_installed_rules(parts.rules.add_rule, guard)
+        tracker.start()
+        unfinished.pop_all()
+    return SessionParts(run=start.run, recorder=recorder, incidents=incidents, tracker=tracker)
+
+
+def _tracker_parts(
+    root: nn.Module,
+    layout: ModelLayout,
+    optimizer: Optimizer | None,
+    *,
+    config: ProbeConfig,
+    recorder: Recorder,
+    incidents: IncidentReporter,
+    guard: Guard,
+) -> TrackerParts:
+    """Build what follows the steps: measure -> judge -> write, the loop, then whoever wants to be called."""
+    model = WatchedModel(unwrap(root), layout, optimizer)
+    hooks, meters = StepHooks(), StepMeters(guard, recorder)
+    updates, turns = UpdateMeter(), GradientMeters()
+    schedule = MeasureSchedule(
+        config.settings,
+        guard=guard,
+        incidents=incidents,
+        releases={"update_ratios": updates.release, "gradient_cosine": turns.release},
+    )
+    measures = StepMeasures(
+        model,
+        schedule,
+        meters,
+        updates=updates,
+        turns=turns,
+        hooks=hooks,
+        black_box=incidents.black_box,
+        guard=guard,
+    )
+    recovery = StepRecovery.of(
+        config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
+    )
+    bank = SampledDetectorBank(config.sampled_thresholds)
+    samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
+    writer = StepWriter(model, recorder)
+    judge = StepJudge(
+        model,
+        schedule,
+        samples,
+        timing,
+        LeakWatch.of_this_process(),
+        mode=config.mode,
+        judges_each=recovery is not None and recovery.judges_explosions,
+        incidents=incidents,
+        hooks=hooks,
+        write=writer.write,
+        guard=guard,
+    )
+    recorder.watches.append(judge.queue)
+    pipeline = StepPipeline(
+        measures,
+        judge,
+        writer,
+        schedule=schedule,
+        meters=meters,
+        hooks=hooks,
+        recorder=recorder,
+        incidents=incidents,
+        guard=guard,
+    )
+    attachment = Attachment([root])
+    loop = TrainingLoop(
+        model, measures, pipeline, timing, attachment, hooks=hooks, config=config, recorder=recorder
+    )
+    attention, failed, mark = Attention(schedule, attachment), FailedForward(), LoopMark()
+
+    def wants_every_step() -> bool:
+        return hooks.want_steps or judge.wants_steps or not model.tells_of_updates or attention.is_elsewhere
+
+    records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
+    recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
+    followed = FollowedTraining(
+        model,
+        measures,
+        schedule,
+        meters,
+        loop,
+        pipeline,
+        recorder=recorder,
+        guard=guard,
+        black_box=incidents.black_box,
+        records=records,
+        wants_every_step=wants_every_step,
+        look_about=Lookout(judge, schedule, mark, recorder).look_about,
+        failed=failed,
+        input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
+        output_limit_bytes=config.capture_limit_bytes,
+    )
+    fast = FastPath(followed, guard, size_cap_bytes=config.capture_limit_bytes)
+    recorder.watches.append(NewsWatch(judge.queue, fast, mark, recorder))
+    logged = LoggedValues(loop, pipeline, fast, hooks)
+    EarlyWatch(
+        model,
+        bank,
+        lambda: measures.optimizers,
+        hooks=hooks,
+        excuse_zeros=incidents.excuse_zeros,
+        on_news=samples.look_for_news,
+        guard=guard,
+    )
+    if recovery is not None:
+        recovery.add_to(hooks)
+    policies = Enforcement.of(config, layout.record.model, incidents=incidents, guard=guard)
+    if policies is not None:
+        policies.add_to(hooks)
+    EvaluationLoss(hooks, log=logged.log, guard=guard)
+    return TrackerParts(
+        model=model,
+        schedule=schedule,
+        measures=measures,
+        timing=timing,
+        pipeline=pipeline,
+        loop=loop,
+        hooks=hooks,
+        attachment=attachment,
+        attention=attention,
+        failed=failed,
+        fast=fast,
+        records=records,
+        logged=logged,
+        rules=RuleBook(
+            model, meters, config=config, recorder=recorder, incidents=incidents, hooks=hooks, guard=guard
+        ),
+        epochs=EpochWatch(
+            schedule,
+            meters,
+            attention,
+            last_step=lambda: pipeline.last_step,
+            log=logged.log,
+            guard=guard,
+        ),
+        mark=mark,
+    )

@@ -1,0 +1,62 @@
+"""Records and messages to bytes and back. What does not decode is refused; nothing here does I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import WireError
+from .messages import MAX_MESSAGE_BYTES, Message
+from .records import MAX_RECORD_BYTES, Record
+
+_encoder = msgspec.msgpack.Encoder()
+_record_decoder = msgspec.msgpack.Decoder(Record)
+_message_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(value: Record | Message) -> bytes:
+    """Encode one record or message as msgpack."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_in_utf8(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def _in_utf8(value: Any) -> Any:
+    """Names of files, and what exceptions say, may hold halves of characters: a question mark each."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_in_utf8(key): _in_utf8(item) for key, item in value.items()}
+    return list(map(_in_utf8, value)) if isinstance(value, list | tuple) else value
+
+
+def decode_record(data: bytes) -> Record:
+    """Decode and validate one journal record.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_RECORD_BYTES:
+        raise WireError(f"record of {len(data)} bytes; at most {MAX_RECORD_BYTES} are allowed")
+    try:
+        record: Record = _record_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"record does not decode: {error}") from error
+    return record
+
+
+def decode_message(data: bytes) -> Message:
+    """Decode and validate one ZeroMQ message.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        message: Message = _message_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"message does not decode: {error}") from error
+    return message

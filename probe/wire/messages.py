@@ -1,0 +1,114 @@
+"""The only description of what travels over ZeroMQ: a *message* is one frame between helper and collector.
+
+Msgpack through msgspec, version 1; see `encoding.py`. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from .records import Count, RequestId, RunId, StreamName, Text, WireStruct, WriterId
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
+BATCH_BYTES: Final = 256 * 1024
+"""A batch is closed at the first record that takes it past this size."""
+
+
+class StreamKey(WireStruct, array_like=True, frozen=True, kw_only=True):
+    """Names one stream: one writer, contiguous sequence numbers from 0."""
+
+    run: RunId
+    writer: WriterId
+    """The spool's folder name: ``<rank>-<incarnation>`` or ``host-<name>``."""
+    stream: StreamName
+
+
+class Hello(WireStruct, tag="hello", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector, first message of a connection."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    takes_control: bool = False
+    """Whether the helper understands `Control`; an older one would take it for garbage."""
+
+
+class Challenge(WireStruct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: proves that the collector knows the ingest secret and asks for the same."""
+
+    version: int
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    proof: bytes
+
+
+class Proof(WireStruct, tag="proof", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: the helper knows the secret too."""
+
+    proof: bytes
+
+
+class Position(WireStruct, tag="position", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: "where shall I start with this stream?" Answered by an `Ack`."""
+
+    key: StreamKey
+
+
+class Batch(WireStruct, tag="batch", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: encoded records `first_seq, first_seq + 1, ...` of one stream."""
+
+    key: StreamKey
+    first_seq: Count
+    records: Annotated[list[bytes], msgspec.Meta(max_length=100_000)]
+
+
+class Skip(WireStruct, tag="skip", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: `[first_seq, end_seq)` no longer exists in the journal; count it as a gap."""
+
+    key: StreamKey
+    first_seq: Count
+    end_seq: Count
+    reason: Text
+
+
+class Ack(WireStruct, tag="ack", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper, after the store's commit: everything below `next_seq` is durable."""
+
+    key: StreamKey
+    next_seq: Count
+
+
+class Control(WireStruct, tag="control", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: what a person asks of the run's trainers. Answered by one `Answered`."""
+
+    id: RequestId
+    run: RunId
+    rank: Count | None = None
+    """None asks every rank."""
+    request: Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
+    """An encoded `control_messages.Ask`; the trainer decodes it."""
+
+
+class Answered(WireStruct, tag="answered", tag_field="m", frozen=True, kw_only=True):
+    """Helper -> collector: what this host's trainers have answered to a `Control`."""
+
+    id: RequestId
+    answers: Annotated[list[tuple[WriterId, bytes | None]], msgspec.Meta(max_length=100_000)]
+    """Each trainer with its encoded `control_messages.Answer`; None where there was none in time."""
+
+
+class Refused(WireStruct, tag="refused", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: why it will not talk (wrong version, wrong secret, malformed message)."""
+
+    reason: Text
+
+
+Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Answered | Refused
+
+
+def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
+    """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
+    return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()

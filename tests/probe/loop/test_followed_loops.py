@@ -1,0 +1,219 @@
+"""Loops of other shapes that C follows: micro-steps, losses of their own, containers, a GradScaler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from armed_training import Planted, Training, watched_training
+from both_ways import Act, assert_same
+from followed_kinds import (
+    Accumulating,
+    BesideAnother,
+    Change,
+    NotScaled,
+    OfDictionary,
+    OwnLoss,
+    Scaled,
+    ScaledAndClipped,
+    Structured,
+    Undivided,
+    WithDictionary,
+    WithResult,
+)
+from torch import Tensor
+
+from probe.measure.kernels import hot_binding
+
+pytestmark = [
+    pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
+    pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
+]
+KINDS: dict[str, tuple[type[Accumulating], type[Planted]]] = {
+    "micro-steps": (Accumulating, Planted),
+    "undivided": (Undivided, Planted),
+    "beside another": (BesideAnother, Planted),
+    "own loss": (OwnLoss, Planted),
+    "scaled": (Scaled, Planted),
+    "scaled and clipped": (ScaledAndClipped, Planted),
+    "scaler disabled": (NotScaled, Planted),
+    "result": (WithResult, Structured),
+    "dictionary": (WithDictionary, OfDictionary),
+}
+
+
+def raise_planted(hidden: Tensor) -> Tensor:
+    raise RuntimeError("planted")
+
+
+def raising(**planted: Any) -> Act:
+    def act(training: Training) -> None:
+        assert isinstance(training, Accumulating)
+        with pytest.raises(RuntimeError, match="planted"):
+            training.step(**planted)
+
+    return act
+
+
+def planted(**planted: Any) -> Act:
+    def act(training: Training) -> None:
+        assert isinstance(training, Accumulating)
+        training.step(**planted)
+
+    return act
+
+
+def with_hook(hook: Callable[[Tensor], Tensor]) -> Change:
+    def change(loss: Tensor) -> Tensor:
+        loss.register_hook(hook)  # type: ignore[no-untyped-call]
+        return loss * 1
+
+    return change
+
+
+def bad_backward(hidden: Tensor) -> Tensor:
+    hidden.register_hook(raise_planted)  # type: ignore[no-untyped-call]
+    return hidden
+
+
+def infinite_gradient(hidden: Tensor) -> Tensor:
+    hidden.register_hook(lambda gradient: gradient * math.inf)  # type: ignore[no-untyped-call]
+    return hidden
+
+
+FAULTS: dict[str, Act] = {
+    "nothing": lambda training: None,
+    "division by zero": planted(fault=lambda hidden: hidden / torch.zeros(()) * 0),
+    "root of zero": planted(fault=lambda hidden: hidden + torch.sqrt((hidden * 0).sum())),
+    "bad loss": planted(change=lambda loss: loss * math.inf),
+    "root in the loss": planted(change=lambda loss: loss + torch.sqrt(loss * 0)),
+    "infinite gradient": planted(fault=infinite_gradient),
+    "forward raises": raising(fault=raise_planted),
+    "backward raises": raising(fault=bad_backward),
+    "loss raises": raising(change=raise_planted),
+}
+
+
+IN_ALL = ("nothing", "root of zero", "root in the loss", "backward raises")
+"""The others are planted where several micro-steps are followed, or a loss of its own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (kind, fault)
+        for kind in KINDS
+        for fault in FAULTS
+        if fault in IN_ALL or kind in ("micro-steps", "own loss", "scaled and clipped")
+    ],
+)
+def test_fault_is_recorded_as_in_the_slow_way(tmp_path: Path, kind: str, fault: str) -> None:
+    def act(training: Training) -> None:
+        training.steps(5)
+        FAULTS[fault](training)
+        training.steps(3)
+
+    loop, model = KINDS[kind]
+    journal = assert_same(tmp_path, act, kind=loop, model=model)
+    has_event = fault not in ("nothing", "forward raises", "backward raises", "loss raises")
+    assert bool(journal.latest_events) is has_event
+
+
+def fewer_micro_steps(training: Accumulating) -> None:
+    training.step(count=2)
+
+
+def more_micro_steps(training: Accumulating) -> None:
+    training.step(count=6)
+
+
+def gradients_cleared_between(training: Accumulating) -> None:
+    training.send_back(training.loss_of(*training.batch()) / 4)
+    training.optimizer.zero_grad()
+    training.step()
+
+
+def another_divisor(training: Accumulating) -> None:
+    training.step(change=lambda loss: loss / 2)
+
+
+def log_in_a_hook(training: Accumulating) -> None:
+    def tell(hidden: Tensor) -> Tensor:
+        hidden.register_hook(lambda _: training.run.log(val_loss=1.0))  # type: ignore[no-untyped-call]
+        return hidden
+
+    training.step(fault=tell)
+
+
+def log_in_the_forward(training: Accumulating) -> None:
+    def tell(hidden: Tensor) -> Tensor:
+        training.run.log(val_loss=1.0)
+        return hidden
+
+    training.step(fault=tell)
+
+
+def earlier_output_in_a_loss(training: Accumulating) -> None:
+    """The second backward goes through the first forward once more, and what comes back is bad."""
+    training.optimizer.zero_grad()
+    first = training.model(training.batch()[0])
+    (first.square().mean() / 4).backward(retain_graph=True)
+    for at in range(3):
+        loss = training.loss_of(*training.batch()) / 4
+        if at == 0:
+            loss = loss + torch.sqrt(first.sum() * 0)
+        training.send_back(loss)
+    training.update()
+
+
+def earlier_gradient_planted(training: Accumulating) -> None:
+    """The gradients are good in all backwards but for what a script adds to one at the end."""
+    training.optimizer.zero_grad()
+    for _ in range(4):
+        training.send_back(training.loss_of(*training.batch()) / 4)
+    bias = training.model.first.bias
+    assert bias.grad is not None
+    bias.grad[3] = math.nan
+    training.update()
+
+
+UNUSUAL: list[Callable[[Accumulating], None]] = [
+    fewer_micro_steps,
+    more_micro_steps,
+    gradients_cleared_between,
+    another_divisor,
+    log_in_a_hook,
+    log_in_the_forward,
+    earlier_output_in_a_loss,
+    earlier_gradient_planted,
+]
+
+
+@pytest.mark.parametrize("act", UNUSUAL, ids=lambda act: act.__name__)
+def test_unusual_micro_steps_are_recorded_as_in_the_slow_way(
+    tmp_path: Path, act: Callable[[Accumulating], None]
+) -> None:
+    def with_steps_around(training: Training) -> None:
+        assert isinstance(training, Accumulating)
+        training.steps(5)
+        act(training)
+        training.steps(3)
+
+    assert_same(tmp_path, with_steps_around, kind=Accumulating)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_most_steps_are_followed(kind: str) -> None:
+    loop, model = KINDS[kind]
+    with watched_training(in_c=True, kind=loop, model=model) as training:
+        followed = 0
+        for _ in range(60):
+            calls = hot_binding.status().calls
+            assert calls is not None
+            followed += training.is_followed and calls.state.armed == 1
+            training.steps(1)
+    assert followed >= 50
