@@ -167,8 +167,8 @@ def _have_changed(before: Floats, norm: Floats) -> Flags:
     """(parameters,) whose norm is another one; those of steps that C has followed are of single precision."""
     single = before.astype(np.float32), norm.astype(np.float32)
     if (single[0] == before).all() or (single[1] == norm).all():
-        return single[0] != single[1]
-    return norm != before
+        return np.not_equal(single[0], single[1], dtype=np.bool_)
+    return np.not_equal(norm, before, dtype=np.bool_)
 
 
 def _sizable(sample: Sample) -> Flags:

@@ -130,7 +130,7 @@ class ArmedLoop:
             setattr(loop, name, None if thing is None else id(thing))
             alive.append(thing)
         # Compared with alone: they may be gone.
-        loop.root, loop.optimizer, loop.replica = id(plan.root), id(plan.optimizer), id(plan.replica)
+        loop.root, loop.optimizer = id(plan.root), id(plan.optimizer)
         loop.replica = None if plan.replica is None else id(plan.replica)
         loop.is_distributed = int(plan.is_distributed)
         for at, (ask, argument, value) in enumerate(_ambient(shape)):

@@ -24,13 +24,20 @@ class Accumulating(Training):
     divides: ClassVar[bool] = True
 
     def step(
-        self, change: Change = lambda loss: loss, *, fault: Change | None = None, count: int = 0
+        self,
+        change: Change = lambda loss: loss,
+        *,
+        fault: Change | None = None,
+        count: int = 0,
+        clears: bool = False,
     ) -> Tensor:
         loss = torch.zeros(())
         self.optimizer.zero_grad()
         for at in range(count or self.micro_steps):
             inputs, targets = self.batch()
             is_planted = at == self.planted_at
+            if clears and is_planted:
+                self.optimizer.zero_grad()
             self.planted_in.fault = fault if is_planted else None
             with self.surroundings(at):
                 loss = self.loss_of(inputs, targets)

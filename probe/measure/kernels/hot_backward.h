@@ -150,10 +150,9 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     if (hot.news && hot_loop.on_news) {
         const int64_t started = now_ns();
         hot.news = 0;
-        Object *done = hot_api.call(hot_loop.on_news, NULL, 0, NULL);
+        Object *done = call_quietly(hot_loop.on_news, NULL, 0);
         if (done == hot_api.yes) hot.news = 1;
         if (done) hot_api.release(done);
-        else hot_api.clear_error();
         hot.step_own_ns += now_ns() - started;
     }
     return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */

@@ -132,9 +132,7 @@ def more_micro_steps(training: Accumulating) -> None:
 
 
 def gradients_cleared_between(training: Accumulating) -> None:
-    training.send_back(training.loss_of(*training.batch()) / 4)
-    training.optimizer.zero_grad()
-    training.step()
+    training.step(clears=True)
 
 
 def another_divisor(training: Accumulating) -> None:
@@ -158,16 +156,12 @@ def log_in_the_forward(training: Accumulating) -> None:
 
 
 def earlier_output_in_a_loss(training: Accumulating) -> None:
-    """The second backward goes through the first forward once more, and what comes back is bad."""
-    training.optimizer.zero_grad()
-    first = training.model(training.batch()[0])
-    (first.square().mean() / 4).backward(retain_graph=True)
-    for at in range(3):
-        loss = training.loss_of(*training.batch()) / 4
-        if at == 0:
-            loss = loss + torch.sqrt(first.sum() * 0)
-        training.send_back(loss)
-    training.update()
+    """The second backward comes by the output of the first forward, whose graph is gone."""
+    outputs: list[Tensor] = []
+    handle = training.model.register_forward_hook(lambda module, args, output: outputs.append(output))
+    with pytest.raises(RuntimeError, match="second time"):
+        training.step(change=lambda loss: (loss * 4 + outputs[0].sum() * 0) / 4)
+    handle.remove()
 
 
 def earlier_gradient_planted(training: Accumulating) -> None:
