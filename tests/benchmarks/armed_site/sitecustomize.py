@@ -63,7 +63,18 @@ def _change(package: str) -> None:
 
     def noted(self: Any, *args: Any) -> None:
         note_step(self, *args)
-        self.is_on = self.wants_calls = False
+        hooks = self._hooks
+        for hook, call in (
+            *self._clear,
+            (hooks.after_step, self.after_step),
+            (hooks.before_backward, self.look_at_loss),
+            (hooks.measured, self.note_step),
+            (hooks.before_forward, self.begin_call),
+            (hooks.after_forward, self.end_call),
+            (hooks.forward_raised, self.call_raised),
+            (hooks.after_backward, self.after_backward),
+        ):
+            hook.want(call, False)
 
     early.note_step = noted
     training = modules["loop.followed_training"].FollowedTraining
