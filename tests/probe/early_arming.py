@@ -74,6 +74,10 @@ def _once(note_step: Callable[..., None]) -> Callable[..., None]:
 
     def noted(early: EarlyWatch, *args: Any) -> None:
         note_step(early, *args)
-        early.is_on = early.wants_calls = False
+        of_partials = [call for _, call in early._clear]
+        for hook in early._hooks._of_steps:
+            for call in hook.calls:
+                if getattr(call, "__self__", None) is early or call in of_partials:
+                    hook.remove(call)
 
     return noted
