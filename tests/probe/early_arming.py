@@ -74,17 +74,10 @@ def _once(note_step: Callable[..., None]) -> Callable[..., None]:
 
     def noted(early: EarlyWatch, *args: Any) -> None:
         note_step(early, *args)
-        hooks = early._hooks
-        for hook, call in (
-            *early._clear,
-            (hooks.after_step, early.after_step),
-            (hooks.before_backward, early.look_at_loss),
-            (hooks.measured, early.note_step),
-            (hooks.before_forward, early.begin_call),
-            (hooks.after_forward, early.end_call),
-            (hooks.forward_raised, early.call_raised),
-            (hooks.after_backward, early.after_backward),
-        ):
-            hook.want(call, False)
+        of_partials = [call for _, call in early._clear]
+        for hook in early._hooks._of_steps:
+            for call in hook.calls:
+                if getattr(call, "__self__", None) is early or call in of_partials:
+                    hook.remove(call)
 
     return noted
