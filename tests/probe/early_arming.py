@@ -39,9 +39,9 @@ class Followed:
             self.steps += account.finished
             take_back(training, account)
 
-        def adopted(training: FollowedTraining, *args: Any) -> None:
+        def adopted(training: FollowedTraining, *args: Any, **kwargs: Any) -> None:
             self.steps += 1
-            adopt_forward(training, *args)
+            adopt_forward(training, *args, **kwargs)
 
         patch.setattr(FollowedTraining, "take_back", counted)
         patch.setattr(FollowedTraining, "adopt_forward", adopted)
@@ -74,6 +74,17 @@ def _once(note_step: Callable[..., None]) -> Callable[..., None]:
 
     def noted(early: EarlyWatch, *args: Any) -> None:
         note_step(early, *args)
-        early.is_on = early.wants_calls = False
+        hooks = early._hooks
+        for hook, call in (
+            *early._clear,
+            (hooks.measured, early.note_step),
+            (hooks.before_backward, early.look_at_loss),
+            (hooks.after_step, early.after_step),
+            (hooks.before_forward, early.begin_call),
+            (hooks.after_forward, early.end_call),
+            (hooks.forward_raised, early.call_raised),
+            (hooks.after_backward, early.after_backward),
+        ):
+            hook.want(call, False)
 
     return noted
