@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ def describe_model(
         ValueError: the model has no trainable parameter.
     """
     root = unwrap(model)
-    types = {clean_name(path): type(module).__name__ for path, module in root.named_modules()}
+    types = {path: type(module).__name__ for path, module in modules_with_names(root)}
     parameters: list[nn.Parameter] = []
     infos: list[ParameterInfo] = []
     layers: dict[str, int] = {}
@@ -87,23 +88,28 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def module_names(root: nn.Module) -> dict[int, str]:
-    """Return the name of each module in `named_modules()`, cleaned, by identity and in that order.
+    """Return the name of each module in `named_modules()`, cleaned, by identity and in that order."""
+    return {id(module): name for name, module in modules_with_names(root)}
+
+
+def modules_with_names(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield what `named_modules()` does, with cleaned names.
 
     2,500 modules take 2 ms; `named_modules`, a generator in a generator for each level, takes 10.
     """
-    names: dict[int, str] = {}
+    seen: set[int] = set()
     left = [("", root)]
     while left:
         path, module = left.pop()
-        if id(module) in names:
+        if id(module) in seen:
             continue
-        names[id(module)] = path
+        seen.add(id(module))
+        yield path, module
         prefix = f"{path}." if path else ""
         for name, child in reversed(own_modules(module).items()):
             if child is not None:
                 # A wrapper's segment has no place in a name; the prefix has none any more.
                 left.append((path if name in WRAPPERS else prefix + name, child))
-    return names
 
 
 def clean_name(name: str) -> str:

@@ -92,8 +92,9 @@ class UnseenUpdates:
     def _choose(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         first = MarkedParameter(parameters[0])
-        readable = (mark for mark in map(MarkedParameter, parameters) if mark.is_readable)
-        small = min(readable, key=lambda mark: mark.parameter.nbytes, default=first)
+        plain = (each for each in parameters if type(each) is nn.Parameter and each.layout is torch.strided)
+        by_size = map(MarkedParameter, sorted(plain, key=lambda parameter: parameter.nbytes))
+        small = next((mark for mark in by_size if mark.is_readable), first)
         # A script may update only some by hand.
         spread = [MarkedParameter(parameters[len(parameters) // 2]), MarkedParameter(parameters[-1])]
         self._one, self._several = [small], [small, first, *spread]

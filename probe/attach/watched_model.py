@@ -1,6 +1,6 @@
 """The model that a session watches: its parameters and their layout, what measures them, who updates them.
 
-Used by the step tracker alone, on the training thread. Holds the parameters; the model itself only weakly.
+Used by the loop and its pipeline, on the training thread. Holds the parameters; the model itself only weakly.
 """
 
 from __future__ import annotations
@@ -81,13 +81,17 @@ class WatchedModel:
 
     def is_updated_by(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer updates a watched parameter, or one that the model has got since."""
-        updated, root = _updated_by(optimizer), self._root()
-        known = set(map(id, self.layout.parameters))
-        added = set() if root is None else set(map(id, root.parameters())) - known
-        if not updated.isdisjoint(added):
+        updated = _updated_by(optimizer)
+        # As a rule there is none: to name a model's parameters takes 5 ms where it has 2,500 modules.
+        unknown = updated.difference(map(id, self.layout.parameters))
+        if unknown and not unknown.isdisjoint(map(id, self._parameters_now())):
             self._next_look = 0
             return True
         return not updated.isdisjoint(self._updated_ids)
+
+    def _parameters_now(self) -> Iterable[nn.Parameter]:
+        root = self._root()
+        return () if root is None else root.parameters()
 
     def note_step_of(self, optimizer: Optimizer) -> int:
         """An owned optimizer steps; return the number that it shares with those of the same parameters."""
@@ -108,9 +112,10 @@ class WatchedModel:
         held = sum(len(group["params"]) for group in getattr(optimizer, "param_groups", ()))
         if self._held.get(optimizer) != held:
             self._held[optimizer] = held
-            updated, root = _updated_by(optimizer), self._root()
-            inside = () if root is None else root.parameters()
-            self._frozen = [p for p in inside if id(p) in updated and not p.requires_grad]
+            groups = getattr(optimizer, "param_groups", ())
+            frozen = [p for group in groups for p in group["params"] if not p.requires_grad]
+            inside = frozenset(map(id, self._parameters_now())) if frozen else frozenset()
+            self._frozen = [parameter for parameter in frozen if id(parameter) in inside]
             self.is_updated_by(optimizer)
         elif any(parameter.requires_grad for parameter in self._frozen):
             self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]

@@ -90,8 +90,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "random state were restored, but Python side effects of `forward` (counters, prints) happened twice.",
     ),
     "data_gap": (
-        "Metrics of these steps were lost (a full disk, or the journal's size cap); training was not "
-        "affected.",
+        "Metrics of these steps were lost (a full disk, the journal's size cap, or a kill in the middle of "
+        "writing); training was not affected.",
         "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`.",
     ),
     "custom": ("Recorded by the training script, by one of its rules, or by a watchpoint of this run.",),

@@ -84,7 +84,7 @@ class NotUpdatedDetector:
         self._is_sizable = _sizable(sample)
         if before is None or steps == 0:
             return []
-        changed = norm != before
+        changed = _have_changed(before, norm)
         self._has_moved |= changed
         if not changed.any():
             return self._idle(sample, sizable, steps, has_skipped=has_skipped)
@@ -161,6 +161,14 @@ class NotUpdatedDetector:
             baseline={"steps": float(self._steps[first])},
             affected=tuple(names[i] for i in late),
         )
+
+
+def _have_changed(before: Floats, norm: Floats) -> Flags:
+    """(parameters,) whose norm is another one; those of steps that C has followed are of single precision."""
+    single = before.astype(np.float32), norm.astype(np.float32)
+    if (single[0] == before).all() or (single[1] == norm).all():
+        return np.not_equal(single[0], single[1], dtype=np.bool_)
+    return np.not_equal(norm, before, dtype=np.bool_)
 
 
 def _sizable(sample: Sample) -> Flags:

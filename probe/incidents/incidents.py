@@ -1,6 +1,6 @@
 """Turns what the detectors find at a step into events: stacks, origin by replay, advice, episodes.
 
-Called by the step writer on the training thread, before the optimizer's update; for quiet steps on the
+Called by the judge on the training thread, before the optimizer's update; for quiet steps on the
 recorder's thread, under `lock`. The only place that decides what an event says.
 """
 

@@ -6,6 +6,7 @@ in the slow way: a step that goes that way is judged after all that were before 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -37,6 +38,10 @@ from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
+_PIECE_RECORDS: Final = 4
+"""What the recorder's thread takes before training gets Python's lock again."""
+_ALL_RECORDS: Final = 1 << 20
+_OTHERS_S: Final = 0.0002
 
 
 class Following(NamedTuple):
@@ -89,29 +94,41 @@ class FollowedRecords:
         ring = self._ring
         if ring is None:
             return
-        if ring.counters.head <= self._next_byte and (is_recorders_thread or self._open is None):
-            return
         guard = self._thread_guard if is_recorders_thread else self._guard
-        with self._incidents.judging(guard):
-            guard.run("detectors", self._take, ring, guard)
-            if not is_recorders_thread:
-                self._close_open(guard)
+        end, most = ring.counters.head, _PIECE_RECORDS if is_recorders_thread else _ALL_RECORDS
+        while (begin := self._next_byte) < end:
+            with self._incidents.judging(guard):
+                guard.run("detectors", self._take, ring, guard, most)
+            if self._next_byte <= begin:
+                break
+            if is_recorders_thread:
+                # The lock and Python's own go to who waits for them.
+                time.sleep(_OTHERS_S)
+        if not is_recorders_thread and self._open is not None:
+            with self._incidents.judging(guard):
+                guard.run("detectors", self._close_open, guard)
 
-    def _take(self, ring: Ring, guard: Guard) -> None:
-        for record in ring.records(self._next_byte):
+    def _take(self, ring: Ring, guard: Guard, most: int) -> None:
+        """Take so many records, or fewer up to one that the detectors of samples look at."""
+        for record in itertools.islice(ring.records(self._next_byte), most):
             self._next_byte = record.end
             if record.kind == UPDATE:
                 self._add_update(read_update(record.payload))
-            self._close_open(guard)
-            if record.kind != RAW:
-                continue
-            raw = read_raw(record.payload)
-            following = self._following.get(raw.template)
-            if following is not None:
-                measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
-                self._open = QueuedStep(measured, following.stack, "waiting", time.monotonic())
+            is_judged = self._close_open(guard)
+            if record.kind == RAW:
+                raw = read_raw(record.payload)
+                self._open = self._queued(raw)
                 if not raw.has_update:
-                    self._close_open(guard)
+                    is_judged |= self._close_open(guard)
+            if is_judged:
+                return
+
+    def _queued(self, raw: RawStep) -> QueuedStep | None:
+        following = self._following.get(raw.template)
+        if following is None:
+            return None
+        measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
+        return QueuedStep(measured, following.stack, "waiting", time.monotonic())
 
     def _add_update(self, update: RawUpdate) -> None:
         if self._open is None or self._open.measured.step != update.step:
@@ -121,16 +138,18 @@ class FollowedRecords:
         if update.total is not None:
             measured.scalars["update_ratio"] = update.total
 
-    def _close_open(self, guard: Guard) -> None:
-        """Nothing more comes of the newest step: have it judged."""
+    def _close_open(self, guard: Guard) -> bool:
+        """Nothing more comes of the newest step: have it judged; whether its sample was looked at."""
         step, self._open = self._open, None
-        if step is not None:
-            self._queue.append(step)
-            self._judge_sample(step.measured, guard)
+        if step is None:
+            return False
+        self._queue.append(step)
+        if not self._samples.wants(step.measured):
+            return False
+        self._judge_sample(step.measured, guard)
+        return True
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
-        if not self._samples.wants(measured):
-            return
         verdict = guard.run("detectors of samples", self._samples.take, measured)
         if verdict is not None and verdict.suspicion is not None:
             self._queue.note(verdict)

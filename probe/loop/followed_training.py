@@ -192,6 +192,8 @@ class FollowedTraining:
 
     def begin(self) -> int:
         """Steps are about to be followed; returns when the newest one ended, in ns."""
+        # The recorder's thread judges those that follow: this one is to be judged before them.
+        self._pipeline.complete_newest()
         self._began_ns = self._meters.read_ns
         return self._began_ns
 

@@ -1,6 +1,6 @@
 """Has finished steps judged by the detectors of sampled numbers, where there is something new for them.
 
-Used by the step writer on the training thread, when a step's frame is complete: after its update, and with
+Used by the judge on the training thread, when a step's frame is complete: after its update, and with
 what the script logged. Nothing can be replayed any more; these faults are slow ones.
 """
 

@@ -1,4 +1,4 @@
-"""What is at hand of a step for its replay and its bundle; made by the step writer on the training thread."""
+"""What is at hand of a step for its replay and its bundle; made by the judge on the training thread."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,26 +25,24 @@ from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from ..settings.config import ProbeConfig
 from ..step.backward_time import time_own_backward
 from ..step.late_values import LateValues
-from ..step.losses import LossMeter, StepLoss
+from ..step.losses import StepLoss
 from ..step.open_step import (
     MAX_CAPTURES,
-    Clipping,
     FinishedStep,
-    LogValue,
     OpenStep,
     RunningBackward,
     batch_size,
     gradients_seen,
 )
 from ..step.stages import Stage, gradient_stage
-from ..step.step_counter import StepCounter
 from ..wire import Layout
+from .gathered_step import GatheredStep
 from .step_measures import StepMeasures
 from .step_pipeline import StepPipeline
 from .verdict_timing import VerdictTiming
 
 
-class TrainingLoop:
+class TrainingLoop(GatheredStep):
     """Gathers what belongs to a step, and finishes it.
 
     Args:
@@ -59,10 +56,6 @@ class TrainingLoop:
         recorder: takes new layouts.
 
     Attributes:
-        counter: numbers the steps.
-        open: what has been gathered since the last frame.
-        backward: the backward that is under way, or that raised.
-        losses: the scalars of the step so far.
         finished_early: whether the open step's frame is made already, at the first sign of a bad value.
     """
 
@@ -78,18 +71,13 @@ class TrainingLoop:
         config: ProbeConfig,
         recorder: Recorder,
     ) -> None:
-        self.counter = StepCounter()
-        self.open = OpenStep()
-        self.backward: RunningBackward | None = None
-        self.losses = LossMeter()
+        super().__init__(model, pipeline)
         self.finished_early = False
-        self._model, self._measures, self._pipeline = model, measures, pipeline
+        self._measures = measures
         self._timing, self._attachment, self._hooks = timing, attachment, hooks
         self._config, self._recorder = config, recorder
         self._foreign_steps_seen = 0
-        self._free_since_ns = 0
-        """When the newest backward or step ended; 0 before the first."""
-        self._has_called_root = self._is_trained_in_parts = False
+        self._is_trained_in_parts = False
         self._newest: FinishedStep | None = None
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
@@ -115,62 +103,6 @@ class TrainingLoop:
         capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
         self.open.captures[capture] = samples
         return capture
-
-    # -- steps that were followed in C up to here
-
-    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
-        """The step under way has had this forward, as `begin_forward` would have noted it."""
-        if not (self.open.forwards or self.open.backwards):
-            self._pipeline.begin_step()
-        self._has_called_root, self._model.is_reduced = True, is_reduced
-        self.open.forwards += 1
-        self.open.samples += samples
-        self.open.captures[capture] = samples
-
-    def adopt_backward(
-        self, loss: Tensor, *, unscaled: Tensor | None, divisor: float | None, is_over: bool
-    ) -> None:
-        """It has had a backward of `loss`, which has returned, or is still under way or has raised.
-
-        Args:
-            loss: what it was called on; its gradients are not given to the captures yet.
-            unscaled: what a GradScaler made it of.
-            divisor: what it was divided by, where its graph said so.
-            is_over: whether it has returned.
-        """
-        opened = self.open
-        self.backward = RunningBackward(
-            opened,
-            threading.get_ident(),
-            self.losses.count,
-            gradients_seen(opened.captures),
-            opened.loss,
-            opened.measured,
-        )
-        self.losses.adopt(loss, unscaled, divisor)
-        opened.loss = loss.detach()
-        if is_over:
-            self.backward = None
-            opened.settle()
-            self._model.note_backward()
-
-    def adopt_times(self, *, before_backward_ns: int, free_since_ns: int) -> None:
-        """The step under way has waited so long before its backwards, and nothing has run since then."""
-        self.open.before_backward_ns, self._free_since_ns = before_backward_ns, free_since_ns
-
-    @property
-    def free_since_ns(self) -> int:
-        """When the newest backward or step ended; 0 before the first."""
-        return self._free_since_ns
-
-    def adopt_clipping(self, measured: TensorStatistics, clipping: Clipping) -> None:
-        """Its gradients were measured, then clipped."""
-        self.open.measured, self.open.clipping = measured, clipping
-
-    def resume_after(self, step: int) -> None:
-        """Go on behind steps up to this one, which came another way."""
-        self.counter.resume_after(step)
-        self._pipeline.resume_after(step)
 
     def _follow_unseen_update(self) -> None:
         """End a step whose update no hook told of."""
@@ -339,20 +271,10 @@ class TrainingLoop:
         self._finish(stage_optimizer=None, step=step, gradients=gradients, stage=stage)
         self.finished_early = True
 
-    def log(self, values: Mapping[str, LogValue]) -> bool:
-        """Give values to the open step; False where it has had no backward yet."""
-        if self.open.backwards:
-            self.open.logged |= values
-        return bool(self.open.backwards)
-
     def take_newest(self) -> FinishedStep | None:
         """Return the step that was finished last, once."""
         newest, self._newest = self._newest, None
         return newest
-
-    def forget(self) -> None:
-        """Drop the open step."""
-        self.open = OpenStep()
 
     def _note_layout(self, record: Layout | None) -> None:
         """The model may have other parameters now."""

@@ -1,6 +1,6 @@
 """Watches whether every parameter that is to be trained is: reached by gradients, in an optimizer, stepped.
 
-Used by the step tracker and the step writer on the training thread, inside the guard. In a healthy run it is
+Used by the early watch on the training thread, inside the guard. In a healthy run it is
 over after a few steps; what it finds suspicious it looks at more closely, once or twice.
 """
 

@@ -44,7 +44,9 @@ class ParameterCopy:
     @classmethod
     def of(cls, parameters: Sequence[Tensor], limit_bytes: int) -> ParameterCopy:
         """Reserve buffers for as many parameters as fit into the limit of each device, smallest first."""
-        signatures = [_signature(parameter) for parameter in parameters]
+        # Equal ones are kept once: thousands of tuples more would call the garbage collector.
+        kept: dict[_Signature, _Signature] = {}
+        signatures = [kept.setdefault(own, own) for own in map(_signature, parameters)]
         wanted = [index for index, parameter in enumerate(parameters) if _is_comparable(parameter)]
         tensors = {index: local_shard(parameters[index]) for index in wanted}
         sizes = {index: tensor.numel() * tensor.element_size() for index, tensor in tensors.items()}

@@ -1,6 +1,6 @@
 """Watches memory through a run: finds growth that goes on, and looks for what grows only while it does.
 
-Called by the step writer on the training thread at the end of every step. A reading takes some microseconds
+Called by the judge on the training thread at the end of every step. A reading takes some microseconds
 and 0.05 % of the time at most; a look at the heap is taken in slices of some milliseconds, less than 2 % of
 the time, and only on suspicion.
 """
@@ -8,7 +8,8 @@ the time, and only on suspicion.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final, Literal
 
@@ -87,6 +88,8 @@ class LeakWatch:
         """In a row, without growth."""
         self._own_bytes: float | None = None
         self._free_bytes: float | None = None
+        self._looks_bytes = 0.0
+        """Of the heap: what looks that are not over remember. It is no growth of the script's."""
         self._open: OpenLook | None = None
         """A look that is not finished."""
         self._search: LeakSearch | None = None
@@ -151,7 +154,8 @@ class LeakWatch:
         """Note the end of a step in the first look; forget that where steps have restarted."""
         first = self._first or (None if self._open is None else self._open.look)
         if first is not None and step < first.step:
-            self._end_series()
+            with self._looking():
+                self._end_series()
         elif first is not None:
             first.mark()
 
@@ -181,7 +185,7 @@ class LeakWatch:
         """Read the allocators, and judge what they say."""
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
         if self._read_heap is not None:
-            value = self._read_heap()
+            value = self._read_heap() - self._looks_bytes
             is_open = self.is_looking or value >= self._bars["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
         if self._read_cuda is None:
@@ -217,11 +221,24 @@ class LeakWatch:
         self.looks += 1
         time_slice = self._budget.open_slice()
         try:
-            if self._search is None and not self._look_on(step, frame, time_slice):
-                return []
-            return self._search_on(step, frame, time_slice)
+            with self._looking():
+                if self._search is None and not self._look_on(step, frame, time_slice):
+                    return []
+                return self._search_on(step, frame, time_slice)
         finally:
             self._budget.note(time_slice.spent_ns())
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Count what the heap grows or shrinks by in the block as the looks' own: megabytes, at times."""
+        if self._read_heap is None:
+            yield
+            return
+        before = self._read_heap()
+        try:
+            yield
+        finally:
+            self._looks_bytes += self._read_heap() - before
 
     def _look_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
         """Go on with a look, or begin one; return whether there is something to be searched."""

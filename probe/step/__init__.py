@@ -11,7 +11,7 @@ unique. `tests/probe/step/test_shapes.py` holds that every type exists, and that
 | `open_step.RunningBackward` | how it was when a backward began | T loop | the same, to undo it |
 | `open_step.FinishedStep` | it is over: gradients, loss, stage | T loop | T measures, judge, fast path |
 | `late_values.LateValues` | of it: what is on its way from a device | T loop | T, R measured step |
-| `frames.MeasuredStep` | all that is known of it, numbers only | T measures; R of a raw step | T, R judge, writer |
+| `frames.MeasuredStep` | all that is known of it, numbers only | T measures; R: raw | T, R judge, writer |
 | `step_queue.QueuedStep` | the same, and how far it is: late, waiting, judged | T pipeline; R | T, R queue |
 | `base.Observation` | of one: what detectors see at once | T, R judge | T, R detectors |
 | `base.ObservationBatch` | of several quiet ones | T, R queue | T, R detectors |

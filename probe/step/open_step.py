@@ -1,6 +1,6 @@
 """What is gathered of a training step between two frames, and the small questions asked of it.
 
-Used by the step tracker alone, on the training thread.
+Used by the training loop and its pipeline, on the training thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a frame says of time and memory: step time, the probe's own share, host and CUDA memory.
 
-Used by the step tracker alone, on the training thread; one call each per frame.
+Used by the measures and the pipeline, on the training thread; one call each per frame.
 """
 
 from __future__ import annotations

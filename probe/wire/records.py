@@ -65,7 +65,7 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     """Of torch's default generator, as the script or torch has set it last."""
 
 
-class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
+class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One parameter, in the order of the model's `named_parameters()`."""
 
     name: Text
@@ -75,14 +75,14 @@ class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
     """Index into `Layout.layers`."""
 
 
-class LayerInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
+class LayerInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One layer: a module that directly owns trainable parameters. The root's name is ``""``."""
 
     name: Text
     type: Text
 
 
-class ModuleInfo(WireStruct, array_like=True, frozen=True, kw_only=True):
+class ModuleInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One module, in the order of the naming root's `named_modules()`; the root's name is ``""``."""
 
     name: Text

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,28 @@ class Outcome:
     """What `dashboard events` said if it could not read all."""
 
 
-def run_recorded(path: Path, *, limit_s: float, options: tuple[str, ...] = ()) -> Outcome:
-    """Run a script through `dashboard run` in a spool of its own, without a dashboard."""
+def run_recorded(
+    path: Path,
+    *,
+    limit_s: float,
+    options: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
+    before_path: str = "",
+) -> Outcome:
+    """Run a script through `dashboard run` in a spool of its own, without a dashboard.
+
+    Args:
+        path: of the script.
+        limit_s: it is killed after this time.
+        options: of `dashboard run`.
+        variables: added to its environment.
+        before_path: a folder whose modules come before all others.
+    """
     with tempfile.TemporaryDirectory(prefix="nanscope-bank-", ignore_cleanup_errors=True) as scratch:
         spool = Path(scratch) / "spool"
         command = ["-m", "dashboard", "run", "--quiet", "--spool", str(spool), *options, str(path)]
-        ending, seconds, error = _run(command, Path(scratch), limit_s)
+        environment = _environment(Path(scratch), before_path) | dict(variables or {})
+        ending, seconds, error = _run(command, Path(scratch), limit_s, environment)
         ended = time.time()
         events, complaint = read_events(spool, Path(scratch)) if spool.is_dir() else ([], "no spool")
         if ending == "killed":  # that its processes died is our doing, not the script's
@@ -65,7 +82,8 @@ def run_rival(path: Path, rival: str, *, limit_s: float) -> dict[str, Any]:
     """Run a script with another tool switched on; return what `detection_rival_runner.py` writes."""
     with tempfile.TemporaryDirectory(prefix="nanscope-rival-") as scratch:
         report = Path(scratch) / "report.json"
-        _run([str(RUNNER), rival, str(path), str(report)], Path(scratch), limit_s)
+        command = [str(RUNNER), rival, str(path), str(report)]
+        _run(command, Path(scratch), limit_s, _environment(Path(scratch)))
         return json.loads(report.read_text()) if report.exists() else {"found": False, "problem": "no report"}
 
 
@@ -91,7 +109,9 @@ def count_steps(spool: Path) -> int:
     return last + 1
 
 
-def _run(command: list[str], folder: Path, limit_s: float) -> tuple[str, float, str]:
+def _run(
+    command: list[str], folder: Path, limit_s: float, environment: dict[str, str]
+) -> tuple[str, float, str]:
     """Return how it ended, after how many seconds, and its stderr; its whole process group ends with it."""
     started = time.monotonic()
     error_file = folder / "stderr"
@@ -99,7 +119,7 @@ def _run(command: list[str], folder: Path, limit_s: float) -> tuple[str, float, 
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
-            env=_environment(folder),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=error,
@@ -121,10 +141,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, before_path: str = "") -> dict[str, str]:
     """One thread, nothing of the user's own nanscope, this checkout first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NANSCOPE_")}
-    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    paths = [*filter(None, [before_path, str(ROOT), kept.get("PYTHONPATH")])]
     return kept | {
         "OMP_NUM_THREADS": "1",
         "NANSCOPE_CONNECT": "",

@@ -18,6 +18,9 @@ from dashboard.store.duck import DuckStore
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.delivery.helper.ring_taker import take_ring
 from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.ring_rest import read_ring
+from probe.delivery.recorder.ring_format import record_bytes
+from probe.delivery.recorder.ring_header import HEADER_BYTES
 from probe.wire import Event, Frame, decode_record
 
 SCRIPT = Path(__file__).with_name("scripts") / "killed.py"
@@ -82,8 +85,7 @@ def test_fault_of_the_newest_step_is_told_though_no_other_step_comes(spool: Path
 
 
 def kinds_of(spool: Path) -> set[str]:
-    records = [decode_record(data) for _, data in read_stream(writer_of(spool), "events")]
-    return {record.kind for record in records if isinstance(record, Event)}
+    return {event.kind for event in events_of(spool)}
 
 
 def test_helper_takes_the_ring_of_a_killed_trainer_once(spool: Path) -> None:
@@ -111,3 +113,44 @@ def test_reader_and_taker_give_the_same_records(spool: Path, tmp_path: Path, fir
         assert_delivered(spool, "killed", store)
     finally:
         store.close()
+
+
+def tear_newest(spool: Path) -> bool:
+    """Change a bit of the ring's newest record; False where the journal has all of them."""
+    (ring,) = writer_of(spool).glob("ring*")
+    image = read_ring(ring)
+    assert image is not None
+    records = list(image.between(image.mark.end, image.counters.head))
+    if records:
+        begin = image.counters.head - record_bytes(len(records[-1].payload))
+        data = bytearray(image.data)
+        data[HEADER_BYTES + begin % image.counters.capacity] ^= 1
+        ring.write_bytes(data)
+    return bool(records)
+
+
+def events_of(spool: Path) -> list[Event]:
+    records = [decode_record(data) for _, data in read_stream(writer_of(spool), "events")]
+    return [record for record in records if isinstance(record, Event)]
+
+
+def test_torn_record_is_told_and_the_accounts_balance(tmp_path: Path) -> None:
+    for attempt in range(5):
+        spool = tmp_path / f"attempt-{attempt}" / "spool"
+        start(spool, "kill", "step").wait(120)
+        if tear_newest(spool):
+            break
+    else:
+        pytest.fail("the recorder's thread had always taken everything")
+    writer = writer_of(spool)
+    told = [event for event in events_of(spool) if event.kind == "data_gap"]
+    assert [(event.subject, event.evidence.value) for event in told] == [("torn", 1.0)]
+    store = DuckStore(tmp_path / "data")
+    try:
+        ingest_spool(store, spool)
+        assert take_ring(writer)
+        ingest_spool(store, spool)
+        assert_delivered(spool, "killed", store)
+    finally:
+        store.close()
+    assert [event for event in events_of(spool) if event.kind == "data_gap"] == told

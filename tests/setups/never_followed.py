@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 RUN_ONCE: Final = frozenset({"test_setups_distributed", "test_setups_cuda", "test_setups_table"})
-"""Modules of tests that train in processes of their own, on a device, or not at all."""
+"""Modules whose tests train in processes of their own, or on a device, or not at all."""
 NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
     "the forward or the update is compiled": (
         "test_compiled_model_has_the_numbers_of_its_run_without_the_probe",

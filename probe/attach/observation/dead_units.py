@@ -29,28 +29,48 @@ class DeadUnits:
 
     def __init__(self, window: int = DEAD_AFTER) -> None:
         self._window = window
-        self._units: dict[int, int] = {}
+        self._units: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._seen: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._idle: dict[int, npt.NDArray[np.uint32]] = {}
         """Of modules with units that were not active the last time."""
-        self._seen: dict[int, int] = {}
 
     def note(self, module: int, active: npt.NDArray[np.bool_]) -> int | None:
         """Take one step's (units,) activity; returns the number of dead units, None while it is too early."""
-        units, idle = self._units.get(module), self._idle.get(module)
-        if units != len(active):
-            self._units[module], self._seen[module], idle = len(active), 0, None
-        seen = self._seen[module] = self._seen[module] + 1
-        if active is all_active(len(active)):
-            self._idle.pop(module, None)
-            return 0 if seen >= self._window else None
-        if idle is None:
+        idle = self._idle.get(module)
+        is_late = bool(self._count(np.array([module]), np.array([len(active)]))[0])
+        if idle is None or len(idle) != len(active):
             idle = self._idle[module] = np.zeros(len(active), dtype=np.uint32)
         idle += 1
         idle[active] = 0
-        return int((idle >= self._window).sum()) if seen >= self._window else None
+        return int((idle >= self._window).sum()) if is_late else None
+
+    def note_active(
+        self, modules: npt.NDArray[np.intp], units: npt.NDArray[np.intp]
+    ) -> npt.NDArray[np.float64]:
+        """Take one step of modules whose units are all active; 0 for each, NaN while it is too early.
+
+        Args:
+            modules: (modules,) each once.
+            units: (modules,) how many each has.
+        """
+        for module in self._idle.keys() & set(modules.tolist()):
+            del self._idle[module]
+        return np.where(self._count(modules, units), 0.0, np.nan)
+
+    def _count(self, modules: npt.NDArray[np.intp], units: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Count one step more of each; returns whether it has been seen often enough."""
+        missing = int(modules.max(initial=-1)) + 1 - len(self._units)
+        if missing > 0:
+            self._units = np.concatenate([self._units, np.full(missing, -1)])
+            self._seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.int64)])
+        has_changed = self._units[modules] != units
+        self._seen[modules] = np.where(has_changed, 0, self._seen[modules]) + 1
+        self._units[modules] = units
+        is_enough: npt.NDArray[np.bool_] = self._seen[modules] >= self._window
+        return is_enough
 
     def forget(self) -> None:
         """Begin anew: the rows stand for other modules now."""
-        self._units.clear()
+        self._units = np.zeros(0, dtype=np.int64)
+        self._seen = np.zeros(0, dtype=np.int64)
         self._idle.clear()
-        self._seen.clear()

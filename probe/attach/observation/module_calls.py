@@ -131,6 +131,12 @@ class ModuleCalls:
             return tell(module, args, kwargs)
 
         self._thread = mine
+        # The kernel's functions ask the same, and dynamo does not look into them.
+        own = getattr(observer, "callbacks", None)
+        if own is not None:
+            self._callbacks.enter, self._callbacks.leave = own.enter, own.leave
+            self._callbacks.abandon = own.abandon
+            return
         self._callbacks.enter = torch_dynamo.unseen_by_dynamo(enter)
         self._callbacks.leave = torch_dynamo.unseen_by_dynamo(observer.leave)
         self._callbacks.abandon = torch_dynamo.unseen_by_dynamo(observer.abandon)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +11,12 @@ from ...wire import ModuleInfo
 from ...wire.magnitude_bins import BINS
 from ...wire.module_frames import MODULE_STATES
 from .call_clock import Nanoseconds
-from .dead_units import DeadUnits
+from .call_table import CallTable, Mask
+from .dead_units import DeadUnits, all_active
+from .kernel_step import KernelStep
 from .measured_rows import COUNTS, STATISTICS, Floats, combine_by
 from .modules import ModuleIndex
 from .observed_step import ModuleCall, ObservedStep
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,8 @@ class ModuleStatistics:
 class _Columns:
     """Columns under construction; `row_of` sends each call to its row, -1 for calls that failed."""
 
-    def __init__(self, calls: list[ModuleCall], row_of: npt.NDArray[np.intp], rows: int) -> None:
-        self._calls, self._rows = calls, rows
+    def __init__(self, row_of: npt.NDArray[np.intp], rows: int) -> None:
+        self._rows = rows
         self.row_of = row_of
         self._done = np.flatnonzero(row_of >= 0)
         self.done: list[int] = self._done.tolist()
@@ -73,45 +72,55 @@ class _Columns:
         self.columns[name], self.missing[name] = values, missing
 
 
-def build_statistics(step: ObservedStep, index: ModuleIndex, dead: DeadUnits) -> ModuleStatistics:
-    """Bring a closed step to the host and arrange it; `dead` takes note of its activity."""
-    done = step.completed()
-    row_of = np.full(len(step.calls), -1, dtype=np.intp)
-    modules = np.array([step.calls[call].row for call in done], dtype=np.intp)
+def build_statistics(
+    step: ObservedStep | KernelStep, index: ModuleIndex, dead: DeadUnits
+) -> ModuleStatistics | None:
+    """Bring a closed step to the host and arrange it; `dead` notes its activity. None without calls."""
+    calls = step.table()
+    if not len(calls.rows):
+        return None
+    done = calls.done
+    row_of = np.full(len(calls.rows), -1, dtype=np.intp)
+    modules = calls.rows[done]
     row_of[done] = np.arange(len(done)) if step.lists_calls else modules
     rows = len(done) if step.lists_calls else len(index.infos)
-    table = _Columns(step.calls, row_of, rows)
-    table.total("calls", np.ones(len(step.calls)))
+    table = _Columns(row_of, rows)
+    table.total("calls", np.ones(len(row_of)))
     if step.measures_outputs:
-        _add_outputs(table, step)
-        _add_units(table, step, dead)
-    if step.measures_gradients:
-        _add_gradients(table, step)
-    if step.measures_times:
-        _add_times(table, step)
-    if step.measures_memory:
-        _add_memory(table, step, index)
+        is_measured = calls.outputs[done] >= 0
+        pairs = np.stack([done[is_measured], calls.outputs[done[is_measured]]], axis=1)
+        _add_rows(table, "activation", calls.measured, calls.elements, pairs)
+        _add_units(table, calls, dead)
+    if isinstance(step, ObservedStep):
+        _add_others(table, step, index)
+    has_counts = isinstance(step, ObservedStep) and step.counts_magnitudes
     return ModuleStatistics(
         modules=index.infos,
         generation=index.generation,
         rows=modules if step.lists_calls else None,
         columns=table.columns,
         missing=table.missing,
-        states=_states(step, index, done),
-        activation_histogram=_histogram(table, step, rows) if step.counts_magnitudes else None,
+        states=_states(calls, index, measures_outputs=step.measures_outputs),
+        activation_histogram=_histogram(table, step, rows) if has_counts else None,  # type: ignore[arg-type]
     )
 
 
-def _add_outputs(table: _Columns, step: ObservedStep) -> None:
-    measured = step.outputs.fetch()
-    pairs = [(call, step.calls[call].output) for call in table.done if step.calls[call].output is not None]
-    _add_rows(table, "activation", measured, step.outputs.elements, pairs)
+def _add_others(table: _Columns, step: ObservedStep, index: ModuleIndex) -> None:
+    """Gradients, times and memory, where they are due."""
+    if step.measures_gradients:
+        _add_gradients(table, step)
+    if step.measures_times:
+        _add_times(table, step)
+    if step.measures_memory:
+        _add_memory(table, step, index)
 
 
 def _add_gradients(table: _Columns, step: ObservedStep) -> None:
     measured = step.gradients.fetch()
     pairs = [(call, number) for call in table.done for number in _gradients_of(step, step.calls[call])]
-    rms, elements = _add_rows(table, "activation_gradient", measured, step.gradients.elements, pairs)
+    chosen = np.array(pairs, dtype=np.intp).reshape(-1, 2)
+    sizes = np.array(step.gradients.elements, dtype=np.float64)
+    rms, elements = _add_rows(table, "activation_gradient", measured, sizes, chosen)
     name = "activation_gradient_norm"
     table.put(name, rms * np.sqrt(elements), table.missing["activation_gradient_max_abs"])
 
@@ -124,13 +133,12 @@ def _add_rows(
     table: _Columns,
     prefix: str,
     measured: Floats,
-    elements: list[int],
-    pairs: Iterable[tuple[int, int | None]],
+    elements: Floats,
+    pairs: npt.NDArray[np.intp],
 ) -> tuple[Floats, Floats]:
     """Combine measured rows, given as (call, number), by table row; returns each row's rms and elements."""
-    chosen = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.intp).reshape(-1, 2)
-    groups, numbers = table.row_of[chosen[:, 0]], chosen[:, 1]
-    sizes = np.array(elements, dtype=np.float64)[numbers]
+    groups, numbers = table.row_of[pairs[:, 0]], pairs[:, 1]
+    sizes = elements[numbers]
     count = len(table.columns["calls"])
     combined = combine_by(groups, measured[numbers], sizes, count)
     totals = np.zeros(count)
@@ -143,32 +151,48 @@ def _add_rows(
     return combined[:, 0], totals
 
 
-def _add_units(table: _Columns, step: ObservedStep, dead: DeadUnits) -> None:
+def _add_units(table: _Columns, calls: CallTable, dead: DeadUnits) -> None:
     """Dead units are a module's, over all its calls; each of its rows says the same."""
-    activity: dict[int, npt.NDArray[np.bool_]] = {}
-    active, calls = step.outputs.active_units(), [step.calls[index] for index in table.done]
-    for call in calls:
-        own = None if call.output is None else active.get(call.output)
-        before = activity.get(call.row)
-        if own is not None:
-            same = before is not None and len(before) == len(own) and before is not own
-            activity[call.row] = own | before if same and before is not None else own
-    counts = {module: dead.note(module, seen) for module, seen in activity.items()}
-    lengths = {module: len(seen) for module, seen in activity.items()}
-    _put_by_module(table, "units", [lengths.get(call.row) for call in calls])
-    _put_by_module(table, "dead_units", [counts.get(call.row) for call in calls])
+    done = calls.done[calls.outputs[calls.done] >= 0]
+    done = done[calls.units[calls.outputs[done]] > 0]
+    rows, numbers = calls.rows[done], calls.outputs[done]
+    count = int(calls.rows.max(initial=-1)) + 1
+    units, dead_units = np.full(count, np.nan), np.full(count, np.nan)
+    # The newest call counts where their numbers of units differ.
+    units[rows] = calls.units[numbers]
+    is_partly = np.zeros(count, dtype=np.bool_)
+    is_partly[rows[[int(number) in calls.activity for number in numbers]]] = True
+    whole = np.flatnonzero(~is_partly & ~np.isnan(units))
+    dead_units[whole] = dead.note_active(whole, units[whole].astype(np.intp))
+    for row, active in _activity_by_row(rows, numbers, is_partly, calls).items():
+        found = dead.note(row, active)
+        dead_units[row] = np.nan if found is None else found
+    _put_by_module(table, "units", units, calls)
+    _put_by_module(table, "dead_units", dead_units, calls)
 
 
-def _put_by_module(table: _Columns, name: str, values: list[int | None]) -> None:
-    """Take one value for each call that is done; all calls of a module have the same."""
-    given = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    column, missing = (
-        np.zeros(len(table.columns["calls"])),
-        np.ones(len(table.columns["calls"]), dtype=np.bool_),
-    )
+def _activity_by_row(
+    rows: npt.NDArray[np.intp], numbers: npt.NDArray[np.intp], is_partly: Mask, calls: CallTable
+) -> dict[int, Mask]:
+    """Which units of the modules that are not all active were, over all calls of the same number of units."""
+    found: dict[int, Mask] = {}
+    chosen = is_partly[rows]
+    for row, number in zip(rows[chosen].tolist(), numbers[chosen].tolist(), strict=True):
+        own = calls.activity.get(number)
+        own = all_active(int(calls.units[number])) if own is None else own
+        before = found.get(row)
+        found[row] = own | before if before is not None and len(before) == len(own) else own
+    return found
+
+
+def _put_by_module(table: _Columns, name: str, by_module: Floats, calls: CallTable) -> None:
+    """Take one value for each module, NaN for none; all its calls that are done have the same."""
+    given = by_module[calls.rows[table.done]]
+    rows = len(table.columns["calls"])
+    column, missing = np.zeros(rows), np.ones(rows, dtype=np.bool_)
     known = ~np.isnan(given)
-    rows = table.row_of[table.done][known] if values else np.zeros(0, dtype=np.intp)
-    column[rows], missing[rows] = given[known], False
+    chosen = table.row_of[table.done][known]
+    column[chosen], missing[chosen] = given[known], False
     table.put(name, column, missing)
 
 
@@ -231,7 +255,7 @@ def _add_memory(table: _Columns, step: ObservedStep, index: ModuleIndex) -> None
     if step.device.type == "cuda":
         grown = np.array([call.allocated_bytes for call in calls], dtype=np.float64)
         table.total("allocated_bytes", grown - _sum_of_children(grown, [call.parent for call in calls]))
-    own = np.array(index.parameter_bytes, dtype=np.float64)
+    own = np.array(index.parameter_bytes(), dtype=np.float64)
     if step.lists_calls:
         own = own[[calls[number].row for number in table.done]]
     table.put("parameter_bytes", own, np.zeros(len(own), dtype=np.bool_))
@@ -247,13 +271,12 @@ def _histogram(table: _Columns, step: ObservedStep, rows: int) -> npt.NDArray[np
     return result
 
 
-def _states(step: ObservedStep, index: ModuleIndex, done: list[int]) -> npt.NDArray[np.uint8]:
+def _states(calls: CallTable, index: ModuleIndex, *, measures_outputs: bool) -> npt.NDArray[np.uint8]:
     observed, not_called, compiled, no_tensor = range(len(MODULE_STATES))
     states = np.full(len(index.infos), not_called, dtype=np.uint8)
-    for row in step.compiled_rows:
+    for row in calls.compiled_rows:
         states[list(index.rows_below(row))] = compiled
-    calls = [step.calls[number] for number in done]
-    states[[call.row for call in calls if call.output is None]] = no_tensor
-    has_tensor = [call.row for call in calls if call.output is not None or not step.measures_outputs]
-    states[has_tensor] = observed
+    rows, outputs = calls.rows[calls.done], calls.outputs[calls.done]
+    states[rows[outputs < 0]] = no_tensor
+    states[rows[(outputs >= 0) | (not measures_outputs)]] = observed
     return states

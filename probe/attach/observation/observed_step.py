@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...compat import torch_dynamo, torch_private
 from ...guard import Guard
 from .call_clock import CallClock, NoClock
+from .call_table import CallTable
+from .dead_units import all_active
+from .measured_rows import WIDTH
 from .module_memory import cuda_allocated, saved_bytes
 from .modules import ModuleTraits, half_of_largest, saturation_bounds, unit_dimension
 from .outputs import first_tensor, is_small, measurable, tensors_in
@@ -171,6 +175,25 @@ class ObservedStep:
         return [
             index for index, call in enumerate(self.calls) if index not in self._failed and call.ended >= 0
         ]
+
+    def table(self) -> CallTable:
+        """Return what the closed step has told of its calls and outputs."""
+        count = len(self.outputs)
+        outputs = [-1 if call.output is None else call.output for call in self.calls]
+        is_done = np.zeros(len(self.calls), dtype=np.bool_)
+        is_done[self.completed()] = True
+        measured = self.outputs.fetch() if count else np.zeros((0, WIDTH))
+        active = self.outputs.active_units()
+        return CallTable(
+            rows=np.array([call.row for call in self.calls], dtype=np.intp),
+            outputs=np.array(outputs, dtype=np.intp),
+            is_done=is_done,
+            measured=measured,
+            elements=np.array(self.outputs.elements, dtype=np.float64),
+            units=np.array([len(active.get(number, ())) for number in range(count)], dtype=np.intp),
+            activity={number: own for number, own in active.items() if own is not all_active(len(own))},
+            compiled_rows=self.compiled_rows,
+        )
 
     # -- backward
 

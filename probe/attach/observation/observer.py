@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import nn
 
 from ...compat import torch_private
 from ...guard import Guard
+from ...measure.kernels.call_binding import CallFunctions
 from ...wire import ModuleInfo
 from ..layout import unwrap
 from .call_clock import CallClock, CudaClock, HostClock
 from .dead_units import DEAD_AFTER, DeadUnits
+from .kernel_step import KernelStep
 from .module_calls import module_calls
 from .module_memory import storages_of
 from .module_statistics import ModuleStatistics, build_statistics
@@ -32,7 +34,8 @@ _LOOK_EVERY: Final = 16
 """Sampled steps between two looks at the model's modules: 1 us for each of them."""
 _PART: Final = "module observation"
 
-Token = tuple[ObservedStep, int, ModuleTraits]
+Token = tuple[ObservedStep, int, ModuleTraits] | int
+"""Of a call; a number where the kernel follows the step."""
 
 
 class ModuleObserver:
@@ -63,7 +66,7 @@ class ModuleObserver:
         self._cuda_clock: CudaClock | None = None
         self._index = ModuleIndex()
         self._dead = DeadUnits(dead_after)
-        self._step: ObservedStep | None = None
+        self._step: ObservedStep | KernelStep | None = None
         self._outermost: Token | None = None
         self._has_met_unknown = False
         self._steps_until_look = 0
@@ -83,6 +86,9 @@ class ModuleObserver:
     def start(self) -> None:
         """Allow sampling; installs nothing yet. Idempotent."""
         self._is_on = True
+        if (root := self._root()) is not None:
+            # Here, not in the first step: 10 ms where there are 2,500 modules.
+            self._guard.run(_PART, self._index.refresh, root)
 
     def stop(self) -> None:
         """Put everything back and forget the step under way. Idempotent."""
@@ -128,22 +134,39 @@ class ModuleObserver:
         step, self._step = self._step, None
         if step is None:
             return None
+        if isinstance(step, KernelStep):
+            self._has_met_unknown |= step.has_met_unknown
         step.close()
-        return self._guard.run(_PART, self._collect, step)
+        return self._guard.run(_PART, build_statistics, step, self._index, self._dead)
 
     # -- CallObserver
 
+    @property
+    def callbacks(self) -> CallFunctions | None:
+        """The kernel's functions that stand for the three below, where it follows the step."""
+        return self._step.functions if isinstance(self._step, KernelStep) else None
+
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> object | None:
         """A module is called, inside the observed forward."""
+        if isinstance(self._step, KernelStep):
+            return self._step.functions.enter(module, args, kwargs)
         return self._guard.run_brief(_PART, self._enter, module, args, kwargs)
 
     def leave(self, token: Token, output: Any) -> None:
         """The call has returned."""
+        if isinstance(token, int):
+            if isinstance(self._step, KernelStep):
+                self._step.functions.leave(token, output)
+            return
         run = self._guard.run_brief if is_small(output) else self._guard.run
         run(_PART, self._leave, token, output)
 
     def abandon(self, token: Token) -> None:
         """The call has raised."""
+        if isinstance(token, int):
+            if isinstance(self._step, KernelStep):
+                self._step.functions.abandon(token)
+            return
         self._guard.run(_PART, token[0].abandon, token[1])
 
     # -- parts
@@ -153,17 +176,22 @@ class ModuleObserver:
         module_calls.end(self)
         root = self._root()
         # While a CUDA graph is captured, events and reductions of ours would become part of it.
-        if root is None or _is_capturing() or not module_calls.begin(self):
+        if root is None or _is_capturing():
             return
-        self._is_forward_open = True
+        is_new = self._step is None
         if self._step is None:
             self._step = self._open_step(root, due)
+        if not module_calls.begin(self):
+            if is_new:
+                self._drop_step()
+            return
+        self._is_forward_open = True
         self._step.begin_forward()
         self._outermost = None
         if called is not None:
             self._outermost = self._enter_outermost(self._step, called, (args, kwargs))
 
-    def _open_step(self, root: nn.Module, due: Collection[str]) -> ObservedStep:
+    def _open_step(self, root: nn.Module, due: Collection[str]) -> ObservedStep | KernelStep:
         if self._has_met_unknown or self._steps_until_look <= 0:
             self._steps_until_look, self._has_met_unknown = _LOOK_EVERY, False
             if self._index.refresh(root):
@@ -171,6 +199,8 @@ class ModuleObserver:
         self._steps_until_look -= 1
         first = next(iter(root.parameters()), None)
         device = torch.device("cpu") if first is None else first.device
+        if (step := KernelStep.begin(due, self._index, guard=self._guard, device=device)) is not None:
+            return step
         return ObservedStep(due, guard=self._guard, clock=self._clock_for(device), device=device)
 
     def _clock_for(self, device: torch.device) -> CallClock:
@@ -181,24 +211,28 @@ class ModuleObserver:
         self._cuda_clock.restart()
         return self._cuda_clock
 
-    def _enter_outermost(self, step: ObservedStep, called: nn.Module, arguments: Any) -> Token | None:
+    def _enter_outermost(
+        self, step: ObservedStep | KernelStep, called: nn.Module, arguments: Any
+    ) -> Token | None:
         inner = unwrap(called)
+        if isinstance(step, KernelStep):
+            return step.enter_outermost(inner)
         traits = self._index.find(inner)
         if traits is None:
             return None
         # What it wraps, or it itself where its class calls on, must not count a second time.
-        number = step.enter(replace(traits, is_wrapper=True), called, arguments)
+        number = step.enter(msgspec.structs.replace(traits, is_wrapper=True), called, arguments)
         return None if number is None else (step, number, traits)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> Token | None:
         traits, step = self._index.find(module), self._step
-        if traits is None or step is None:
+        if traits is None or not isinstance(step, ObservedStep):
             self._has_met_unknown = True
             return None
         number = step.enter(traits, module, (args, kwargs))
         return None if number is None else (step, number, traits)
 
-    def _leave(self, token: Token, output: Any) -> None:
+    def _leave(self, token: tuple[ObservedStep, int, ModuleTraits], output: Any) -> None:
         step, number, traits = token
         if not step.is_closed:
             step.leave(number, traits, output)
@@ -209,13 +243,15 @@ class ModuleObserver:
         if step is None or root is None:
             return
         if outermost is not None and raised:
-            step.abandon(outermost[1])
+            self.abandon(outermost)
         elif outermost is not None:
-            self._leave(outermost, output)
+            self.leave(outermost, output)
+        if isinstance(step, KernelStep):
+            step.end_forward()
+            # The callbacks run outside of the guard.
+            self._guard.spent_ns += step.take_own_ns()
+            return
         step.end_forward(output, storages_of(root) if step.measures_memory else frozenset())
-
-    def _collect(self, step: ObservedStep) -> ModuleStatistics | None:
-        return build_statistics(step, self._index, self._dead) if step.calls else None
 
     def _drop_step(self) -> None:
         step, self._step = self._step, None

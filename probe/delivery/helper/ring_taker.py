@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import JournalError
 from ..journal.journal import JournalWriter
-from ..journal.journal_reader import has_ring
+from ..journal.journal_reader import has_ring, read_loss
 
 if TYPE_CHECKING:
     from ..journal.ring_rest import RingImage
@@ -38,6 +38,9 @@ def take_ring(folder: Path) -> bool:
         return False
     try:
         with contextlib.closing(JournalWriter(folder, run=folder.parent.name, writer=folder.name)) as journal:
+            loss = read_loss(folder)
+            if loss is not None:
+                journal.append("events", loss)
             for image in images:
                 _take(journal, image)
                 image.path.unlink(missing_ok=True)

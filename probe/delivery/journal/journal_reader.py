@@ -129,15 +129,16 @@ class StreamFollower:
         folder: the writer's.
         stream: which one.
         from_seq: number to begin with.
-        with_ring: at the end of the metrics give what only the ring of a killed trainer holds, with the
-            numbers that it gets when somebody takes it; nothing is written.
+        with_ring: at the end of the metrics give what only the ring of a killed trainer holds, at the end
+            of the events what it has lost, with the numbers that they get when somebody takes it; nothing
+            is written.
     """
 
     def __init__(
         self, folder: Path, stream: StreamName, *, from_seq: int = 0, with_ring: bool = False
     ) -> None:
         self.folder = folder
-        self._with_ring = with_ring and stream == "metrics"
+        self._with_ring = with_ring and stream != "host"
         self.stream: StreamName = stream
         self.next_seq = from_seq
         """The number that the next `poll` begins with."""
@@ -161,12 +162,9 @@ class StreamFollower:
         """Return what a ring holds beyond the journal; nobody may have taken it meanwhile."""
         if not has_ring(self.folder):
             return None
-        # numpy, for the few readers that come upon a ring.
-        from .ring_rest import read_rest
-
         # The journal's end; what has been read beyond that was a ring's.
         end = 0 if self._cursor is None else self._cursor.seq
-        records = read_rest(self.folder, metrics_end=end)[max(self.next_seq - end, 0) :]
+        records = self._ring_records(end)[max(self.next_seq - end, 0) :]
         found = self._poll(max_bytes)
         if found is not None or not records:
             return found
@@ -175,6 +173,16 @@ class StreamFollower:
         chunk = Chunk(self.next_seq, records[: max(most, 1)])
         self.next_seq = _end_seq(chunk)
         return chunk
+
+    def _ring_records(self, end: int) -> list[bytes]:
+        """Return what a ring gives behind record `end` of the stream."""
+        # numpy, for the few readers that come upon a ring.
+        if self.stream == "metrics":
+            from .ring_rest import read_rest
+
+            return read_rest(self.folder, metrics_end=end)
+        loss = read_loss(self.folder)
+        return [] if loss is None else [loss]
 
     def _poll(self, max_bytes: int) -> Chunk | Skipped | None:
         # Listed before reading: a segment that has a successor in this list will not grow any more.
@@ -336,7 +344,7 @@ def read_stream(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (sequence number, encoded record) of what the journal holds now; holes go to `on_skip`.
 
-    After the last record come those that only the ring of a killed trainer holds.
+    After the last record come those that only the ring of a killed trainer holds, or what tells of its loss.
     """
     follower = StreamFollower(folder, stream, from_seq=from_seq, with_ring=True)
     while (found := follower.poll()) is not None:
@@ -344,6 +352,32 @@ def read_stream(
             yield from enumerate(found.records, start=found.first_seq)
         elif on_skip is not None:
             on_skip(found)
+
+
+def read_loss(folder: Path) -> bytes | None:
+    """Return the event that tells what the ring of a killed trainer has lost; None where that is told."""
+    if not has_ring(folder):
+        return None
+    from .ring_loss import event_of_loss
+
+    def metrics_end() -> int:
+        end = end_of_stream(folder, "metrics")
+        return 0 if end is None else end.next_seq
+
+    return event_of_loss(
+        folder,
+        metrics_end=metrics_end,
+        metrics=lambda: _stored(folder, "metrics"),
+        events=_stored(folder, "events"),
+    )
+
+
+def _stored(folder: Path, stream: StreamName) -> Iterator[bytes]:
+    """Yield what the journal itself holds of a stream."""
+    follower = StreamFollower(folder, stream)
+    while (found := follower.poll()) is not None:
+        if isinstance(found, Chunk):
+            yield from found.records
 
 
 def end_of_stream(folder: Path, stream: StreamName) -> StreamTail | None:

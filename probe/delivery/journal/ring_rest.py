@@ -36,6 +36,8 @@ class RingImage:
     counters: Counters
     mark: Mark
     templates: dict[int, Template]
+    written_s: float
+    """UNIX seconds."""
     is_alive: bool
     """Whether the trainer that appends still lives: then nobody else takes its records."""
 
@@ -86,6 +88,7 @@ def read_ring(path: Path) -> RingImage | None:
             counters=counters,
             mark=mark,
             templates={number: template for number, template in decoded.items() if template is not None},
+            written_s=written_s,
             is_alive=is_alive(read_owner(data), silent_s=time.time() - written_s),
         )
     return None
@@ -129,11 +132,18 @@ def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
 def read_rest(folder: Path, *, metrics_end: int) -> list[bytes]:
     """Return the metrics records that the rings of a dead writer hold beyond its journal, in order."""
     records: list[bytes] = []
+    for image in dead_rings(folder):
+        records += rest_of(image, metrics_end=metrics_end + len(records)).records
+    return records
+
+
+def dead_rings(folder: Path) -> list[RingImage]:
+    """Return the rings of a writer that is gone, in their order; none behind one whose trainer lives."""
+    images = []
     for path in ring_paths(folder):
         if _has_living_owner(path):
             break
         image = read_ring(path)
-        if image is None:
-            continue
-        records += rest_of(image, metrics_end=metrics_end + len(records)).records
-    return records
+        if image is not None:
+            images.append(image)
+    return images

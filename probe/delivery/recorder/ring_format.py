@@ -268,7 +268,7 @@ def frame_of(template: Template, payload: bytes | memoryview) -> Frame:
 
 
 def frame_of_update(template: Template, update: RawUpdate) -> Frame:
-    """Return the frame that `StepWriter.add_ratios` writes for the same update."""
+    """Return the frame that `StepWriter.add_sampled` writes for the same update."""
     return Frame(
         step=update.step,
         time=update.time,

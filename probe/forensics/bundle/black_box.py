@@ -1,6 +1,6 @@
 """Remembers what the model was given in the last few steps, by reference, until a bundle asks for it.
 
-Used by the step writer on the training thread, at the end of every step: some microseconds, no copy. What is
+Used by the measures on the training thread, at the end of every step: some microseconds, no copy. What is
 held is bounded in steps and in bytes; the failing step's own inputs are held by its captures.
 """
 

@@ -219,6 +219,46 @@ def load(path: Path) -> KernelStatus:
     return KernelStatus(loaded, f"native kernel, {loaded.choose()}")
 
 
+class _Method(ctypes.Structure):
+    """Mirrors `PyMethodDef`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("text", ctypes.c_void_p),
+    ]
+
+
+_numbers: Final[dict[int, int]] = {}
+"""Those that methods are given as `self`, which live as long as the process."""
+
+
+def methods_of(library: ctypes.PyDLL, name: str, *, numbered: str = "") -> dict[str, Any]:
+    """Make functions of Python of the table of methods that a function of the library returns, by name.
+
+    Args:
+        library: the kernel.
+        name: of the function.
+        numbered: of the method of which there are many; with a number it makes the one that has it as `self`.
+    """
+    first = _function(library, name, ctypes.c_void_p)()
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
+    functions: dict[str, Any] = {}
+    while (method := _Method.from_address(first)).name is not None:
+        found = method.name.decode()
+        if found == numbered:
+            functions[found] = cache(
+                lambda number, at=first: make(at, id(_numbers.setdefault(number, number)), None)
+            )
+        else:
+            functions[found] = make(first, None, None)
+        first += ctypes.sizeof(_Method)
+    return functions
+
+
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments

@@ -20,7 +20,7 @@ from typing import Final
 FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
 _SOURCES: Final = (
-    *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h"),
+    *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h"),
     *("hot.h", "hot_forward.h", "hot_backward.h", "hot_gradients.h", "hot_ring.h", "hot_updates.h"),
 )
 # Without errno a square root is one instruction; -ffast-math would take NaN and Inf for impossible.

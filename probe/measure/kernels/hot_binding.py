@@ -162,17 +162,6 @@ class HotState(ctypes.Structure):
     ]
 
 
-class _Method(ctypes.Structure):
-    """Mirrors `PyMethodDef`."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", _Pointer),
-        ("flags", ctypes.c_int),
-        ("text", _Pointer),
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class HotCalls:
     """The callbacks, as functions of Python, and the memory that they share with it."""
@@ -328,18 +317,7 @@ _bound: list[object] = []
 def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
     _bound.append(api)
     _function(library, "nanscope_hot_use", None, _Pointer)(ctypes.addressof(api))
-    first = _function(library, "nanscope_hot_methods", _Pointer)()
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, _Pointer, _Pointer, _Pointer)(
-        ("PyCFunction_NewEx", ctypes.pythonapi)
-    )
-    functions: dict[str, Any] = {}
-    while (method := _Method.from_address(first)).name is not None:
-        name, address = method.name.decode(), first
-        if name == "receive":
-            functions[name] = cache(lambda number, address=address: make(address, _kept(number), None))
-        else:
-            functions[name] = make(address, None, None)
-        first += ctypes.sizeof(_Method)
+    functions = binding.methods_of(library, "nanscope_hot_methods", numbered="receive")
     state = HotState.from_address(_function(library, "nanscope_hot_state", _Pointer)())
     kept_type, calls_type = KeptInputs * (KEPT_STEPS * MAX_MICRO_STEPS), HotCall * MAX_MICRO_STEPS
     follow = _function(library, "nanscope_hot_follow", ctypes.c_int, _Pointer)
@@ -357,12 +335,6 @@ def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
 def object_at(address: int | None) -> Any:
     """The Python object that C code holds at an address; None where there is none."""
     return None if not address else ctypes.cast(address, ctypes.py_object).value
-
-
-def _kept(number: int) -> int:
-    """The address of a number that lives as long as the process."""
-    _bound.append(number)
-    return id(number)
 
 
 def _function(library: ctypes.PyDLL, name: str, result: Any, *arguments: Any) -> Any:

@@ -26,7 +26,7 @@ _LOOK_AGAIN_EVERY: Final = 256
 and for tensors that may be read by pointer again."""
 
 _MAX_BLOCKS: Final = 64
-_MAX_BLOCKS_BYTES: Final = 8 * 1024**2
+_MAX_BLOCKS_BYTES: Final = 1024**2
 """Results kept for reuse: as many as there are steps that wait for the detectors and for the recorder."""
 
 

@@ -1,8 +1,13 @@
 """The names of a model's modules, without the generators of `named_modules`."""
 
+import gc
+
+import pytest
 from torch import nn
 
-from probe.attach.layout import clean_name, module_names
+from probe.attach.layout import clean_name, describe_model, module_names
+from probe.attach.observation.modules import ModuleIndex
+from probe.forensics.module_state import StateWatch
 
 
 def named(root: nn.Module) -> dict[int, str]:
@@ -27,3 +32,49 @@ def test_wrappers_leave_no_trace_in_module_names() -> None:
     model = nn.Sequential(wrapper, nn.ReLU())
     model.register_module("none", None)
     assert module_names(model) == named(model)
+
+
+def test_index_follows_modules_that_change_places_or_their_class() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    index = ModuleIndex()
+    assert index.refresh(model)
+    assert not index.refresh(model)
+    first, second = model
+    model[0], model[1] = second, first
+    index.refresh(model)
+    assert [index.find(module).row for module in (second, first)] == [1, 2]  # type: ignore[union-attr]
+    first.__class__ = Plain
+    assert index.refresh(model)
+    assert index.infos[2].type == "Plain"
+
+
+def test_index_finds_a_module_that_has_the_identity_of_one_that_is_gone() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    index = ModuleIndex()
+    index.refresh(model)
+    for _ in range(200):
+        identity = id(model[0])
+        del model[0]
+        model.append(nn.Linear(2, 2))
+        if id(model[0]) == identity:
+            break
+    else:
+        pytest.skip("no module has come to lie where another had lain")
+    index.refresh(model)
+    assert index.find(model[0]) is not None
+
+
+class Plain(nn.Linear):
+    """Another class for a module."""
+
+
+def test_the_garbage_collector_is_not_told_of_what_is_kept_of_each_module() -> None:
+    """Thousands of objects more have it go through the whole process, in a step of the training."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(50)))
+    index = ModuleIndex()
+    index.refresh(model)
+    watch = StateWatch()
+    watch.before_call(model)
+    kept = [*index.traits.values(), *index.infos, *watch._before, *describe_model(model).record.layers]
+    assert len(kept) == 203
+    assert not any(map(gc.is_tracked, kept))

@@ -73,7 +73,7 @@ def test_output_that_containers_hand_on_is_measured_once(monkeypatch: pytest.Mon
         lambda rows, tensor, bounds: measured.append(tensor) or real(rows, tensor, bounds),
     )
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Sequential(nn.ReLU())))
-    Watched(model).step(torch.ones(1, 2), due=("activations",))
+    Watched(model).step(torch.ones(1, 2), due=("activations", "module_times"))
     assert len(measured) == 2
 
 

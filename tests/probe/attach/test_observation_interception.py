@@ -127,15 +127,17 @@ def _function_compiled() -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [_sequential_compiled, _function_compiled])
-@pytest.mark.parametrize("first", [0, 2])
-def test_observing_compiles_nothing_else(make: Callable[[], nn.Module], first: int) -> None:
+@pytest.mark.parametrize(("first", "features"), [(0, EVERYTHING), (2, EVERYTHING), (0, ("activations",))])
+def test_observing_compiles_nothing_else(
+    make: Callable[[], nn.Module], first: int, features: tuple[str, ...]
+) -> None:
     graphs = []
     for observe in (False, True):
         torch._dynamo.reset()
         counters.clear()
         watched = Watched(seeded(make))
         for step in range(5):
-            due = EVERYTHING if observe and step >= first and step != 3 else ()
+            due = features if observe and step >= first and step != 3 else ()
             watched.forward(torch.ones(2, 4), due=due).sum().backward()
             watched.observer.end_backward()
             watched.observer.collect()

@@ -13,8 +13,9 @@ from probe.delivery.journal.journal_reader import StreamFollower, read_stream
 from probe.delivery.recorder import ring_header
 from probe.delivery.recorder.process_identity import own_identity
 from probe.delivery.recorder.ring import Ring
-from probe.delivery.recorder.ring_format import FRAME
+from probe.delivery.recorder.ring_format import FRAME, RECORD_HEAD
 from probe.errors import JournalError
+from probe.wire import Event, Frame, RunStart, decode_record, encode
 
 RECORDS = [f"record {number}".encode() for number in range(6)]
 
@@ -119,3 +120,64 @@ def test_taker_goes_on_with_the_next_ring(folder: Path) -> None:
     assert take_ring(folder)
     assert journal_of(folder) == [*RECORDS, b"of a larger model"]
     assert not list(folder.glob("ring*"))
+
+
+def leave_torn(folder: Path, *, events: bool = True) -> None:
+    """Leave two stored frames, two in the ring, and behind them two of which the first is torn."""
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    if events:
+        journal.append("events", encode(RunStart(run="run", rank=0, incarnation=1)))
+    frames = [encode(Frame(step=step, time=1.0, scalars={"loss": 1.0})) for step in range(6)]
+    journal.append_many("metrics", frames[:2])
+    journal.close()
+    ring = Ring(folder / "ring", 4096)
+    for frame in frames[2:4]:
+        ring.append(FRAME, frame)
+    start = ring.counters.head
+    for frame in frames[4:]:
+        ring.append(FRAME, frame)
+    data = bytearray((folder / "ring").read_bytes())
+    data[ring_header.HEADER_BYTES + start + RECORD_HEAD.size] ^= 1
+    (folder / "ring").write_bytes(data)
+    kill(folder / "ring")
+
+
+def gaps_of(folder: Path) -> list[tuple[int, Event]]:
+    """Number and content of every event."""
+    decoded = ((seq, decode_record(data)) for seq, data in read_stream(folder, "events"))
+    return [(seq, record) for seq, record in decoded if isinstance(record, Event)]
+
+
+def test_torn_records_are_told_by_readers_and_taker_alike(folder: Path) -> None:
+    leave_torn(folder)
+    by_reader = gaps_of(folder)
+    ((seq, event),) = by_reader
+    assert (seq, event.kind, event.step, event.evidence.value) == (1, "data_gap", 3, 2.0)
+    assert "2 of the newest records" in event.message
+    assert take_ring(folder) and not (folder / "ring").exists()
+    assert gaps_of(folder) == by_reader
+    assert [seq for seq, _ in read_stream(folder, "metrics")] == [0, 1, 2, 3]
+
+
+def test_torn_records_are_told_once_by_a_taker_that_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_torn(folder)
+
+    def killed(self: JournalWriter, stream: str, records: list[bytes]) -> int:
+        raise JournalError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalWriter, "append_many", killed)
+        assert not take_ring(folder)
+    assert len(gaps_of(folder)) == 1
+    assert take_ring(folder)
+    assert len(gaps_of(folder)) == 1
+
+
+def test_intact_ring_and_one_of_nobody_tell_of_no_loss(folder: Path) -> None:
+    leave(folder)
+    assert gaps_of(folder) == []
+    (folder / "ring").unlink()
+    leave_torn(folder, events=False)
+    assert gaps_of(folder) == [] and take_ring(folder)

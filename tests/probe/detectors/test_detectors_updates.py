@@ -110,6 +110,18 @@ def test_not_updated_stays_known_between_the_measurements_of_the_norms() -> None
     assert [finding.subject for finding in detector.observe(between)] == [NAMES[2]]
 
 
+@pytest.mark.parametrize("in_single", [{10}, {0, 20}, {10, 20}])
+def test_not_updated_is_found_though_some_norms_are_of_single_precision(in_single: set[int]) -> None:
+    """Steps that C has followed have such ones; a third is none of their numbers."""
+    samples = []
+    for sample in walk(60, moves=lambda step: [True, True, False, True]):
+        norm = None if sample.parameter_norm is None else sample.parameter_norm / 3
+        if norm is not None and sample.step in in_single:
+            norm = norm.astype(np.float32).astype(np.float64)
+        samples.append(replace(sample, parameter_norm=norm))
+    assert stuck(samples)[0] == (20, "warning", NAMES[2])
+
+
 def test_not_updated_model_as_a_whole_is_a_forgotten_step() -> None:
     found = stuck(walk(60, moves=lambda step: [False] * 4))
     assert found[0] == (30, "warning", NAMES[0])

@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
+from probe.incidents.verdict import Verdict
+from probe.loop.sample_judge import SampleJudge
 from probe.measure.kernels import hot_binding
+from probe.step.frames import MeasuredStep
 
 pytestmark = [
     pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
@@ -495,3 +498,21 @@ def test_level_off_leaves_a_count_of_the_steps_alone(tmp_path: Path) -> None:
     frames = run_of(tmp_path / "spool").frames
     assert {*range(ARMED_AT + 1, ARMED_AT + 19)}.isdisjoint({frame.step for frame in frames})
     assert {*range(ARMED_AT + 22, ARMED_AT + 25)} <= {frame.step for frame in frames}
+
+
+def test_samples_are_judged_in_the_order_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 50 steps one goes the slow way, for its update ratios, and C follows the next ones."""
+    judged: list[int] = []
+    take = SampleJudge.take
+
+    def noted(self: SampleJudge, measured: MeasuredStep) -> Verdict:
+        judged.append(measured.step)
+        return take(self, measured)
+
+    monkeypatch.setattr(SampleJudge, "take", noted)
+    with watched_training(in_c=True) as training:
+        for _ in range(10):
+            training.steps(10)
+            training.run.flush()
+    assert {150, 160, 200} <= set(judged)
+    assert judged == sorted(judged)

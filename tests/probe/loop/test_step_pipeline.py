@@ -54,7 +54,6 @@ class Reporter:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.armed = SimpleNamespace(is_on=False)
         self.black_box = SimpleNamespace(keep=lambda *_: None, forget=lambda: None, before=lambda _: [])
         self.judged: list[int] = []
         self.verdict = NOTHING_FOUND

@@ -861,29 +861,35 @@ from pathlib import Path
 import pytest
 from probe.measure.kernels import binding
 binding.LIBRARY = Path(sys.argv[1])
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], "-k", "not sanitizer"]))
+chosen = ["-k", "not sanitizer and not compiled"]
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], *chosen]))
 """
 
 
+def library_of_compiler(name: str) -> str:
+    """Path of a library that comes with the compiler; its bare name where it does not."""
+    command = [*(compile.find_compiler() or ["cc"]), f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 @pytest.mark.slow
-def test_callbacks_run_clean_under_the_sanitizers(tmp_path: Path) -> None:
-    compiler = compile.find_compiler()
-    runtime = subprocess.run(
-        [*(compiler or ["cc"]), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    if compiler is None or not Path(runtime).is_absolute():
+@pytest.mark.parametrize("file", [Path(__file__), Path(__file__).parents[1] / "attach/test_kernel_step.py"])
+def test_callbacks_run_clean_under_the_sanitizers(file: Path, tmp_path: Path) -> None:
+    # The second one because torch throws exceptions, which the sanitizer follows.
+    runtime, standard = library_of_compiler("libasan.so"), library_of_compiler("libstdc++.so")
+    if compile.find_compiler() is None or not Path(runtime).is_absolute():
         pytest.skip("no address sanitizer here: apt-get install gcc")
     library = tmp_path / compile.LIBRARY_NAME
     options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g"]
     assert compile.compile_kernel(library, extra=options) is None
     environment = os.environ | {
-        "LD_PRELOAD": runtime,
+        "LD_PRELOAD": f"{runtime} {standard}",
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONMALLOC": "malloc",
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(
-        [sys.executable, "-c", SANITIZED, str(library), __file__],
+        [sys.executable, "-c", SANITIZED, str(library), str(file)],
         env=environment,
         capture_output=True,
         text=True,

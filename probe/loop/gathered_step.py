@@ -1,0 +1,106 @@
+"""What is gathered of the step under way, seen by the training loop or taken over from C.
+
+The base of `TrainingLoop`, which decides when a step begins and ends. On the training thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ..attach.watched_model import WatchedModel
+from ..forensics.capture import RootCapture
+from ..measure.statistics.statistics import TensorStatistics
+from ..step.losses import LossMeter
+from ..step.open_step import Clipping, LogValue, OpenStep, RunningBackward, gradients_seen
+from ..step.step_counter import StepCounter
+from .step_pipeline import StepPipeline
+
+
+class GatheredStep:
+    """The open step of one training loop.
+
+    Attributes:
+        counter: numbers the steps.
+        open: what has been gathered since the last frame.
+        backward: the backward that is under way, or that raised.
+        losses: the scalars of the step so far.
+    """
+
+    def __init__(self, model: WatchedModel, pipeline: StepPipeline) -> None:
+        self.counter = StepCounter()
+        self.open = OpenStep()
+        self.backward: RunningBackward | None = None
+        self.losses = LossMeter()
+        self._model, self._pipeline = model, pipeline
+        self._free_since_ns = 0
+        """When the newest backward or step ended; 0 before the first."""
+        self._has_called_root = False
+
+    def log(self, values: Mapping[str, LogValue]) -> bool:
+        """Give values to the open step; False where it has had no backward yet."""
+        if self.open.backwards:
+            self.open.logged |= values
+        return bool(self.open.backwards)
+
+    def forget(self) -> None:
+        """Drop the open step."""
+        self.open = OpenStep()
+
+    # -- steps that were followed in C up to here
+
+    def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
+        """The step under way has had this forward, as `begin_forward` would have noted it."""
+        if not (self.open.forwards or self.open.backwards):
+            self._pipeline.begin_step()
+        self._has_called_root, self._model.is_reduced = True, is_reduced
+        self.open.forwards += 1
+        self.open.samples += samples
+        self.open.captures[capture] = samples
+
+    def adopt_backward(
+        self, loss: Tensor, *, unscaled: Tensor | None, divisor: float | None, is_over: bool
+    ) -> None:
+        """It has had a backward of `loss`, which has returned, or is still under way or has raised.
+
+        Args:
+            loss: what it was called on; its gradients are not given to the captures yet.
+            unscaled: what a GradScaler made it of.
+            divisor: what it was divided by, where its graph said so.
+            is_over: whether it has returned.
+        """
+        opened = self.open
+        self.backward = RunningBackward(
+            opened,
+            threading.get_ident(),
+            self.losses.count,
+            gradients_seen(opened.captures),
+            opened.loss,
+            opened.measured,
+        )
+        self.losses.adopt(loss, unscaled, divisor)
+        opened.loss = loss.detach()
+        if is_over:
+            self.backward = None
+            opened.settle()
+            self._model.note_backward()
+
+    def adopt_clipping(self, measured: TensorStatistics, clipping: Clipping) -> None:
+        """Its gradients were measured, then clipped."""
+        self.open.measured, self.open.clipping = measured, clipping
+
+    def resume_after(self, step: int) -> None:
+        """Go on behind steps up to this one, which came another way."""
+        self.counter.resume_after(step)
+        self._pipeline.resume_after(step)
+
+    def adopt_times(self, *, before_backward_ns: int, free_since_ns: int) -> None:
+        """The step under way has waited so long before its backwards, and nothing has run since then."""
+        self.open.before_backward_ns, self._free_since_ns = before_backward_ns, free_since_ns
+
+    @property
+    def free_since_ns(self) -> int:
+        """When the newest backward or step ended; 0 before the first."""
+        return self._free_since_ns
