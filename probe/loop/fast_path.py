@@ -146,16 +146,16 @@ class FastPath:
             return
         self._root = weakref.ref(root)
         site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
-        self._seen.note_forward(site, synchronises=torch_ranks.synchronises(root))
+        self._seen.note_forward(capture.order, site, synchronises=torch_ranks.synchronises(root))
         if capture.state is not None and not self._draws:
             self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
 
-    def note_loss(self, tensors: Any, grad_tensors: Any) -> None:
-        """A backward is about to begin."""
-        if not self._is_off:
+    def note_loss(self, captures: dict[RootCapture, int], tensors: Any, grad_tensors: Any) -> None:
+        """A backward is about to begin, after these forwards."""
+        if not self._is_off and captures:
             # `Tensor.backward` stands between the script and torch.autograd.backward.
             site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
-            self._seen.note_loss(tensors, grad_tensors, site)
+            self._seen.note_loss(next(reversed(captures)).order, tensors, grad_tensors, site)
 
     def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:
         """A step has gone the slow way, and ended: have C follow the next ones if enough were equal."""

@@ -66,21 +66,25 @@ class SeenCalls:
     """What the slow way has seen of the forwards and backwards of a step, beside what the step holds."""
 
     def __init__(self) -> None:
-        self._forwards: list[tuple[CodeSite, bool]] = []
-        self._losses: list[tuple[type[Any] | None, CodeSite]] = []
+        self._forwards: dict[int, tuple[CodeSite, bool]] = {}
+        """By the order of their captures: some are taken back before the step ends."""
+        self._losses: dict[int, tuple[type[Any] | None, CodeSite]] = {}
+        """By the newest capture at their backward."""
 
-    def note_forward(self, site: CodeSite, *, synchronises: bool) -> None:
-        """A training forward has returned."""
-        if len(self._forwards) <= MAX_MICRO_STEPS:
-            self._forwards.append((site, synchronises))
+    def note_forward(self, order: int, site: CodeSite, *, synchronises: bool) -> None:
+        """A training forward has returned, whose capture is of this order."""
+        if len(self._forwards) > 2 * MAX_MICRO_STEPS:
+            self._forwards.clear()
+        self._forwards[order] = site, synchronises
 
-    def note_loss(self, tensors: Any, grad_tensors: Any, site: CodeSite) -> None:
-        """A backward is about to begin."""
+    def note_loss(self, order: int, tensors: Any, grad_tensors: Any, site: CodeSite) -> None:
+        """A backward is about to begin; the newest capture is of this order."""
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         loss = given[0] if len(given) == 1 and grad_tensors is None else None
         is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
-        if len(self._losses) <= MAX_MICRO_STEPS:
-            self._losses.append((type(loss.grad_fn) if is_plain and loss is not None else None, site))
+        if len(self._losses) > 2 * MAX_MICRO_STEPS:
+            self._losses.clear()
+        self._losses[order] = type(loss.grad_fn) if is_plain and loss is not None else None, site
 
     def take(self, captures: Sequence[RootCapture], *, looks: bool) -> tuple[CallShape, ...] | None:
         """Return the shapes of a step's calls, and begin the next one; None where C cannot follow them.
@@ -89,8 +93,9 @@ class SeenCalls:
             captures: of the step's forwards.
             looks: whether every loss has to be looked at.
         """
-        forwards, losses = self._forwards, self._losses
-        self._forwards, self._losses = [], []
+        forwards = [self._forwards[one.order] for one in captures if one.order in self._forwards]
+        losses = [self._losses[one.order] for one in captures if one.order in self._losses]
+        self._forwards, self._losses = {}, {}
         if not len(captures) == len(forwards) == len(losses) <= MAX_MICRO_STEPS:
             return None
         shapes = [

@@ -142,7 +142,7 @@ class StepTracker:
             return
         if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
             return
-        self._guard.run("fast_path", self.fast.note_loss, tensors, grad_tensors)
+        self._guard.run("fast_path", self.fast.note_loss, self._loop.open.captures, tensors, grad_tensors)
         if hooks.before_backward.calls:
             sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
             for look in hooks.before_backward.calls:
