@@ -39,9 +39,9 @@ class Followed:
             self.steps += account.finished
             take_back(training, account)
 
-        def adopted(training: FollowedTraining, *args: Any) -> None:
+        def adopted(training: FollowedTraining, *args: Any, **kwargs: Any) -> None:
             self.steps += 1
-            adopt_forward(training, *args)
+            adopt_forward(training, *args, **kwargs)
 
         patch.setattr(FollowedTraining, "take_back", counted)
         patch.setattr(FollowedTraining, "adopt_forward", adopted)

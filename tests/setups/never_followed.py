@@ -33,7 +33,6 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a step has several forwards or backwards": (
         "test_every_level_has_the_same_gradients_and_weights",
-        "test_accumulation_is_one_step_with_summed_gradients",
         "test_accumulation_that_ends_early_is_a_step_of_fewer_micro_steps",
         "test_bad_micro_batch_of_an_accumulation_is_named",
         "test_two_backwards_through_one_graph_are_one_step",
