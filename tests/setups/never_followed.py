@@ -88,6 +88,7 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
         "test_evaluation_between_steps_changes_no_number",
         "test_generator_of_adversaries_has_its_own_loss_and_gradients",
         "test_frames_of_another_loop_would_not_pass",
+        "test_generator_of_adversaries_has_its_own_loss_and_gradients",
         "test_mixed_dtypes_in_one_model_keep_their_places",
         "test_model_saved_with_the_probe_attached_loads_where_there_is_no_probe",
         "test_watched_model_is_copied_while_a_step_is_under_way",

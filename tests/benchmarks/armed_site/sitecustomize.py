@@ -84,10 +84,10 @@ def _change(package: str) -> None:
         _report(account.next_step - account.finished, account.next_step)
         take_back(self, account)
 
-    def adopted(self: Any, *args: Any) -> None:
+    def adopted(self: Any, *args: Any, **kwargs: Any) -> None:
         step = self._loop.counter.number
         _report(step + 1, step + 2)
-        adopt_forward(self, *args)
+        adopt_forward(self, *args, **kwargs)
 
     training.take_back, training.adopt_forward = counted, adopted
     if os.environ["NANSCOPE_BANK_ARMED"] == "off":
