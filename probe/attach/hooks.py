@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_dynamo, torch_private
+from ..compat import torch_dynamo, torch_engine, torch_training
 from ..errors import AnomalyError
 from .armed_calls import armed_calls
 from .optimizer_steps import OptimizerSteps, UpdateListener
@@ -166,7 +166,7 @@ class _Functions:
                 self._replace(torch.autograd, "backward", self._wrap_backward)
                 self._replace(torch.amp.GradScaler, "scale", self._wrap_scale)
                 self._replace(torch.amp.GradScaler, "step", self._wrap_scaler_step)
-                for owner, name in torch_private.clip_functions():
+                for owner, name in torch_training.clip_functions():
                     self._replace(owner, name, self._wrap_clip)
 
     def remove(self, listener: Listener) -> None:
@@ -199,7 +199,7 @@ class _Functions:
             if followed is None:
                 return original(tensors, grad_tensors, *args, **kwargs)
             # A backward inside a backward is reentrant checkpointing, not the training loop's.
-            if torch_private.in_backward():
+            if torch_engine.in_backward():
                 return original(tensors, grad_tensors, *args, **kwargs)
             for listener in self._listeners:
                 listener.before_backward(tensors, grad_tensors)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from torch.utils.data import DataLoader
 
-from ..compat import torch_dynamo, torch_private
+from ..compat import torch_dynamo, torch_training
 from .call_wrappers import hide_own_frames
 
 _FORKED_S: Final = 1.0
@@ -44,7 +44,7 @@ class LoaderPasses:
         """Tell `listener` from now on."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
-            iterators = torch_private.loader_iterators()
+            iterators = torch_training.loader_iterators()
             if not self._undo and iterators is not None:
                 self._replace(DataLoader, "__iter__", self._begin)
                 self._replace(iterators, "__next__", self._next)

@@ -17,8 +17,9 @@ from torch import is_grad_enabled, nn
 
 from ..compat import torch_dynamo
 from ..compat.torch_dynamo import dynamo_callback, set_dynamo_callback
+from ..compat.torch_engine import graph_task_id
+from ..compat.torch_modes import is_jit_tracing
 from ..compat.torch_modules import inner_modules
-from ..compat.torch_private import graph_task_id, is_jit_tracing
 from ..guard import Guard
 from ..threads.watchdog import pulse
 from .call_wrappers import CallWrappers

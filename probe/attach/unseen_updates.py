@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..compat.torch_memory import version
 
 _READABLE_BYTES: Final = 4096
@@ -44,7 +44,7 @@ class MarkedParameter:
         """Return what changes when the parameter is changed in place, or given other data."""
         parameter = self.parameter
         if not self._is_plain:
-            return torch_private.version_of(parameter), torch_private.storage_key(parameter), b""
+            return torch_memory.version_of(parameter), torch_memory.storage_key(parameter), b""
         address = parameter.data_ptr()
         if address != self._address:
             # A storage that is freed or replaced is at another address.
@@ -106,4 +106,4 @@ def _readable_size(parameter: Tensor) -> int:
         return 0
     # A script may free the storage of a parameter that it keeps.
     used = parameter.storage_offset() * parameter.element_size() + parameter.nbytes
-    return min(parameter.nbytes, _COMPARED_BYTES) if torch_private.storage_bytes(parameter) >= used else 0
+    return min(parameter.nbytes, _COMPARED_BYTES) if torch_memory.storage_bytes(parameter) >= used else 0

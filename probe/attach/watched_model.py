@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_private, torch_ranks
+from ..compat import torch_nodes, torch_ranks
 from ..measure.statistics.statistics import (
     Floats,
     PendingStatistics,
@@ -278,7 +278,7 @@ class WatchedModel:
     def is_below(self, losses: Iterable[Tensor]) -> bool:
         """Whether the graph of some loss, still alive, ends at a watched parameter."""
         ours = set(map(id, self.layout.parameters))
-        return any(id(leaf) in ours for leaf in torch_private.leaves_of(list(losses)))
+        return any(id(leaf) in ours for leaf in torch_nodes.leaves_of(list(losses)))
 
 
 def _updated_by(optimizer: Optimizer) -> frozenset[int]:

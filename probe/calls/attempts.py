@@ -20,7 +20,7 @@ from ..actions.recovery.kept_state import renormalised_weights, versions
 from ..actions.recovery.update_skip import parameters_of
 from ..actions.watched_session import Session
 from ..attach.optimizer_steps import listen_to_steps
-from ..compat import torch_private
+from ..compat import torch_engine, torch_memory
 from ..detectors.base import Finding
 from ..session import running_sessions
 
@@ -103,10 +103,10 @@ class UpdateWatch:
         if threading.get_ident() == self._thread:
             return True
         # Of a model on a device the backward runs on a thread of autograd's, the same one for all threads.
-        return torch_private.in_backward() and not all(p.is_cpu for p in parameters_of(optimizer))
+        return torch_engine.in_backward() and not all(p.is_cpu for p in parameters_of(optimizer))
 
     def _known_versions(self) -> dict[int, int | None]:
-        return {key: torch_private.version_of(parameter) for key, parameter in self._known.items()}
+        return {key: torch_memory.version_of(parameter) for key, parameter in self._known.items()}
 
     @property
     def has_begun(self) -> bool:

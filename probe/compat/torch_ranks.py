@@ -24,7 +24,7 @@ _world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_w
 
 
 def available() -> dict[str, bool]:
-    """Return which private symbols this torch has; see `torch_private.available`."""
+    """Return which private symbols this torch has; see `availability.available`."""
     return {
         "torch.nn.parallel.DistributedDataParallel._active_ddp_module": hasattr(
             nn.parallel.DistributedDataParallel, "_active_ddp_module"

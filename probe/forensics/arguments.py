@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_lookup, torch_memory, torch_modes
 from ..compat.torch_memory import is_wrapper_class, version
 from ..errors import ReplayError
 
@@ -35,7 +35,7 @@ class HeldTensor:
     __slots__ = ("alias", "is_computed", "requires_grad", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        if torch_private.is_functorch_wrapped(tensor):
+        if torch_modes.is_functorch_wrapped(tensor):
             raise ReplayError("the forward ran inside a torch.func transform")
         if type(tensor) is not Tensor and is_wrapper_class(type(tensor)):
             raise ReplayError(f"an argument is a {type(tensor).__name__}")
@@ -51,7 +51,7 @@ class HeldTensor:
         Raises:
             ReplayError: the memory was written since the call, or by it.
         """
-        if torch_private.version_of(self.alias) != self.version:
+        if torch_memory.version_of(self.alias) != self.version:
             raise ReplayError("an input was changed in place by the forward or after it")
         return self.alias.detach().requires_grad_(self.requires_grad)
 
@@ -91,7 +91,7 @@ class HeldArguments:
             others = HeldArguments(tuple(args), kwargs).again()[2]
         except ReplayError:
             return False
-        if not all(map(torch_private.is_plain_strided, (*mine.values(), *others.values()))):
+        if not all(map(torch_memory.is_plain_strided, (*mine.values(), *others.values()))):
             return False
         return mine.keys() != others.keys() or any(_differ(mine[name], others[name]) for name in mine)
 
@@ -138,7 +138,7 @@ class HeldArguments:
             if value.layout is torch.strided:
                 nbytes = value.nbytes
                 self.nbytes += nbytes
-                if torch_private.storage_bytes(value) > nbytes:
+                if torch_memory.storage_bytes(value) > nbytes:
                     self.parts.append(held.alias)
             return held
         if type(value) in _ATOMS or isinstance(value, _BY_REFERENCE):
@@ -146,7 +146,7 @@ class HeldArguments:
         return self._hold_container(value)
 
     def _hold_container(self, value: Any) -> Any:
-        pytree = torch_private.pytree()
+        pytree = torch_lookup.pytree()
         leaves, spec = pytree.tree_flatten(value) if pytree is not None else ([value], None)
         if len(leaves) == 1 and leaves[0] is value:
             raise ReplayError(f"an argument is a {type(value).__name__}, which cannot be captured")
@@ -177,7 +177,7 @@ def _rebuild(held: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = held.again()
         return tensors[name]
     if isinstance(held, _HeldContainer):
-        pytree = torch_private.pytree()
+        pytree = torch_lookup.pytree()
         assert pytree is not None
         leaves = [_rebuild(leaf, f"{name}[{i}]", tensors) for i, leaf in enumerate(held.leaves)]
         return pytree.tree_unflatten(leaves, held.spec)

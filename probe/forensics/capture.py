@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_engine, torch_memory, torch_modules
 from ..errors import ReplayError
 from ..threads.call_sites import CallSites, rejoined
 from ..threads.stacks import RawFrame, raw_stack
@@ -116,7 +116,7 @@ class RootCapture:
     @property
     def is_compiled(self) -> bool:
         """Whether what ran was a compiled form of the root."""
-        return self.is_inside_compiled or torch_private.is_compiled(self.root)
+        return self.is_inside_compiled or torch_modules.is_compiled(self.root)
 
     @property
     def is_abandoned(self) -> bool:
@@ -148,7 +148,7 @@ class RootCapture:
         tensors = find_outputs(output)
         self.output_count = len(tensors)
         self.outputs = hold_outputs(tensors)
-        self._loss_boundary = torch_private.next_sequence_number()
+        self._loss_boundary = torch_engine.next_sequence_number()
         if not tensors:
             self._decline("no output of the forward requires a gradient")
         has_scalar = len(tensors) > 1 and any(tensor.dim() == 0 for tensor in tensors)
@@ -156,7 +156,7 @@ class RootCapture:
             # A hook on a leaf would stay on it for good: it is the user's parameter or input.
             if not tensor.is_leaf:
                 hook = self._hook(position, droppable=has_scalar and tensor.dim() > 0)
-                torch_private.register_hook(tensor, hook)
+                torch_engine.register_hook(tensor, hook)
                 self._hooks.append(weakref.ref(hook))
 
     @property
@@ -226,7 +226,7 @@ class RootCapture:
             except (RuntimeError, TypeError, AttributeError) as error:
                 capture._decline(f"dL/d(output) cannot be kept: {error}")
 
-        return torch_private.left_out_of_pickles(keep)
+        return torch_engine.left_out_of_pickles(keep)
 
     def _receive(self, position: int, gradient: Tensor, *, droppable: bool) -> None:
         if self.declined:
@@ -238,7 +238,7 @@ class RootCapture:
                 self._decline(f"dL/d(output) takes {size >> 20} MiB, above the limit")
             return
         self._limit_bytes -= size
-        task = torch_private.graph_task_id()
+        task = torch_engine.graph_task_id()
         if not self.passes or self.passes[-1].task != task:
             self.passes.append(OutputGradients(task))
         self.passes[-1].by_output[position] = gradient.detach()
@@ -288,7 +288,7 @@ def begin_capture(
     """
     called = called_module(root)
     capture = RootCapture(called, size_cap_bytes=size_cap_bytes, parameter_stamp=parameter_stamp)
-    if called is not root and torch_private.is_compiled(root):
+    if called is not root and torch_modules.is_compiled(root):
         capture.is_inside_compiled = True
     try:
         capture._begin(called, args, kwargs)
@@ -299,7 +299,7 @@ def begin_capture(
 
 def called_module(root: nn.Module) -> nn.Module:
     """The module whose forward is the user's: inside `torch.compile` and DistributedDataParallel."""
-    inner = torch_private.compiled_original(root)
+    inner = torch_modules.compiled_original(root)
     if isinstance(inner, nn.parallel.DistributedDataParallel):
         return called_module(inner.module)
     return inner
@@ -320,7 +320,7 @@ def _call_state(root: nn.Module, watch: StateWatch) -> CallState:
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     if torch.is_autocast_enabled("cpu"):
         autocast = (("cpu", torch.get_autocast_dtype("cpu")),)
-    if torch_private.cuda_is_initialised():
+    if torch_memory.cuda_is_initialised():
         if torch.cuda.is_current_stream_capturing():
             raise ReplayError("the forward was captured into a CUDA graph")
         device = torch.cuda.current_device()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..compat.torch_modes import EagerMode, schema_of
 from ..compat.torch_ranks import COLLECTIVES
 from ..errors import ReplayError
@@ -44,7 +44,7 @@ class GuardedMode(EagerMode):
         super().__init__()
         self.count = 0
         self._deadline_s = deadline_s
-        self._owned = {torch_private.storage_key(tensor) for tensor in writable}
+        self._owned = {torch_memory.storage_key(tensor) for tensor in writable}
         self._infos: dict[Any, OpInfo] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,10 +57,10 @@ class GuardedMode(EagerMode):
         if info.name == _FRESH:
             # The memory of an array of NumPy's is not the replay's own; torch cannot resize it.
             own = (tensor for tensor in inputs if tensor.untyped_storage().resizable())
-            self._owned |= {torch_private.storage_key(tensor) for tensor in own}
+            self._owned |= {torch_memory.storage_key(tensor) for tensor in own}
         elif not info.is_view:
-            known = {torch_private.storage_key(tensor) for tensor in inputs}
-            fresh = {torch_private.storage_key(tensor) for tensor in tensors_in((out,))} - known
+            known = {torch_memory.storage_key(tensor) for tensor in inputs}
+            fresh = {torch_memory.storage_key(tensor) for tensor in tensors_in((out,))} - known
             self._owned |= fresh
         return out
 
@@ -80,7 +80,7 @@ class GuardedMode(EagerMode):
         if info.is_collective:
             raise ReplayError("the step talks to other ranks, which do not replay")
         for tensor in written_tensors(info, args, kwargs):
-            key = torch_private.storage_key(tensor)
+            key = torch_memory.storage_key(tensor)
             if key and key not in self._owned:
                 raise ReplayError(f"{info.name} would change a tensor that the replay does not own")
 

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_memory, torch_nodes
 from ..compat.torch_memory import version
 from .tensor_facts import classify, is_checkable
 
@@ -39,7 +39,7 @@ def hold_outputs(tensors: Iterable[Tensor]) -> list[HeldOutput]:
         (
             tensor.detach() if _is_small(tensor) else weakref.ref(tensor),
             version(tensor),
-            torch_private.node_sequence_number(tensor.grad_fn),
+            torch_nodes.node_sequence_number(tensor.grad_fn),
         )
         for tensor in tensors
         if tensor.layout is torch.strided
@@ -56,7 +56,7 @@ def _is_small(tensor: Tensor) -> bool:
     if tensor.nbytes > _ALIAS_BYTES:
         return False
     # A small view of a large tensor would keep all of that one.
-    return not torch_private.is_view(tensor) or torch_private.storage_bytes(tensor) <= _ALIAS_BYTES
+    return not torch_memory.is_view(tensor) or torch_memory.storage_bytes(tensor) <= _ALIAS_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

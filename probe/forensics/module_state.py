@@ -19,7 +19,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..compat.torch_modules import own_buffers, own_modules
 
 _LEARNING_CALLS: Final = 2
@@ -197,7 +197,7 @@ def modules_below(root: nn.Module) -> Iterable[nn.Module]:
 
 
 def _version(value: Any) -> int | None:
-    return torch_private.version_of(value) if isinstance(value, Tensor) else None
+    return torch_memory.version_of(value) if isinstance(value, Tensor) else None
 
 
 def _copied(value: Any) -> Any:
@@ -292,7 +292,7 @@ class _Generators:
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch_private.cuda_is_initialised() else None
+        self._cuda = torch.cuda.get_rng_state_all() if torch_memory.cuda_is_initialised() else None
         self._python = random.getstate()
         self._numpy = numpy_state()
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_engine, torch_memory, torch_nodes
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame, inner_own_removed, inner_torch_removed, outer_torch_removed, raw_stack
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
@@ -112,12 +112,12 @@ class _Memory:
 
 def _is_run_by_the_engine(frames: Sequence[RawFrame]) -> bool:
     """Whether no Python runs inside of the derivative, as it does where a checkpoint recomputes."""
-    return not frames or torch_private.is_engine(frames[-1][0])
+    return not frames or torch_engine.is_engine(frames[-1][0])
 
 
 def of_the_call(node: Any, place: Place | None) -> Place | None:
     """Of a user's own function not the op inside of its forward that came first, but the call of it."""
-    forward = torch_private.forward_code(node)
+    forward = torch_nodes.forward_code(node)
     if place is None or forward is None:
         return place
     codes = [code for code, _ in place.frames]
@@ -140,12 +140,12 @@ class _Places:
 
     def note_derived(self, place: Place) -> None:
         """Note an op of a derivative with a graph: its node belongs to the place of what was derived."""
-        if (number := torch_private.next_sequence_number()) is not None:
+        if (number := torch_engine.next_sequence_number()) is not None:
             self._derived.setdefault(number - 1, place)
 
     def note(self, place: Place, *, recomputed: bool, makes_second: bool) -> None:
         """Note an op that is about to run: its node has the newest number, first come first kept."""
-        number = torch_private.next_sequence_number()
+        number = torch_engine.next_sequence_number()
         if number is None:
             return
         known = self._recomputed if recomputed else self._made
@@ -156,23 +156,23 @@ class _Places:
     def enter_backward(self) -> None:
         """A backward op runs: the first one belongs to the outermost backward."""
         if self.outer_task is None:
-            self.outer_task = torch_private.graph_task_id()
+            self.outer_task = torch_engine.graph_task_id()
 
     def of_node(self, node: Any) -> Place | None:
         """Where the forward op ran that made an autograd node."""
-        number = torch_private.node_sequence_number(node)
+        number = torch_nodes.node_sequence_number(node)
         if number is None:
             return None
         # Numbers count per thread, and on CUDA a checkpoint recomputes on autograd's thread. Only a
         # reentrant one runs the nodes that it makes there, in a backward of its own.
-        nested = torch_private.graph_task_id() != self.outer_task
+        nested = torch_engine.graph_task_id() != self.outer_task
         if nested and (recomputed := self._recomputed.get(number)) is not None:
             return recomputed
         return self.of_number(number) or self._of_op_inside(node, number)
 
     def _of_op_inside(self, node: Any, number: int) -> Place | None:
         """Of a user's function whose forward begins with another one: its numbers come first."""
-        forward = torch_private.forward_code(node)
+        forward = torch_nodes.forward_code(node)
         inside = (self._made.get(later) for later in range(number + 1, number + _MOST_NESTED))
         found = (place for place in inside if place and any(code is forward for code, _ in place.frames))
         return None if forward is None else next(found, None)
@@ -217,13 +217,13 @@ class DetailRecorder(GuardedMode):
     def take_gradients(self, gradients: Iterable[Tensor]) -> None:
         """Note where they come from; some were computed between the forward and the backward."""
         for tensor in gradients:
-            if key := torch_private.storage_key(tensor):
+            if key := torch_memory.storage_key(tensor):
                 self._memory.writers.pop(key, None)
                 self._memory.sources[key] = ("gradient", "")
 
     def add_source(self, tensor: Tensor, source: Source, *, name: str) -> None:
         """Tell where a tensor that no op of the replay makes comes from."""
-        if key := torch_private.storage_key(tensor):
+        if key := torch_memory.storage_key(tensor):
             self._memory.sources.setdefault(key, (source, name))
 
     def cause_of(self, tensor: Tensor) -> Cause | None:
@@ -231,7 +231,7 @@ class DetailRecorder(GuardedMode):
         kinds = classify(tensor)
         if not kinds:
             return None
-        key = torch_private.storage_key(tensor)
+        key = torch_memory.storage_key(tensor)
         producer = self._memory.writers.get(key)
         source, name = self._memory.sources.get(key, ("outside", ""))
         if key in self._memory.uninitialised:
@@ -243,11 +243,11 @@ class DetailRecorder(GuardedMode):
     def observe(self, index: int, info: OpInfo, call: Any, inputs: list[Tensor]) -> Any:
         """Run the op; record it when the first pass found it bad."""
         func, args, kwargs = call
-        node = torch_private.current_node()
+        node = torch_engine.current_node()
         backward = node is not None and not torch.is_grad_enabled()
-        if backward and torch_private.is_custom_node(node):
+        if backward and torch_nodes.is_custom_node(node):
             # A reentrant checkpoint recomputes the forward of a user's function, which has no gradients.
-            backward = not torch_private.is_in_forward(sys._getframe(1))
+            backward = not torch_engine.is_in_forward(sys._getframe(1))
         if node is not None:
             self._places.enter_backward()
         own = None if backward else self._forward_place(info, node, inputs)
@@ -283,7 +283,7 @@ class DetailRecorder(GuardedMode):
         kinds, operands = Kinds.NONE, list(read.operands)
         for position, tensor in enumerate(tensors_in((out,))):
             kinds |= classify(tensor)
-            if key := torch_private.storage_key(tensor):
+            if key := torch_memory.storage_key(tensor):
                 self._memory.writers[key] = index
             if read.is_wanted:
                 operands.append(f"output {position}: {summarise(tensor)}")
@@ -303,7 +303,7 @@ class DetailRecorder(GuardedMode):
         return any(fnmatchcase(name, pattern) for pattern in self._intended for name in names)
 
     def _read_garbage(self, inputs: list[Tensor]) -> bool:
-        return any(torch_private.storage_key(tensor) in self._memory.uninitialised for tensor in inputs)
+        return any(torch_memory.storage_key(tensor) in self._memory.uninitialised for tensor in inputs)
 
     def _forward_place(self, info: OpInfo, node: Any, inputs: list[Tensor]) -> Place:
         """Note where a forward op runs, for the autograd nodes that it makes."""
@@ -317,7 +317,7 @@ class DetailRecorder(GuardedMode):
             # A checkpoint recomputes: the node that asked for it knows the module.
             module = asking.module if asking else None
         modules = self._tracker.running_names
-        if asking is not None and torch_private.forward_code(node) is not None:
+        if asking is not None and torch_nodes.forward_code(node) is not None:
             # A reentrant checkpoint recomputes: whoever called it comes first.
             frames, modules = (
                 (*asking.frames, *outer_torch_removed(list(frames))),
@@ -325,7 +325,7 @@ class DetailRecorder(GuardedMode):
             )
         place = Place(op=info.name, module=module, frames=frames, modules=modules)
         # An in-place op on a view makes a second node, CopySlices, after it has run.
-        second = bool(info.written) and bool(inputs) and torch_private.is_view(inputs[0])
+        second = bool(info.written) and bool(inputs) and torch_memory.is_view(inputs[0])
         makes_second = second and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
         self._places.note(place, recomputed=node is not None, makes_second=makes_second)
         return place
@@ -336,21 +336,21 @@ class DetailRecorder(GuardedMode):
     def _note(self, op: Op, operands: list[str]) -> OpNote:
         frames, info, node, own = self._frames(), op.info, op.node, op.own
         if own is not None and node is not None and _is_run_by_the_engine(frames):
-            name = torch_private.node_name(node)
+            name = torch_nodes.node_name(node)
             return OpNote(
                 place=own, backward=True, node=name, frames=(), operands=tuple(operands), asked=frames
             )
         if own is not None:
             return OpNote(place=own, backward=False, node=None, frames=own.frames, operands=tuple(operands))
         # No Python runs in a derivative of torch's own but that of hooks on its node.
-        nested = torch_private.graph_task_id() != self._places.outer_task
-        may_run_python = nested or torch_private.runs_own_python(node)
+        nested = torch_engine.graph_task_id() != self._places.outer_task
+        may_run_python = nested or torch_nodes.runs_own_python(node)
         in_hook = not may_run_python and bool(outer_torch_removed(list(frames)))
         return OpNote(
             place=of_the_call(node, self._places.of_node(node))
             or Place(op=info.name, module=None, frames=()),
             backward=True,
-            node=torch_private.node_name(node),
+            node=torch_nodes.node_name(node),
             in_hook=info.name if in_hook else None,
             frames=frames,
             operands=tuple(operands),
@@ -365,7 +365,7 @@ class DetailRecorder(GuardedMode):
         causes = (
             self.cause_of(tensor)
             for tensor in inputs
-            if id(tensor) not in written or not (overwrites or torch_private.storage_key(tensor) in garbage)
+            if id(tensor) not in written or not (overwrites or torch_memory.storage_key(tensor) in garbage)
         )
         return tuple(cause for cause in causes if cause is not None)
 
@@ -373,9 +373,9 @@ class DetailRecorder(GuardedMode):
         """Update what is known of memory: fresh outputs reuse addresses, writes initialise them."""
         if info.is_view:
             return
-        known = {torch_private.storage_key(tensor) for tensor in inputs}
+        known = {torch_memory.storage_key(tensor) for tensor in inputs}
         for tensor in tensors_in((out,)):
-            key = torch_private.storage_key(tensor)
+            key = torch_memory.storage_key(tensor)
             if key not in known:
                 self._memory.writers.pop(key, None)
             if info.is_uninitialised:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..errors import ReplayError
 from ..guard import outcome_of
 from .capture import OutputGradients, RootCapture
@@ -150,10 +150,10 @@ class StepReplay:
         """The earlier call whose output an argument is, itself or without its graph; None where none is."""
         arguments = self.captures[position].arguments
         held = None if arguments is None else arguments.tensor(argument)
-        key = 0 if held is None else torch_private.storage_key(held.alias)
+        key = 0 if held is None else torch_memory.storage_key(held.alias)
         for earlier in range(position) if key else ():
             outputs = (held_values(output) for output in self.captures[earlier].outputs)
-            if any(tensor is not None and torch_private.storage_key(tensor) == key for tensor in outputs):
+            if any(tensor is not None and torch_memory.storage_key(tensor) == key for tensor in outputs):
                 return earlier
         return None
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import availability
 from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
 from ..guard import outcome_of
@@ -232,8 +232,8 @@ def _by_lines(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> Fidel
 
 def _check_captures(captures: Sequence[RootCapture], parameter_stamp: object) -> None:
     """Refuse what is known not to be the step's own, or not to be replayable on one rank."""
-    symbols = torch_private.available()
-    missing = [name for name in sorted(torch_private.NEEDED_FOR_REPLAY) if not symbols[name]]
+    symbols = availability.available()
+    missing = [name for name in sorted(availability.NEEDED_FOR_REPLAY) if not symbols[name]]
     if missing:
         raise ReplayError(f"this torch has no {missing[0]}")
     if not captures:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_dynamo, torch_private
+from ..compat import torch_dynamo, torch_engine, torch_nodes
 from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import CallState, OutputGradients, RootCapture
@@ -145,7 +145,7 @@ def _outer_gradients(outputs: list[Tensor], captured: dict[int, Tensor]) -> dict
 
 def _number(output: Tensor) -> int:
     node = output.grad_fn
-    return -1 if node is None else torch_private.node_sequence_number(node) or -1
+    return -1 if node is None else torch_nodes.node_sequence_number(node) or -1
 
 
 def _has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
@@ -156,7 +156,7 @@ def _has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if torch_private.node_name(node).startswith("CheckpointFunction"):
+        if torch_nodes.node_name(node).startswith("CheckpointFunction"):
             return True
         pending.extend(child for child, _ in node.next_functions)
     return False
@@ -166,7 +166,7 @@ def accumulate(
     outputs: list[Tensor], sent: list[Tensor], targets: Sequence[Tensor], *, keep_graph: bool
 ) -> list[Tensor | None]:
     """Reentrant checkpoints work with `.backward()` only: lend it empty `.grad` fields, then put back."""
-    if any(torch_private.has_post_accumulate_hooks(target) for target in targets):
+    if any(torch_engine.has_post_accumulate_hooks(target) for target in targets):
         raise ReplayError("reentrant checkpointing together with post-accumulate hooks cannot be replayed")
     before = [target.grad for target in targets]
     try:

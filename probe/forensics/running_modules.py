@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ..compat import torch_private
+from ..compat import torch_modules
 from ..compat.torch_modules import WRAPPERS
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame
@@ -76,7 +76,7 @@ class ModuleTracker:
         before = self._stack
         self._stack = [] if root is None else [self._names.get(id(root))]
         try:
-            with torch_private.module_calls_wrapped(self._wrap):
+            with torch_modules.module_calls_wrapped(self._wrap):
                 yield
         finally:
             self._stack = before

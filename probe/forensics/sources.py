@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..compat.torch_modules import NORMS, own_buffers
 from .capture import RootCapture
 from .op_recorder import DetailRecorder
@@ -25,7 +25,7 @@ _Seen: TypeAlias = dict[StateKey, tuple[int, int | None]]
 def look_at_state(root: nn.Module) -> _Seen:
     """Note buffers and tensor attributes as they are, to be given to `changed_state`."""
     return {
-        (id(module), name): (id(tensor), torch_private.version_of(tensor))
+        (id(module), name): (id(tensor), torch_memory.version_of(tensor))
         for module, _, name, tensor in _state(root)
     }
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..compat.torch_memory import coo_parts
 from .origin import Kinds
 
@@ -33,7 +33,7 @@ def is_checkable(tensor: Tensor) -> bool:
         and tensor.device.type != "meta"
         and tensor.numel() > 0
         # Zeros that autograd makes up have no memory: in a dispatch mode, reading them kills the process.
-        and not torch_private.is_made_up_zero(tensor)
+        and not torch_memory.is_made_up_zero(tensor)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ..compat import torch_foreach, torch_private, torch_ranks
+from ..compat import availability, torch_foreach, torch_memory, torch_ranks
 from ..measure.kernels import binding, hot_binding
 from ..measure.kernels.compile import FOLDER, find_compiler
 from ..wire.findings import Finding
@@ -54,7 +54,7 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "torch.utils._pytree": "Tensors inside containers of your own classes are not captured.",
     }
 )
-"""What is off without each private symbol, besides replays: see `torch_private.NEEDED_FOR_REPLAY`."""
+"""What is off without each private symbol, besides replays: see `availability.NEEDED_FOR_REPLAY`."""
 
 
 def torch_findings() -> list[Finding]:
@@ -72,8 +72,8 @@ def torch_findings() -> list[Finding]:
 def all_symbols() -> dict[str, bool]:
     """Return every private symbol of torch that has a fallback, and whether this torch has it."""
     return {
-        **torch_private.available(),
-        **torch_private.available_to_measure(),
+        **availability.available(),
+        **availability.available_to_measure(),
         **torch_ranks.available(),
     }
 
@@ -103,7 +103,7 @@ def check_symbols(available: Mapping[str, bool]) -> list[Finding]:
             state="limited",
             found=f"{symbol} is missing",
             advice=LOST_WITHOUT.get(symbol, "What needs it is off.")
-            + (" No failing step can be replayed." if symbol in torch_private.NEEDED_FOR_REPLAY else ""),
+            + (" No failing step can be replayed." if symbol in availability.NEEDED_FOR_REPLAY else ""),
         )
         for symbol in lacking
     ]
@@ -120,7 +120,7 @@ def check_cuda() -> Finding:
         is_available = torch.cuda.is_available()
     if is_available:
         count = torch.cuda.device_count()
-        in_use = "initialised" if torch_private.cuda_is_initialised() else "not initialised by this check"
+        in_use = "initialised" if torch_memory.cuda_is_initialised() else "not initialised by this check"
         platform = "ROCm, on which nanscope is not tested" if torch.version.hip else f"CUDA {built}"
         found = f"{count} GPU{'s' if count != 1 else ''}, {platform}; {in_use}"
         return Finding(name=name, state="limited" if torch.version.hip else "ok", found=found)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.armed_calls import Follower, armed_calls
-from ..compat import torch_dynamo, torch_private
+from ..compat import torch_dynamo, torch_engine, torch_modes
 from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedCall, FollowedOutput
 from ..forensics.arguments import find_outputs
@@ -316,8 +316,8 @@ def _objects(plan: Plan) -> dict[str, object]:
     return {
         "hook_table": HookTable,
         "hook_key": _HOOK_KEY,
-        "number_of_next": torch_private.sequence_number,
-        "task": torch_private.graph_task_id,
+        "number_of_next": torch_engine.sequence_number,
+        "task": torch_engine.graph_task_id,
         "find_outputs": find_outputs,
         "random_state": torch.default_generator.get_state if plan.draws else None,
         "glance": plan.glance,
@@ -348,7 +348,7 @@ def _ambient(shape: LoopShape) -> list[tuple[Callable[..., Any], Any, Any]]:
     has_autocast = bool(shape.autocast[0])
     return [
         (torch.is_autocast_enabled, "cpu", has_autocast),
-        (torch_private.is_jit_tracing, None, False),
+        (torch_modes.is_jit_tracing, None, False),
         (torch_dynamo.dynamo_callback, None, None),
-        (torch_private.transform_level, None, None),
+        (torch_modes.transform_level, None, None),
     ]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..actions.step_hooks import StepHooks
 from ..attach.loss_functions import SeenLoss, loss_functions
-from ..compat import torch_private
+from ..compat import torch_modes
 from ..compat.host_copy import is_capturing
 from ..detectors.overfitting import LOGGED_NAMES
 from ..guard import Guard
@@ -142,8 +142,8 @@ def _sum(results: list[Tensor]) -> Tensor:
 
 
 def _must_not_be_touched(result: Tensor) -> bool:
-    if torch.compiler.is_compiling() or torch_private.is_jit_tracing():
+    if torch.compiler.is_compiling() or torch_modes.is_jit_tracing():
         return True
-    if torch_private.is_functorch_wrapped(result):
+    if torch_modes.is_functorch_wrapped(result):
         return True
     return result.is_cuda and is_capturing()

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer
 from ..attach.hooks import is_only_listener
 from ..attach.root_calls import root_calls
 from ..attach.watched_model import WatchedModel
-from ..compat import torch_private, torch_ranks
+from ..compat import torch_memory, torch_ranks
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.ring_format import Template
 from ..errors import ReplayError
@@ -176,7 +176,7 @@ class FollowedTraining:
     def _is_alone(self, root: nn.Module) -> bool:
         """Whether no other session, device or module call has a part in these steps."""
         return (
-            is_only_listener() and root_calls.is_settled_on(root) and not torch_private.cuda_is_initialised()
+            is_only_listener() and root_calls.is_settled_on(root) and not torch_memory.cuda_is_initialised()
         )
 
     def next_unusual_step(self, step: int) -> int:

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..attach.observation.module_calls import CallObserver, module_calls
 from ..attach.observation.outputs import tensors_in
-from ..compat import torch_private
+from ..compat import torch_memory, torch_modules
 from ..detectors.wiring import Part, Reason
 from ..guard import Guard
 from ..threads.stacks import RawFrame, inner_torch_removed, line_of, raw_stack
@@ -144,7 +144,7 @@ class ReachLook:
             inner.abandon(inner_token)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> _Seen | None:
-        self._is_blind |= torch_private.is_compiled(module)
+        self._is_blind |= torch_modules.is_compiled(module)
         seen = self._seen.get(id(module))
         self._note_takers(module, seen, (args, kwargs))
         if seen is None:
@@ -240,7 +240,7 @@ class ReachLook:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return torch_private.is_plain_strided(tensor) and torch_private.storage_key(tensor) != 0
+    return torch_memory.is_plain_strided(tensor) and torch_memory.storage_key(tensor) != 0
 
 
 def _user_frame(stack: list[RawFrame]) -> RawFrame | None:

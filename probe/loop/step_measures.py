@@ -18,7 +18,7 @@ from ..actions.step_hooks import StepHooks
 from ..attach.observation.gradient_meters import FinishedGradients, GradientMeters
 from ..attach.observation.observer import ModuleObserver
 from ..attach.watched_model import WatchedModel
-from ..compat import torch_private
+from ..compat import torch_modes
 from ..detectors.sample import InputSample
 from ..forensics.bundle.black_box import BlackBox
 from ..guard import Guard
@@ -102,14 +102,14 @@ class StepMeasures:
     def _observe(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         self._observed_from_ns = self._guard.spent_so_far_ns()
         due = self._schedule.due
-        if due.activations and self._inputs is None and not torch_private.in_transform():
+        if due.activations and self._inputs is None and not torch_modes.in_transform():
             self._inputs = self._guard.run("inputs", measure_inputs, called, args, kwargs)
         names = [name for name, period in due.periods().items() if period]
         self._observer.begin_forward(names, called, args, kwargs)
 
     def _glance_at_inputs(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """On a step that measures parameters, inputs that cost as little are measured too."""
-        if self._inputs is None and not torch_private.in_transform():
+        if self._inputs is None and not torch_modes.in_transform():
             self._inputs = measure_inputs(called, args, kwargs, most_elements=_GLANCED_ELEMENTS)
 
     def inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> InputSample | None:

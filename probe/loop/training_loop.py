@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
 from ..attach.watched_model import WatchedModel
-from ..compat import torch_private, torch_ranks
+from ..compat import torch_engine, torch_ranks
 from ..delivery.recorder.recorder import Recorder
 from ..forensics.capture import RootCapture, begin_capture
 from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
@@ -316,7 +316,7 @@ class TrainingLoop(GatheredStep):
         is_updated: bool = False,
     ) -> None:
         """Make the step's frame and have it judged."""
-        if not torch_private.in_backward():
+        if not torch_engine.in_backward():
             self._take_back_backward()
         if gradients is None:
             gradients = self.open.measured or self._measure()

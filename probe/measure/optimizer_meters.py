@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_private
+from ..compat import torch_training
 from ..compat.host_copy import HostCopy, LatestValue, StartCopy
 
 MAX_GROUPS: Final = 32
@@ -124,7 +124,7 @@ class LossScale:
         scaler = None if self._scaler is None else self._scaler()
         if scaler is None or not scaler.is_enabled():
             return {}
-        tensor = torch_private.scale_of(scaler)
+        tensor = torch_training.scale_of(scaler)
         scale = None if tensor is None else self._latest.read(tensor)
         if scale is None:
             return {}

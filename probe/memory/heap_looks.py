@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_engine, torch_memory, torch_nodes
 from .reachable import attributes
 from .time_slices import TimeSlice
 
@@ -83,7 +83,7 @@ class Look:
 
     def mark(self) -> None:
         """Note that a step has ended."""
-        number = torch_private.next_sequence_number()
+        number = torch_engine.next_sequence_number()
         if number is not None and len(self.marks) < 4096:
             self.marks.append(number)
 
@@ -121,7 +121,7 @@ def content_of(grown: Grown, before: Look) -> Content:
             if type(value) is np.ndarray:
                 storages[id(value)] = int(value.nbytes)
             elif type(value) in (Tensor, torch.nn.Parameter):
-                storages[torch_private.storage_key(value)] = torch_private.storage_bytes(value)
+                storages[torch_memory.storage_key(value)] = torch_memory.storage_bytes(value)
                 number = _graph_number(value)
                 if number is not None:
                     made_at.add(before.step_of(number))
@@ -179,7 +179,7 @@ def _graph_number(tensor: Tensor) -> int | None:
         node = tensor.grad_fn
     except RuntimeError:  # a view whose base was changed in a way that autograd refuses
         return None
-    return None if node is None else torch_private.node_sequence_number(node)
+    return None if node is None else torch_nodes.node_sequence_number(node)
 
 
 def has_graph(tensor: Tensor) -> bool:
@@ -219,7 +219,7 @@ def steps_behind(
             if following is None or following in seen:
                 continue
             seen.add(following)
-            number_of = torch_private.node_sequence_number(following)
+            number_of = torch_nodes.node_sequence_number(following)
             if number_of is not None:
                 heapq.heappush(waiting, (number_of, next(ties), following))
     return len(steps - {0}) if 0 in steps else 0

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from ..compat import torch_private
+from ..compat import torch_memory
 
 _SHARE: Final = 2000
 """A meter waits this many times as long as its reading took: 0.05 % of the time at most ..."""
@@ -61,7 +61,7 @@ def heap_reader() -> Callable[[], float] | None:
 
 def cuda_reader() -> Callable[[], float] | None:
     """Return what reads the bytes of live tensors on the current CUDA device; None without one in use."""
-    if not torch_private.cuda_is_initialised():
+    if not torch_memory.cuda_is_initialised():
         return None
     return lambda: float(torch.cuda.memory_allocated())
 

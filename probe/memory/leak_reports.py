@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..delivery.host_memory import MemorySample, read_swap
 from ..detectors.base import Finding
 from ..detectors.memory import Growth
@@ -140,7 +140,7 @@ def stack_to(line: GrowthLine | None, frame: FrameType | None) -> list[StackFram
 def resource_reading(step: int, sample: MemorySample, used: float, total: float) -> ResourceReading:
     """Return what is used of the machine, the process and a device that is in use already."""
     device_used = device_total = swap = None
-    if torch_private.cuda_is_initialised():
+    if torch_memory.cuda_is_initialised():
         free, everything = torch.cuda.mem_get_info()
         device_used, device_total = float(everything - free), float(everything)
     if total and used / total > _SWAP_FROM:

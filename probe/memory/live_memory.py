@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..delivery.host_memory import read_memory
 from ..wire.findings import size_text
 from .heap_meter import heap_reader
@@ -178,7 +178,7 @@ def describe_live_memory(
         model: the naming root.
         optimizers: those that update it.
     """
-    on_cuda = isinstance(error, torch.OutOfMemoryError) and torch_private.cuda_is_initialised()
+    on_cuda = isinstance(error, torch.OutOfMemoryError) and torch_memory.cuda_is_initialised()
     live = LiveMemory("the device" if on_cuda else "the machine", asked_bytes=asked_bytes(error))
     device = "cuda" if on_cuda else "cpu"
     _read_use(live, on_cuda=on_cuda)
@@ -243,7 +243,7 @@ def _add(live: LiveMemory, tensor: Tensor, kind: Kind, name: str, device: str) -
     """Count a tensor's storage, unless it is counted already or lies elsewhere."""
     if type(tensor) not in (Tensor, nn.Parameter) or tensor.device.type != device:
         return
-    key, size = torch_private.storage_key(tensor), torch_private.storage_bytes(tensor)
+    key, size = torch_memory.storage_key(tensor), torch_memory.storage_bytes(tensor)
     if not key or key in live.blocks:
         return
     what = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

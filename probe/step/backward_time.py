@@ -11,7 +11,7 @@ import time
 
 from torch import Tensor
 
-from ..compat import torch_private
+from ..compat import torch_engine
 from .open_step import OpenStep
 
 
@@ -27,4 +27,4 @@ def time_own_backward(loss: Tensor, opened: OpenStep) -> None:
     def note() -> None:
         opened.own_backward_ns += time.perf_counter_ns() - began_ns
 
-    torch_private.call_after_graph(loss, note)
+    torch_engine.call_after_graph(loss, note)

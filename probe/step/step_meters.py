@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from ..compat import torch_private
+from ..compat import torch_memory
 from ..delivery.host_memory import MemorySample, read_memory
 from ..delivery.recorder.recorder import Recorder
 from ..guard import Guard
@@ -90,7 +90,7 @@ class StepMeters:
         return ({} if memory is None else _host_scalars(memory)) | self._read_cuda()
 
     def _read_cuda(self) -> dict[str, float]:
-        if not torch_private.cuda_is_initialised():
+        if not torch_memory.cuda_is_initialised():
             return {}
         self._cuda_read_ns = time.perf_counter_ns()
         return {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attach.layout import clean_name
-from ...compat import torch_private
+from ...compat import torch_nodes
 from ...measure.statistics.statistics import tensor_statistics
 from . import tables
 from .call_results import Result
@@ -107,7 +107,7 @@ def debug_backward_pass(
     """
     _require_loss(loss)
     names = {} if model is None else _names(require_module(model))
-    leaves = list({id(leaf): leaf for leaf in torch_private.leaves_of([loss])}.values())
+    leaves = list({id(leaf): leaf for leaf in torch_nodes.leaves_of([loss])}.values())
     if names:
         order = {key: index for index, key in enumerate(names)}
         leaves.sort(key=lambda leaf: order.get(id(leaf), len(order)))

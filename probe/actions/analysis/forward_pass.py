@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...measure.statistics.statistics import tensor_statistics
 from ...measure.statistics.tensor_measures import ActivationStatistics, activation_statistics
 from . import tables
@@ -168,7 +168,7 @@ class _Measured:
 
 def _is_measurable(tensor: Tensor) -> bool:
     is_number = tensor.is_floating_point() or tensor.is_complex()
-    is_wrapped = torch_private.is_functorch_wrapped(tensor)
+    is_wrapped = torch_modes.is_functorch_wrapped(tensor)
     return is_number and not tensor.is_nested and not is_wrapped and tensor.device.type != "meta"
 
 

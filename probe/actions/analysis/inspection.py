@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attach.layout import clean_name
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...compat.torch_memory import local_shard
 from ...forensics.module_state import preserved, state_as_before
 from ...forensics.unnoticed import unnoticed
@@ -193,11 +193,11 @@ class _SavedBytes:
 
     def exclude(self, tensors: Iterable[Tensor]) -> None:
         """Do not count the memory of these."""
-        self._seen |= {torch_private.storage_key(local_shard(tensor)) for tensor in tensors}
+        self._seen |= {torch_memory.storage_key(local_shard(tensor)) for tensor in tensors}
 
     def _pack(self, tensor: Tensor) -> Tensor:
         local = local_shard(tensor)
-        key = torch_private.storage_key(local)
+        key = torch_memory.storage_key(local)
         if key and key not in self._seen:
             self._seen.add(key)
             # Held, so that its address is not used again for another one while we count.
@@ -222,7 +222,7 @@ def _bytes_once(tensors: Iterable[Tensor]) -> int:
     sizes: dict[object, int] = {}
     for tensor in tensors:
         local = local_shard(tensor)
-        key = torch_private.storage_key(local)
+        key = torch_memory.storage_key(local)
         place = (key, local.storage_offset()) if key and local.layout is torch.strided else id(tensor)
         sizes[place] = max(sizes.get(place, 0), occupied_bytes(tensor))
     return sum(sizes.values())

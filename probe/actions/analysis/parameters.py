@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import clean_name
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...compat.torch_memory import local_shard
 from ...measure.statistics.statistics import tensor_statistics
 from ...measure.statistics.tensor_measures import difference_norms
@@ -344,7 +344,7 @@ def _sharing(root: nn.Module) -> dict[str, tuple[str, ...]]:
     groups: dict[object, dict[str, None]] = {}
     for name, parameter in root.named_parameters(remove_duplicate=False):
         local = local_shard(parameter)
-        address = torch_private.storage_key(local) if _has_data(parameter) else 0
+        address = torch_memory.storage_key(local) if _has_data(parameter) else 0
         # Neighbours in one flat buffer (RNN weights) are no sharing: the first element must be the same.
         place: object = (address, local.storage_offset()) if address else id(parameter)
         groups.setdefault(place, {})[clean_name(name)] = None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...attach.layout import clean_name
 from ...attach.observation.outputs import all_tensors_in
-from ...compat import torch_dynamo, torch_private
+from ...compat import torch_dynamo, torch_memory
 from .tensor import occupied_bytes
 
 MAX_CALLS: Final = 100_000
@@ -133,7 +133,7 @@ def calls_recorded(
     names: dict[nn.Module, str] = {}
     for name, module in root.named_modules() if layers else [("", root)]:
         names.setdefault(module, clean_name(name))
-    recorder = CallRecorder(names, measure, waits=torch_private.cuda_is_initialised())
+    recorder = CallRecorder(names, measure, waits=torch_memory.cuda_is_initialised())
     handles: list[Any] = []
     try:
         for module in names:

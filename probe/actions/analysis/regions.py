@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...delivery.host_memory import resident_bytes
 from . import tables
 from .anomaly_mode import anomaly_detection
@@ -301,7 +301,7 @@ def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
 
 
 def _cuda_bytes() -> int | None:
-    return torch.cuda.memory_allocated() if torch_private.cuda_is_initialised() else None
+    return torch.cuda.memory_allocated() if torch_memory.cuda_is_initialised() else None
 
 
 process_regions = RegionTable()

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...delivery.host_memory import resident_bytes
 from . import tables
 from .call_results import Result
@@ -162,4 +162,4 @@ def clear_memory() -> ClearedMemory:
 
 
 def _cuda_reserved() -> int | None:
-    return torch.cuda.memory_reserved() if torch_private.cuda_is_initialised() else None
+    return torch.cuda.memory_reserved() if torch_memory.cuda_is_initialised() else None

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_private
+from ...compat import torch_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +80,7 @@ class _Settings:
             for device in _AUTOCAST_DEVICES
         ]
         self._autocast_cache = torch.is_autocast_cache_enabled()
-        self._stream = torch.cuda.current_stream() if torch_private.cuda_is_initialised() else None
+        self._stream = torch.cuda.current_stream() if torch_memory.cuda_is_initialised() else None
 
     def run(self, function: Callable[[], R]) -> R:
         """Call `function` under these settings; to be used in another thread."""
@@ -115,12 +115,12 @@ def _versions(values: Sequence[Any]) -> list[_Seen]:
     seen: list[_Seen] = []
     for value in values:
         if isinstance(value, Tensor):
-            seen.append(_Seen("the tensor", value, torch_private.version_of(value)))
+            seen.append(_Seen("the tensor", value, torch_memory.version_of(value)))
         elif isinstance(value, nn.Module):
             for name, parameter in value.named_parameters():
                 gradient = parameter.grad
-                seen.append(_Seen(f"parameter {name}", parameter, torch_private.version_of(parameter)))
-                version = None if gradient is None else torch_private.version_of(gradient)
+                seen.append(_Seen(f"parameter {name}", parameter, torch_memory.version_of(parameter)))
+                version = None if gradient is None else torch_memory.version_of(gradient)
                 seen.append(_Seen(f"the gradient of {name}", gradient, version))
     return seen
 

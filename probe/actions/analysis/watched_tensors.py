@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...compat.host_copy import HostCopy, is_capturing
 from ...compat.torch_memory import local_shard
 from ...measure.statistics.statistics import tensor_statistics
@@ -37,7 +37,7 @@ def deferred_statistics(name: str, tensor: Tensor) -> dict[str, Callable[[], flo
     if not isinstance(tensor, Tensor):
         raise ValueError(f"watch_tensor({name!r}, ...) takes a torch.Tensor, got {type(tensor).__name__}")
     local = local_shard(tensor)
-    if local.device.type == "meta" or torch_private.is_functorch_wrapped(local):
+    if local.device.type == "meta" or torch_modes.is_functorch_wrapped(local):
         raise ValueError(f"watch_tensor({name!r}, ...) got a tensor without readable elements")
     if not local.numel():
         return {}

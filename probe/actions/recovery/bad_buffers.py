@@ -6,7 +6,7 @@ from typing import Final
 
 from torch import nn
 
-from ...compat import torch_private
+from ...compat import torch_memory
 
 _MOST_NAMED: Final = 3
 
@@ -20,9 +20,7 @@ def describe_nan_buffers(model: nn.Module) -> str:
     found = [
         name
         for name, buffer in model.named_buffers()
-        if buffer.is_floating_point()
-        and torch_private.is_plain_strided(buffer)
-        and bool(buffer.isnan().any())
+        if buffer.is_floating_point() and torch_memory.is_plain_strided(buffer) and bool(buffer.isnan().any())
     ]
     if not found:
         return ""

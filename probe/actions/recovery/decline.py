@@ -9,7 +9,7 @@ from typing import Final
 from torch.optim.optimizer import Optimizer
 
 from ...attach.watched_model import WatchedModel
-from ...compat import torch_private
+from ...compat import torch_engine
 from ...detectors.nonfinite import spell
 from ...settings.recovery_options import Strategy
 
@@ -129,7 +129,7 @@ def why_not(
         reason = _why_not_on_ranks(verdict, model)
         if reason is not None:
             return reason
-    if torch_private.in_backward() and not (
+    if torch_engine.in_backward() and not (
         verdict.loss_is_bad and (not isinstance(action, str) or action in _WHOLE_IN_BACKWARD)
     ):
         return _IN_BACKWARD

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ...compat import torch_private
+from ...compat import torch_memory, torch_modes
 
 Restore = Callable[[], Any]
 """Puts a value back and returns it."""
@@ -130,7 +130,7 @@ class GoodState:
     def add(self, optimizer: Optimizer, *, on_host: bool) -> None:
         """Copy the state of an optimizer that makes its first update since, if it is such a one."""
         if id(optimizer) not in self.states:
-            with torch_private.own_operations():
+            with torch_modes.own_operations():
                 self.states[id(optimizer)] = _keep_state_of(optimizer, on_host=on_host)
 
 
@@ -170,7 +170,7 @@ def _named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def _keep_generators() -> list[Restore]:
     cpu, python = torch.get_rng_state(), random.getstate()
     kept: list[Restore] = [lambda: torch.set_rng_state(cpu), lambda: random.setstate(python)]
-    if torch_private.cuda_is_initialised():
+    if torch_memory.cuda_is_initialised():
         cuda = torch.cuda.get_rng_state_all()
         kept.append(lambda: torch.cuda.set_rng_state_all(cuda))
     numpy: Any = sys.modules.get("numpy")
@@ -188,4 +188,4 @@ def renormalised_weights(modules: Iterable[object]) -> set[int]:
 
 def versions(parameters: Iterable[Tensor]) -> Mapping[int, tuple[int | None, int]]:
     """Return what changes when a parameter is written to: in-place version and address, by identity."""
-    return {id(p): (torch_private.version_of(p), p.data_ptr()) for p in parameters}
+    return {id(p): (torch_memory.version_of(p), p.data_ptr()) for p in parameters}

@@ -7,7 +7,7 @@ import traceback
 
 import torch
 
-from ...compat import torch_private
+from ...compat import torch_memory
 
 
 def release_after(error: BaseException) -> None:
@@ -25,5 +25,5 @@ def release_after(error: BaseException) -> None:
         waiting += [one.__cause__, one.__context__]
         traceback.clear_frames(one.__traceback__)
     gc.collect()
-    if torch_private.cuda_is_initialised():
+    if torch_memory.cuda_is_initialised():
         torch.cuda.empty_cache()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from torch.optim.optimizer import Optimizer
 
 from ...attach.watched_model import WatchedModel
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...compat.other_ranks import has_other_ranks
 from ...errors import AnomalyError
 from ...guard import Guard
@@ -207,7 +207,7 @@ class StepRecovery:
         if self._good is None or self._good_steps >= self._options.keep_state_every:
             self._good_steps = 0
             known = self._optimizers()
-            with torch_private.own_operations():
+            with torch_modes.own_operations():
                 self._good = keep_good_state(
                     self._model.root,
                     known if any(one is optimizer for one in known) else [*known, optimizer],
@@ -289,7 +289,7 @@ class StepRecovery:
     def _act(self, action: str, verdict: Verdict, optimizer: Optimizer) -> None:
         from .bad_buffers import describe_nan_buffers
 
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             action, done = self._carry_out(action, verdict, optimizer)
             if done and verdict.is_nonfinite and not verdict.is_done and action != "rollback":
                 done += describe_nan_buffers(self._model.root)

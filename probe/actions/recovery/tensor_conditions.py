@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_memory, torch_modes
 from ...measure.statistics.statistics import tensor_statistics
 from ...settings.policies import OutputPolicy, Policy
 
@@ -50,11 +50,11 @@ def violations_of(policy: Policy, name: str, tensor: Tensor, *, is_first: bool) 
         is_first: whether shape, type and deviation are asked of it.
     """
     found = _of_form(policy, name, tensor) if is_first else []
-    if not tensor.is_floating_point() or not tensor.numel() or not torch_private.is_plain_strided(tensor):
+    if not tensor.is_floating_point() or not tensor.numel() or not torch_memory.is_plain_strided(tensor):
         return found
     if not (tensor.is_cpu or policy.wait_for_device):
         return found
-    with torch_private.own_operations():
+    with torch_modes.own_operations():
         return found + _of_values(policy, name, tensor.detach(), is_first=is_first)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...measure.statistics.masked import MaskedValues
 from ...measure.statistics.tensor_pairs import KeptTensors, Mask
 from .measured_rows import Floats
@@ -75,7 +75,7 @@ class GradientHistory:
         """
         dense = [None if gradient is None else measurable(gradient) for gradient in gradients]
         has_earlier = 0 < len(dense) == len(self._kept)
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             self._plan(dense)
             chosen = [self._elements(index, gradient) for index, gradient in enumerate(dense)]
             weights = self._weights(dense)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from ...compat import torch_dynamo, torch_private
+from ...compat import torch_dynamo, torch_engine, torch_modes
 from ...compat.torch_modules import CALL
 from ..call_wrappers import hide_own_frames
 from ..module_call import module_call
@@ -121,8 +121,8 @@ class ModuleCalls:
 
     def _report_to(self, observer: CallObserver) -> None:
         mine = threading.get_ident()
-        ident, task = threading.get_ident, torch_private.graph_task_id
-        is_tracing, tell = torch_private.is_jit_tracing, observer.enter
+        ident, task = threading.get_ident, torch_engine.graph_task_id
+        is_tracing, tell = torch_modes.is_jit_tracing, observer.enter
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> object | None:
             # In a backward it is a checkpoint's recomputation, whose first run was observed.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_private
+from ...compat import torch_memory, torch_nodes
 
 
 def saved_bytes(
@@ -38,19 +38,19 @@ def saved_bytes(
     seen = set(left_out)
     for number, node in sorted(_nodes(outputs, begins[0] if begins else 0), key=lambda pair: pair[0]):
         call = _innermost(spans, bisect.bisect_right(begins, number) - 1, number)
-        for tensor in torch_private.saved_tensors(node):
-            key = torch_private.storage_key(tensor)
+        for tensor in torch_nodes.saved_tensors(node):
+            key = torch_memory.storage_key(tensor)
             if key and key not in seen:
                 seen.add(key)
                 if call >= 0:
-                    result[call] += torch_private.storage_bytes(tensor)
+                    result[call] += torch_memory.storage_bytes(tensor)
     return result
 
 
 def storages_of(root: nn.Module) -> frozenset[int]:
     """Addresses of the storages of all parameters and buffers."""
     tensors = [*root.parameters(), *root.buffers()]
-    return frozenset(torch_private.storage_key(tensor) for tensor in tensors)
+    return frozenset(torch_memory.storage_key(tensor) for tensor in tensors)
 
 
 def cuda_allocated(device: torch.device) -> int:
@@ -64,7 +64,7 @@ def _nodes(outputs: Iterable[Tensor], first: int) -> list[tuple[int, Any]]:
     seen, found = set(waiting), []
     while waiting:
         node = waiting.pop()
-        number = torch_private.node_sequence_number(node)
+        number = torch_nodes.node_sequence_number(node)
         # Nodes without a number are leaves' accumulators; older ones belong to what was computed before.
         if number is None or number < first:
             continue

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_dynamo, torch_private
+from ...compat import torch_dynamo, torch_engine, torch_memory, torch_modules, torch_nodes
 from ...guard import Guard
 from .call_clock import CallClock, NoClock
 from .call_table import CallTable
@@ -120,7 +120,7 @@ class ObservedStep:
             return None
         self.clock.mark()
         call = ModuleCall(traits.row, parent, traits.is_wrapper)
-        if torch_private.is_compiled(module):
+        if torch_modules.is_compiled(module):
             self.compiled_rows.add(traits.row)
         if self.measures_times or self.measures_memory:
             given = _some_tensors(arguments)
@@ -128,11 +128,11 @@ class ObservedStep:
                 for tensor in given:
                     self._mark_node(tensor, parent)
             if self.measures_memory:
-                call.storages.update(map(torch_private.storage_key, given))
+                call.storages.update(map(torch_memory.storage_key, given))
                 call.allocated_bytes = -self._allocated()
         self._stack.append(len(self.calls))
         self.calls.append(call)
-        call.first_node = torch_private.next_sequence_number() or 0
+        call.first_node = torch_engine.next_sequence_number() or 0
         call.began = self.clock.mark()
         return len(self.calls) - 1
 
@@ -140,7 +140,7 @@ class ObservedStep:
         """The call of a module with these traits has returned `output`."""
         call = self.calls[number]
         call.ended = self.clock.mark()
-        call.end_node = torch_private.next_sequence_number() or 0
+        call.end_node = torch_engine.next_sequence_number() or 0
         self._unwind(number)
         if self.measures_memory:
             call.allocated_bytes += self._allocated()
@@ -217,7 +217,7 @@ class ObservedStep:
     def _note_output(self, call: ModuleCall, traits: ModuleTraits, tensor: Tensor | None) -> None:
         if tensor is None:
             return
-        version = torch_private.version_of(tensor)
+        version = torch_memory.version_of(tensor)
         last = self._last
         if last is not None and last.tensor() is tensor and last.version == version:
             call.output, call.units, call.gradient = last.call.output, last.call.units, last.call.gradient
@@ -236,8 +236,8 @@ class ObservedStep:
         if self.measures_gradients and tensor.requires_grad and tensor.grad_fn is not None:
             call.gradient = len(self.gradients_of)
             self.gradients_of.append([])
-            hook = torch_private.left_out_of_pickles(partial(self._take, call.gradient))
-            torch_private.register_hook(tensor, hook)
+            hook = torch_engine.left_out_of_pickles(partial(self._take, call.gradient))
+            torch_engine.register_hook(tensor, hook)
         self._last = _LastOutput(weakref.ref(tensor), version, call)
 
     def _take_gradient(self, output: int, gradient: Tensor) -> None:
@@ -252,7 +252,7 @@ class ObservedStep:
 
     def _mark_node(self, tensor: Tensor, owner: int) -> None:
         """Have backward time belong to `owner` once backward comes to what computed `tensor`."""
-        found = torch_private.backward_of(tensor)
+        found = torch_nodes.backward_of(tensor)
         # The innermost module that returned a tensor is the first to mark it; it is the one that made it.
         if found is None or found[1] in self._marked_nodes:
             return
@@ -274,9 +274,9 @@ class ObservedStep:
     def _note_new_memory(self, call: ModuleCall, output: Any) -> None:
         parent = self.calls[call.parent].storages if call.parent >= 0 else set()
         for tensor in _some_tensors(output):
-            key = torch_private.storage_key(tensor)
+            key = torch_memory.storage_key(tensor)
             if key and key not in call.storages:
-                call.output_bytes += torch_private.storage_bytes(tensor)
+                call.output_bytes += torch_memory.storage_bytes(tensor)
             call.storages.add(key)
             parent.add(key)
 

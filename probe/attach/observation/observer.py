@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import nn
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...guard import Guard
 from ...measure.kernels.call_binding import CallFunctions
 from ...wire import ModuleInfo
@@ -260,4 +260,4 @@ class ModuleObserver:
 
 
 def _is_capturing() -> bool:
-    return torch_private.cuda_is_initialised() and torch.cuda.is_current_stream_capturing()
+    return torch_memory.cuda_is_initialised() and torch.cuda.is_current_stream_capturing()

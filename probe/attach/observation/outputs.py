@@ -8,7 +8,7 @@ from typing import Any, Final
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ...compat import torch_private
+from ...compat import torch_memory, torch_modes
 from ...compat.torch_memory import local_shard
 
 _MAX_DEPTH: Final = 3
@@ -79,5 +79,5 @@ def measurable(tensor: Tensor) -> Tensor | None:
         tensor = local_shard(tensor)
         if type(tensor) is not Tensor:
             return None
-    is_dense = torch_private.is_plain_strided(tensor)
-    return tensor if is_dense and tensor.numel() and not torch_private.is_functorch_wrapped(tensor) else None
+    is_dense = torch_memory.is_plain_strided(tensor)
+    return tensor if is_dense and tensor.numel() and not torch_modes.is_functorch_wrapped(tensor) else None

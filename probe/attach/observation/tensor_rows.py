@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...measure.kernels import binding
 from ...measure.statistics.magnitudes import histogram_of_gathered, log2_histograms
 from ...measure.statistics.tensor_measures import ActivationRows, Bounds, activation_statistics, unit_activity
@@ -49,11 +49,11 @@ class TensorRows:
             self._native = ActivationRows(kernel)
         self.elements.append(tensor.numel() * (2 if tensor.is_complex() else 1))
         if not tensor.is_cpu:
-            with torch_private.own_operations():
+            with torch_modes.own_operations():
                 row = device_statistics(tensor.detach(), bounds)
             self._device.setdefault(tensor.device, []).append((number, row))
         elif self._native is None or not self._native.measure(number, tensor, bounds):
-            with torch_private.own_operations():
+            with torch_modes.own_operations():
                 measured = activation_statistics([tensor.detach()], saturation=[bounds])
             self._by_torch[number] = measured.block[:, 0]
         return number
@@ -71,7 +71,7 @@ class TensorRows:
         elif self._native is not None and number not in self._by_torch:
             self._active[number] = self._native.active_units(tensor, dimension)
         else:
-            with torch_private.own_operations():
+            with torch_modes.own_operations():
                 self._active[number] = unit_activity(tensor.detach(), dimension)
         return units
 
@@ -80,7 +80,7 @@ class TensorRows:
         if tensor.is_cpu and self._native is not None and number not in self._by_torch:
             self._counts[number] = histogram_of_gathered(self._native.kernel, self._native.batch)
             return
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             self._counts[number] = log2_histograms([tensor.detach()])[0]
 
     def fetch(self) -> Floats:
@@ -117,7 +117,7 @@ class TensorRows:
         return 0.0 if self._native is None else self._native.zero_fraction(number)
 
     def _queue_units(self, number: int, tensor: Tensor, dimension: int) -> None:
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             tensor = tensor.detach()
             others = [axis for axis in range(tensor.dim()) if axis != dimension]
             active = (tensor != 0).any(dim=others) if others else tensor != 0

@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import unwrap
 from ...attach.root_calls import root_calls
-from ...compat import torch_private
+from ...compat import torch_engine, torch_nodes
 from ...guard import outcome_of
 from .closures import FirstClosures
 from .owners import find_holders, parameters_of, variable_name
@@ -73,7 +73,7 @@ class Attacher:
 
     def before_backward(self, tensors: Any) -> bool:
         """A loss is about to be sent back; whether a session began, which wants to hear of it."""
-        if torch_private.in_backward() or not (self._waiting or not self._starter.has_started):
+        if torch_engine.in_backward() or not (self._waiting or not self._starter.has_started):
             return False
         return bool(self._guarded(self._consider_loss, tensors))
 
@@ -106,7 +106,7 @@ class Attacher:
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [loss for loss in given if isinstance(loss, Tensor)]
         holders = [item for item in self._find_holders(optimizers) if item not in self._attached]
-        leaves = set(map(id, torch_private.leaves_of(losses))) if holders else set()
+        leaves = set(map(id, torch_nodes.leaves_of(losses))) if holders else set()
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(reached)
 

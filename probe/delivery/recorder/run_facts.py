@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...wire import RunStart
 
 _VERSIONS_OF: Final = ("torch", "nanscope", "numpy", "lightning", "transformers", "accelerate")
@@ -108,6 +108,6 @@ def _versions() -> dict[str, str]:
 
 def _devices() -> list[str]:
     """Name the CUDA devices if the script has already initialised CUDA; never initialises it."""
-    if not torch_private.cuda_is_initialised():
+    if not torch_memory.cuda_is_initialised():
         return [f"cpu x {os.cpu_count()}"]
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

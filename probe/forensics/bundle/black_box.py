@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_memory, torch_modes
 from ...detectors.why import Move
 from ...errors import ReplayError
 from ..arguments import HeldArguments
@@ -92,9 +92,9 @@ class BlackBox:
         for held in arguments:
             nbytes += held.nbytes
             for part in held.parts:
-                memory = torch_private.storage_reference(part)
+                memory = torch_memory.storage_reference(part)
                 if memory not in before:
-                    nbytes += (0 if memory in now else torch_private.storage_bytes(part)) - part.nbytes
+                    nbytes += (0 if memory in now else torch_memory.storage_bytes(part)) - part.nbytes
                 now.append(memory)
         self._memory = now
         return nbytes
@@ -113,7 +113,7 @@ class BlackBox:
 
         Waits for a device that holds them; to be asked only when an event begins.
         """
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             held = [
                 (batch.step, largest_elements(batch.arguments))
                 for batch in list(self._batches)  # on the recorder's thread, while training goes on

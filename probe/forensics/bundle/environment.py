@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from .packer import dtype_name
 from .schema import Environment, Settings
 from .unpacker import dtype_called
@@ -102,7 +102,7 @@ def _facts() -> dict[str, str]:
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    if torch_private.cuda_is_initialised():
+    if torch_memory.cuda_is_initialised():
         facts["cuda"] = str(torch.version.cuda)
         facts["gpu"] = torch.cuda.get_device_name()
     return facts

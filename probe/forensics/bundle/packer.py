@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...compat.torch_memory import coo_parts
 from ...errors import BundleError
 from .schema import ALIGNMENT, Blob, SparseTensor, StridedTensor, TensorRecord, extent, without_repeats
@@ -117,7 +117,7 @@ class TensorPacker:
             )
             raise BundleError(f"a {kind} tensor on {tensor.device}")
         tensor = tensor.resolve_conj().resolve_neg()
-        key = (str(tensor.device), torch_private.storage_key(tensor), tensor.dtype)
+        key = (str(tensor.device), torch_memory.storage_key(tensor), tensor.dtype)
         identity = (key, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         if identity in self._known and tensor.numel():
             return self._known[identity]

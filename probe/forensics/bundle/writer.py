@@ -20,7 +20,7 @@ import msgspec
 from torch import Tensor, nn
 
 from ...attach.layout import clean_name
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...delivery.recorder.recorder import Recorder
 from ...errors import BundleError, JournalError, ReplayError
 from ...settings.places import make_private_folder, write_private_file
@@ -153,7 +153,7 @@ class BundleWriter:
             self._remove_leftovers()
             partial = make_private_folder(self._folder / f".{event.id}-{os.getpid()}")
             try:
-                with torch_private.own_operations():
+                with torch_modes.own_operations():
                     outcome = self._fill(partial, event, step)
                 partial.rename(folder)
             finally:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_engine, torch_memory, torch_modes
 from ...compat.torch_memory import version
 from ..origin import Kinds
 from ..tensor_facts import classify, is_checkable
@@ -103,7 +103,7 @@ class LossGradients:
         return any(_largest_finite(one) > limit * _ROOM for one in held)
 
     def _take(self, name: str, received: Iterable[Tensor | None], sent: Iterable[Tensor | None]) -> None:
-        task = torch_private.graph_task_id()
+        task = torch_engine.graph_task_id()
         if not self._notes:
             self.task = task
         if task == self.task:
@@ -133,12 +133,12 @@ def _held(gradient: Tensor) -> _Held:
     if type(gradient) is not Tensor or gradient.layout is not torch.strided:
         return None
     # A small view may be one of a large gradient.
-    is_small = gradient.nbytes <= _KEPT_BYTES and not torch_private.is_view(gradient)
-    if is_small or torch_private.storage_bytes(gradient) <= _KEPT_BYTES:
+    is_small = gradient.nbytes <= _KEPT_BYTES and not torch_memory.is_view(gradient)
+    if is_small or torch_memory.storage_bytes(gradient) <= _KEPT_BYTES:
         return gradient.detach() if gradient.requires_grad else gradient, version(gradient)
     if not is_checkable(gradient) or gradient.is_complex():
         return None
-    with torch_private.own_operations():
+    with torch_modes.own_operations():
         smallest, largest = torch.aminmax(gradient)
     return smallest, largest
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from ...compat import torch_nodes, torch_private
+from ...compat import torch_nodes
 from .loss_gradients import LossGradients
 from .loss_ops import CALM, ORDINARY, operation
 
@@ -65,7 +65,7 @@ def read_loss_graph(
         if node is None or node in seen:
             continue
         seen.add(node)
-        number = torch_private.node_sequence_number(node)
+        number = torch_nodes.node_sequence_number(node)
         if number is None or number < boundary:
             is_closed = is_closed and number is not None and number in outputs
             continue
@@ -85,10 +85,10 @@ _known: dict[type[Any], LossNode] = {}
 
 def _describe(node: Any) -> LossNode:
     """Describe a node of a class that is met for the first time."""
-    name = torch_private.node_name(node)
+    name = torch_nodes.node_name(node)
     op = operation(name)
     described = LossNode(name, op in CALM, op in ORDINARY)
     # Nodes that torch generates no class for, and the user's own, share theirs or come and go.
-    if type(node).__name__ == name and not torch_private.is_custom_node(node):
+    if type(node).__name__ == name and not torch_nodes.is_custom_node(node):
         _known[type(node)] = described
     return described

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...compat import torch_private
+from ...compat import torch_modes, torch_nodes
 from ..held_outputs import HeldOutput
 from ..origin import EITHER_KIND, Kinds
 from ..tensor_facts import classify, summarise
@@ -91,7 +91,7 @@ def only_suspect(nodes: Sequence[LossNode], *, is_loss_finite: bool) -> tuple[st
 def _is_known_bad(loss: Tensor) -> bool:
     if not loss.is_cpu or loss.numel() != 1 or not loss.is_floating_point():
         return False
-    if loss.layout is not torch.strided or torch_private.is_functorch_wrapped(loss):
+    if loss.layout is not torch.strided or torch_modes.is_functorch_wrapped(loss):
         return False
     return not math.isfinite(loss.item())
 
@@ -141,7 +141,7 @@ def _bad_from_outside(values: LossValues, node: Any) -> LossFinding | None:
         name = operand_name(node, position)
         others = (values.read(node, other) for other in positions if other != position)
         return LossFinding(
-            op=torch_private.node_name(node),
+            op=torch_nodes.node_name(node),
             is_proven=all(kinds == Kinds.NONE for kinds in others),
             value_kind=kinds.words,
             note=f"its operand ({name}) was already non-finite",
@@ -156,7 +156,7 @@ def _made_here(values: LossValues, node: Any) -> LossFinding | None:
     read = [values.read(node, position) for position in range(len(node.next_functions))]
     if any(read):
         return None
-    name = torch_private.node_name(node)
+    name = torch_nodes.node_name(node)
     if made and all(kinds == Kinds.NONE for kinds in read):
         return LossFinding(op=name, is_proven=True, value_kind=made.words)
     return LossFinding(op=name)

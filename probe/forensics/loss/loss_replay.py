@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_private
+from ...compat import torch_modes
 from ...errors import ReplayError
 from ..arguments import find_outputs
 from ..capture import RootCapture
@@ -170,7 +170,7 @@ class LossReplay:
         state = self._captures[call].state if held is not None else None
         if held is None or state is None:
             return args, kwargs
-        with torch_private.own_operations():
+        with torch_modes.own_operations():
             if not held.differ_from(args, kwargs):
                 return args, kwargs
             args, kwargs, _ = held.again()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...compat import torch_nodes, torch_private
+from ...compat import torch_nodes
 from ..held_outputs import HeldOutput, held_values
 from ..origin import Kinds
 from ..tensor_facts import classify
@@ -55,7 +55,7 @@ _SMALL: Final = 6e4
 
 def operation_of(node: Any) -> str:
     """ "Log" of a LogBackward0."""
-    return operation(torch_private.node_name(node))
+    return operation(torch_nodes.node_name(node))
 
 
 class LossValues:
@@ -98,12 +98,12 @@ class LossValues:
 
     def is_from_the_loss(self, node: Any) -> bool:
         """Whether a node was made since the forward."""
-        number = None if node is None else torch_private.node_sequence_number(node)
+        number = None if node is None else torch_nodes.node_sequence_number(node)
         return number is not None and number >= self._boundary
 
     def is_output(self, node: Any) -> bool:
         """Whether a node made an output of the forward."""
-        number = torch_private.node_sequence_number(node)
+        number = torch_nodes.node_sequence_number(node)
         return any(number == own for own, _ in self._outputs)
 
     def _spread(self, node: Any) -> None:
@@ -130,7 +130,7 @@ class LossValues:
             seen.add(node)
             found.append(node)
             pending.extend(child for child, _ in node.next_functions)
-        return sorted(found, key=lambda node: torch_private.node_sequence_number(node) or 0)
+        return sorted(found, key=lambda node: torch_nodes.node_sequence_number(node) or 0)
 
     def _read(self, nodes: Sequence[Any]) -> None:
         """Note of each node's output what it, or a node that read it, has kept."""
@@ -140,7 +140,7 @@ class LossValues:
                     self._note(child, operand_of(node, position))
                     self._note_output(child)
             for name in _RESULTS:
-                self._note(node, torch_private.saved_tensor(node, name))
+                self._note(node, torch_nodes.saved_tensor(node, name))
         for node in nodes:
             if node not in self._kinds:
                 self._note(node, _computed_again(node))
@@ -157,9 +157,7 @@ class LossValues:
         """Note what the forward returned, where a node made that and it is still at hand."""
         if node in self._kinds or self.is_from_the_loss(node):
             return
-        own = [
-            values for number, values in self._outputs if number == torch_private.node_sequence_number(node)
-        ]
+        own = [values for number, values in self._outputs if number == torch_nodes.node_sequence_number(node)]
         if own and all(values is not None for values in own):
             for values in own:
                 self._note(node, values)
@@ -197,14 +195,14 @@ def leaf_of(child: Any) -> Tensor | None:
 def operand_of(node: Any, position: int) -> Tensor | None:
     """What a node keeps of an operand."""
     name = operand_name(node, position)
-    return None if name is None else torch_private.saved_tensor(node, name)
+    return None if name is None else torch_nodes.saved_tensor(node, name)
 
 
 def operand_name(node: Any, position: int) -> str | None:
     """What torch calls an operand that a node keeps; None where it keeps none."""
     by_position = _OPERANDS_OF.get(operation_of(node), _OPERANDS)
     names = by_position[position] if position < len(by_position) else ()
-    return next((name for name in names if torch_private.saved_tensor(node, name) is not None), None)
+    return next((name for name in names if torch_nodes.saved_tensor(node, name) is not None), None)
 
 
 def _computed_again(node: Any) -> Tensor | None:

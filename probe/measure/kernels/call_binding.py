@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...compat import torch_private
+from ...compat import torch_engine, torch_modes
 from . import binding, tensor_reader
 
 OPEN, DONE, FAILED = range(3)
@@ -144,8 +144,8 @@ def _load() -> CallFunctions | None:
         ]
     except (OSError, AttributeError):
         return None
-    objects: list[object] = [None, True, False, *_names_alive, torch_private.graph_task_id, _NO_TASK]
-    objects += [torch_private.is_jit_tracing, torch.Tensor.is_neg]
+    objects: list[object] = [None, True, False, *_names_alive, torch_engine.graph_task_id, _NO_TASK]
+    objects += [torch_modes.is_jit_tracing, torch.Tensor.is_neg]
     api.objects[:] = list(map(id, objects))
     _bound.extend([api, reader, objects])
     _function(library, "nanscope_calls_use", None, _Pointer)(ctypes.addressof(api))

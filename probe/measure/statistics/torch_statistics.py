@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ...compat import torch_private
+from ...compat import torch_memory
 from ...compat.host_copy import HostCopy
 from ...compat.torch_foreach import foreach_norm
 from ...compat.torch_memory import local_shard
@@ -176,7 +176,7 @@ def _measure_chunk(block: Floats, missing: Flags, tensors: Sequence[Tensor], chu
     """Concatenate and reduce by segment, in float64; False when the sizes are no longer the planned ones."""
     at, sizes, starts = chunk.at, chunk.sizes, chunk.starts
     chosen = [tensors[index] for index in at]
-    joined = torch_private.concatenate(chosen)
+    joined = torch_memory.concatenate(chosen)
     if joined.numel() != int(sizes.sum()) or joined.is_complex():
         return False
     flat = joined.double().numpy()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.compat import torch_private
+from probe.compat import torch_engine, torch_nodes
 from probe.forensics.held_outputs import hold_outputs
 from probe.forensics.loss.loss_graph import read_loss_graph
 from probe.forensics.loss.loss_origin import examine_loss, only_suspect
@@ -46,7 +46,7 @@ def _chain(names, values):
     """All intermediate tensors of a loss, from the model's output to the mean; and the boundary."""
     leaf = torch.tensor(values, requires_grad=True)
     steps = [leaf * 1.0]
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     for name in names:
         steps.append(OPS[name](steps[-1]))
     return [*steps, steps[-1].mean()], boundary
@@ -104,15 +104,15 @@ def test_loss_is_made_of_outputs_alone_or_not(make, is_closed):
     leaf = torch.ones(2, requires_grad=True)
     hidden = leaf * 1.0
     output = hidden.exp()
-    boundary = torch_private.next_sequence_number()
-    outputs = [torch_private.node_sequence_number(output.grad_fn)]
+    boundary = torch_engine.next_sequence_number()
+    outputs = [torch_nodes.node_sequence_number(output.grad_fn)]
     loss = make(output, hidden)
     assert read_loss_graph([loss], boundary=boundary, outputs=outputs).is_closed == is_closed
 
 
 def test_loss_graph_holds_the_nodes_after_the_boundary_only():
     output = torch.ones(2, requires_grad=True) * 2
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     nodes = read_loss_graph([torch.log(output).mean()], boundary=boundary).nodes
     assert [node.name for node in nodes] == ["LogBackward0", "MeanBackward0"]
 
@@ -128,7 +128,7 @@ def test_loss_graph_holds_the_nodes_after_the_boundary_only():
 )
 def test_suspect_is_certain_where_no_other_op_can_make_a_bad_gradient(make, op):
     output = torch.ones(2, requires_grad=True) * 2
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     graph = read_loss_graph([make(output)], boundary=boundary)
     assert only_suspect(graph.nodes, is_loss_finite=True)[0] == op
 
@@ -136,7 +136,7 @@ def test_suspect_is_certain_where_no_other_op_can_make_a_bad_gradient(make, op):
 def _examine(make, *values):
     leaf = torch.tensor(values, requires_grad=True)
     output = leaf * 1.0
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     return examine_loss([make(output)], boundary=boundary, outputs=hold_outputs([output]))
 
 
@@ -161,7 +161,7 @@ def test_op_that_is_certain_is_named(case):
 def test_double_factor_beyond_float32_is_no_bad_operand():
     leaf = torch.ones(2, dtype=torch.float64, requires_grad=True)
     output = leaf * 1.0
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     loss = torch.expm1(output * 1e150).mean()
     assert examine_loss([loss], boundary=boundary, outputs=hold_outputs([output])).op != "MulBackward0"
 
@@ -183,7 +183,7 @@ def test_bad_weight_of_another_model_on_the_way_to_the_loss_is_told():
 def test_op_beside_which_an_output_is_unknown_is_not_named():
     leaf = torch.ones(2, requires_grad=True)
     output = leaf * 1.0
-    boundary = torch_private.next_sequence_number()
+    boundary = torch_engine.next_sequence_number()
     loss = (output * torch.full((2,), NAN)).mean()
     assert examine_loss([loss], boundary=boundary, outputs=hold_outputs([output])).op == "MulBackward0"
     finding = examine_loss([loss], boundary=boundary, outputs=())

@@ -7,7 +7,7 @@ import torch
 from replayed_step import Lambda, batch
 from torch import nn
 
-from probe.compat import torch_private
+from probe.compat import availability, torch_memory
 from probe.forensics.running_modules import ModuleTracker, clean_name
 
 
@@ -65,20 +65,20 @@ def test_tracker_ignores_modules_of_other_threads():
 
 
 def test_private_symbols_are_all_there_in_the_supported_torch():
-    assert all(torch_private.available().values())
+    assert all(availability.available().values())
 
 
 def test_version_of_an_inference_tensor_is_none():
     with torch.inference_mode():
         tensor = torch.zeros(2)
-    assert torch_private.version_of(tensor) is None
+    assert torch_memory.version_of(tensor) is None
 
 
 def test_storage_key_of_a_sparse_tensor_is_that_of_its_values():
     indices, values = torch.tensor([[0, 2]]), torch.ones(2)
     sparse = torch.sparse_coo_tensor(indices, values, (4,), check_invariants=True)
-    assert torch_private.storage_key(sparse) == values.data_ptr()
+    assert torch_memory.storage_key(sparse) == values.data_ptr()
 
 
 def test_storage_key_of_an_empty_tensor_is_zero():
-    assert torch_private.storage_key(torch.empty(0)) == 0
+    assert torch_memory.storage_key(torch.empty(0)) == 0

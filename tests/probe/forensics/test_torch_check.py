@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probe import watching
-from probe.compat import torch_private
+from probe.compat import availability
 from probe.forensics import torch_check
 from probe.measure.kernels import binding, compile
 
@@ -48,7 +48,7 @@ def test_symbols_that_are_missing_are_a_line_each() -> None:
 
 
 def test_symbols_that_a_replay_needs_are_among_the_known_ones() -> None:
-    assert set(torch_private.available()) >= torch_private.NEEDED_FOR_REPLAY
+    assert set(availability.available()) >= availability.NEEDED_FOR_REPLAY
 
 
 def test_cuda_of_a_build_for_the_cpu_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +138,8 @@ def test_replay_is_tried_and_finds_the_operation() -> None:
 
 
 def test_replay_that_cannot_work_is_limited_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    symbols = {**torch_private.available(), "torch.utils._pytree": False}
-    monkeypatch.setattr(torch_private, "available", lambda: symbols)
+    symbols = {**availability.available(), "torch.utils._pytree": False}
+    monkeypatch.setattr(availability, "available", lambda: symbols)
     finding = torch_check.check_replay()
     assert finding.state == "limited"
     assert finding.found == "tried without success: this torch has no torch.utils._pytree"
