@@ -41,6 +41,9 @@ ATTRIBUTES: Final = (
 """What the kernels read of tensors and nodes by name, in the order in which they know them; without one a
 step goes the way of Python."""
 
+MODULE_ATTRIBUTES: Final = ("_version", "_compiled_call_impl")
+"""What they read of outputs and of modules."""
+
 
 def find_symbols() -> dict[str, int] | str:
     """Return the addresses of all functions by short name, or which one this torch does not have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
-from probe.loop import fast_path
+from probe.loop import fast_path, sample_judge
 from probe.measure.kernels import hot_binding
 from probe.session import Probe
 
@@ -76,6 +77,8 @@ def watched_training(
 ) -> Iterator[Training]:
     """A training that is watched, up to step `ARMED_AT`; from there on C follows it, or not."""
     patch = pytest.MonkeyPatch()
+    # Which steps the detectors of samples see must not depend on the clock.
+    patch.setattr(sample_judge, "_AT_LEAST_EVERY_S", math.inf)
     if not in_c:
         patch.setattr(
             fast_path.hot_binding, "status", lambda: hot_binding.HotStatus(None, "not in this test")
@@ -84,11 +87,18 @@ def watched_training(
         training = _begin(kind, model, options)
         with training.run:
             training.steps(ARMED_AT)
-            assert training.is_followed is in_c
+            assert training.is_followed is in_c, f"refused at line {calls_state().refused_at} of hot.h"
             yield training
-            assert training.run._guard.failures == 0
+            assert training.run._guard.failures == 0, "a part of the probe has failed: see the log"
     finally:
         patch.undo()
+
+
+def calls_state() -> hot_binding.HotState:
+    """What C says of itself."""
+    calls = hot_binding.status().calls
+    assert calls is not None
+    return calls.state
 
 
 def _begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:

@@ -32,5 +32,6 @@ def assert_same(tmp_path: Path, act: Act, **options: Any) -> Journal:
     assert all(
         np.array_equal(a.numpy(), b.numpy(), equal_nan=True) for a, b in zip(mine, theirs, strict=True)
     )
-    assert differences(other, one) == []
+    found = differences(other, one)
+    assert not found, "\n".join(found)
     return one

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...compat import torch_engine, torch_modes
+from ...compat import torch_engine, torch_modes, torch_symbols
 from . import binding, tensor_reader
 
 OPEN, DONE, FAILED = range(3)
@@ -39,7 +39,6 @@ _FUNCTIONS: Final = (
     *("PyErr_Clear", "PyThread_get_thread_ident"),
 )
 _NO_TASK: Final = -1
-_NAMES: Final = ("_version", "_compiled_call_impl")
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int64
 
@@ -160,7 +159,7 @@ def _load() -> CallFunctions | None:
     )
 
 
-_names_alive: Final = [str(name) for name in _NAMES]
+_names_alive: Final = [str(name) for name in torch_symbols.MODULE_ATTRIBUTES]
 _bound: list[object] = []
 """What the library refers to for as long as the process lives."""
 
