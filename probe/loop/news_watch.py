@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from typing import Final
 
 from ..delivery.recorder.recorder import Recorder
@@ -16,6 +18,8 @@ from .step_queue import StepQueue
 
 _PERIOD_S: Final = 0.25
 _STACK_FRAMES: Final = 256
+_SHARE: Final = 0.005
+"""Of the time, that a series of looks at the heap takes from steps that C follows."""
 
 
 class Lookout:
@@ -32,13 +36,20 @@ class Lookout:
         self, judge: StepJudge, schedule: MeasureSchedule, mark: LoopMark, recorder: Recorder
     ) -> None:
         self._judge, self._schedule, self._mark, self._recorder = judge, schedule, mark, recorder
+        self.next_look_s = math.inf
+        """When a series of looks at the heap is to go on; monotonic."""
 
     def look_about(self, step: int) -> bool:
-        """Mark where the loop is, watch memory; returns whether to do it at the next step too."""
+        """Mark where the loop is, watch memory; returns whether to do it at the next step too: never."""
         if self._mark.wanted:
             self._mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
-        watches_memory = self._schedule.period("memory") > 0
-        return watches_memory and self._judge.follow_memory(step, self._recorder.memory)
+        self.next_look_s = math.inf
+        if self._schedule.period("memory") > 0:
+            started_ns = time.thread_time_ns()
+            if self._judge.follow_memory(step, self._recorder.memory):
+                taken_s = (time.thread_time_ns() - started_ns) / 1e9
+                self.next_look_s = time.monotonic() + taken_s / _SHARE
+        return False
 
 
 class NewsWatch:
@@ -49,17 +60,22 @@ class NewsWatch:
         fast: has the training thread look about, or the next step go the slow way.
         mark: of the training loop, whose stack may be wanted.
         recorder: reads memory now and then.
+        lookout: says when a series of looks at the heap goes on.
     """
 
-    def __init__(self, queue: StepQueue, fast: FastPath, mark: LoopMark, recorder: Recorder) -> None:
+    def __init__(
+        self, queue: StepQueue, fast: FastPath, mark: LoopMark, recorder: Recorder, lookout: Lookout
+    ) -> None:
         self._queue, self._fast, self._mark, self._recorder = queue, fast, mark, recorder
+        self._lookout = lookout
         self._memory = recorder.memory
         self.period_s = _PERIOD_S
 
     def look(self) -> list[Event]:
         """See whether the training thread has to look about, or the next step to go the slow way."""
         memory = self._recorder.memory
-        if memory is not self._memory or self._mark.wanted:
+        is_time_to_look = time.monotonic() >= self._lookout.next_look_s
+        if memory is not self._memory or self._mark.wanted or is_time_to_look:
             self._memory = memory
             self._fast.tell_news()
         if self._queue.has_suspicion:

@@ -179,6 +179,7 @@ def _tracker_parts(
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
+    lookout = Lookout(judge, schedule, mark, recorder)
     followed = FollowedTraining(
         model,
         measures,
@@ -191,13 +192,13 @@ def _tracker_parts(
         black_box=incidents.black_box,
         records=records,
         wants_every_step=wants_every_step,
-        look_about=Lookout(judge, schedule, mark, recorder).look_about,
+        look_about=lookout.look_about,
         failed=failed,
         input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
         output_limit_bytes=config.capture_limit_bytes,
     )
     fast = FastPath(followed, guard, size_cap_bytes=config.capture_limit_bytes)
-    recorder.watches.append(NewsWatch(judge.queue, fast, mark, recorder))
+    recorder.watches.append(NewsWatch(judge.queue, fast, mark, recorder, lookout))
     logged = LoggedValues(loop, pipeline, fast, hooks)
     EarlyWatch(
         model,

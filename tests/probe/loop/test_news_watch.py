@@ -1,0 +1,99 @@
+"""What the training thread does about news while C follows the steps, between stand-ins."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probe.loop.news_watch import Lookout, NewsWatch
+
+
+class Judge:
+    """Follows memory; is in the middle of a series of looks as long as told so."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.is_looking = False
+        self.takes_s = 0.0
+
+    def follow_memory(self, step: int, memory: object) -> bool:
+        self.steps.append(step)
+        ends_s = time.thread_time() + self.takes_s
+        while time.thread_time() < ends_s:
+            pass
+        return self.is_looking
+
+
+class Mark(SimpleNamespace):
+    """Of a loop; its stack may be wanted."""
+
+    def take(self, stack: object) -> None:
+        self.stack, self.wanted = stack, False
+
+
+class Parts:
+    """What both are given."""
+
+    def __init__(self, *, period: int = 1) -> None:
+        self.judge, self.mark = Judge(), Mark(wanted=False, stack=None)
+        self.recorder: Any = SimpleNamespace(memory=object())
+        self.told: list[str] = []
+        schedule: Any = SimpleNamespace(period=lambda feature: period)
+        fast: Any = SimpleNamespace(
+            tell_news=lambda: self.told.append("news"), ask_for_a_look=lambda: self.told.append("look")
+        )
+        self.queue: Any = SimpleNamespace(has_suspicion=False)
+        judge: Any = self.judge
+        self.lookout = Lookout(judge, schedule, self.mark, self.recorder)  # type: ignore[arg-type]
+        self.watch = NewsWatch(self.queue, fast, self.mark, self.recorder, self.lookout)  # type: ignore[arg-type]
+
+
+def test_nothing_new_is_told_to_nobody() -> None:
+    parts = Parts()
+    assert (parts.watch.look(), parts.told) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["memory", "mark"])
+def test_memory_and_the_mark_are_news_once(what: str) -> None:
+    parts = Parts()
+    if what == "memory":
+        parts.recorder.memory = object()
+    else:
+        parts.mark.wanted = True
+    parts.watch.look()
+    parts.lookout.look_about(7)
+    parts.watch.look()
+    assert (parts.told, parts.judge.steps) == (["news"], [7])
+
+
+def test_suspicion_has_the_next_step_go_the_slow_way() -> None:
+    parts = Parts()
+    parts.queue.has_suspicion = True
+    parts.watch.look()
+    assert parts.told == ["look"]
+
+
+def test_memory_that_is_not_measured_is_not_followed() -> None:
+    parts = Parts(period=0)
+    parts.lookout.look_about(7)
+    assert parts.judge.steps == []
+
+
+def test_series_of_looks_goes_on_by_what_a_look_takes() -> None:
+    parts = Parts()
+    parts.judge.is_looking, parts.judge.takes_s = True, 0.002
+    before_s = time.monotonic()
+    assert parts.lookout.look_about(7) is False
+    # At half a per cent of the time, the next one comes two hundred times as long after it.
+    assert parts.lookout.next_look_s >= before_s + 0.4
+    parts.watch.look()
+    assert parts.told == []
+    parts.lookout.next_look_s = time.monotonic() - 0.001
+    parts.watch.look()
+    parts.judge.is_looking = False
+    parts.lookout.look_about(8)
+    assert (parts.told, parts.lookout.next_look_s) == (["news"], math.inf)
