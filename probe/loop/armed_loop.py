@@ -161,6 +161,7 @@ class ArmedLoop:
         loop.norms_every = plan.norms_every
         if plan.places is not None:
             loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
+            loop.copy_bytes = ctypes.addressof(plan.places.sizes)
             alive.append(plan.places)
         if not self.calls.follow(loop):
             return False

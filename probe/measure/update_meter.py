@@ -50,6 +50,8 @@ class UpdatePlaces(NamedTuple):
     """Whose memory it is."""
     addresses: ctypes.Array[Any]
     """(parameters,) of each, NULL for those that are left out."""
+    sizes: ctypes.Array[Any]
+    """(parameters,) bytes of each place."""
 
 
 class UpdateMeter:
@@ -144,11 +146,12 @@ class UpdateMeter:
             or any(device.type != "cpu" for device, _ in copy.kind_of.values())
         ):
             return None
-        addresses = (ctypes.c_void_p * len(parameters))()
+        addresses, sizes = (ctypes.c_void_p * len(parameters))(), (ctypes.c_int64 * len(parameters))()
         for index in indices:
             if index in copy.views:
-                addresses[index] = copy.views[index].data_ptr()
-        return UpdatePlaces(copy, addresses)
+                place = copy.views[index]
+                addresses[index], sizes[index] = place.data_ptr(), place.nbytes
+        return UpdatePlaces(copy, addresses, sizes)
 
     def cancel(self) -> None:
         """The update was skipped, or raised: there is nothing to compare."""

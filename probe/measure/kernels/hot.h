@@ -124,7 +124,8 @@ typedef struct {
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
     int64_t norms_every, ratios_every;
-    void *const *copies; /* for each parameter where it can be copied to, or NULL */
+    void *const *copies;       /* for each parameter where it can be copied to, or NULL */
+    const int64_t *copy_bytes; /* for each the room there */
 } HotLoop;
 
 /* What one forward was called with; outlives its step. */

@@ -114,7 +114,7 @@ class HotLoop(ctypes.Structure):
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
         *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
-        ("copies", _Pointer),
+        *[(name, _Pointer) for name in ("copies", "copy_bytes")],
     ]
 
 

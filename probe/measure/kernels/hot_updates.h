@@ -59,8 +59,13 @@ static void copy_parameters(int64_t step) {
         look_up(i, one);
         if (!has_gradient || hot_loop.copies[i] == NULL) one->kind = MISSING;
         if (one->kind == MISSING) continue;
+        const int64_t bytes = one->size * element_bytes(one->kind);
+        if (bytes != hot_loop.copy_bytes[i]) { /* given another size or type since its place was made */
+            one->kind = MISSING;
+            continue;
+        }
         one->norm = hot_memory.norms[i];
-        memcpy(hot_loop.copies[i], one->pointer, (size_t)(one->size * element_bytes(one->kind)));
+        memcpy(hot_loop.copies[i], one->pointer, (size_t)bytes);
     }
     updates.step = step;
 }

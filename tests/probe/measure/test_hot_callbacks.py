@@ -126,6 +126,7 @@ class Training:
             rates=self.rates,
             autocast=((), True),
         )
+        self.places = self._places() if ratios_every else None
         plan = Plan(
             root=model,
             optimizer=self.optimizer,
@@ -135,7 +136,7 @@ class Training:
             on_news=self._look,
             norms_every=norms_every,
             ratios_every=ratios_every,
-            places=self._places() if ratios_every else None,
+            places=self.places,
             input_limit_bytes=1 << 20,
             output_limit_bytes=1 << 20,
             ring=self.ring,
@@ -378,6 +379,27 @@ def test_odd_updates_are_measured_as_far_as_they_can_be(make: Callable[..., Trai
         for at in kept
     ]
     np.testing.assert_allclose(update.ratios[kept], reference, rtol=1e-6)
+
+
+def test_parameter_that_has_grown_since_is_not_copied(make: Callable[..., Training]) -> None:
+    training = make(small(), ratios_every=1)
+    places = training.places
+    assert places is not None
+    bias = training.parameters[1]
+    beside = places.copy.views[2].clone()
+    training.optimizer.zero_grad()
+    training.backward(training.forward(batch()[0]), batch()[1])
+    gradient, bias.grad = bias.grad, None
+    bias.data = torch.full((100_000,), 7.0)
+    bias.grad = torch.ones_like(bias)
+    assert gradient is not None
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is True
+    assert training.calls.after_step(training.optimizer) is True
+    (update,) = training.updates
+    assert update.missing.tolist() == [False, True, False, False]
+    # What stands behind its place is the next parameter, not the rest of this one.
+    assert not torch.equal(beside, torch.full_like(beside, 7.0))
+    assert torch.equal(places.copy.views[2], training.parameters[2].detach())
 
 
 def test_parameters_without_a_ratio_are_missing(make: Callable[..., Training]) -> None:
