@@ -24,7 +24,7 @@ with lasting() if sys.argv[1] == "lasting" else nullcontext():
     kept = [set() for _ in range(len(gc.get_objects()))]
 gc.set_threshold(50, 2, 2)
 # Every generation's turn comes, and few objects live long: a full collection needs another reason.
-for _ in range(100):
+for _ in range(30):
     passing = [set() for _ in range(60)]
 print(gc.get_stats()[2]["collections"] - before)
 """
