@@ -35,6 +35,7 @@ from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
+from .followed_late import LateFollowing
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
 from .measure_schedule import MeasureSchedule
@@ -56,6 +57,7 @@ class FollowedTraining:
         look_about: called with the step under way, at the end of its backward, where there is news; returns
             whether it is to be called at the next one too.
         failed: remembers a forward that has raised.
+        late: measures the steps whose verdict may come after their update.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
     """
@@ -76,6 +78,7 @@ class FollowedTraining:
         wants_every_step: Callable[[], bool],
         look_about: Callable[[int], bool],
         failed: FailedForward,
+        late: LateFollowing,
         input_limit_bytes: int,
         output_limit_bytes: int,
     ) -> None:
@@ -83,11 +86,12 @@ class FollowedTraining:
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records = black_box, records
         self._wants_every_step, self._failed = wants_every_step, failed
-        self._look_about = look_about
+        self._look_about, self._late = look_about, late
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._began_ns = 0
         self._is_timed = False
         """Whether what a backward waits for other ranks is measured."""
+        self._is_following_late = False
 
     # -- arming
 
@@ -101,10 +105,14 @@ class FollowedTraining:
         take_over: Callable[[], object],
     ) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
-        if self._wants_every_step() or not self._is_alone(root):
+        if self._wants_every_step() or not self._is_alone(root, is_late=shape.is_late):
             return None
-        places = self._measures.update_places(optimizer)
-        if places is None and self._measures.ratios_every:
+        late = self._late if shape.is_late else None
+        if late is not None and not self._may_follow_late(late, shape):
+            return None
+        self._is_following_late = late is not None
+        places = None if late else self._measures.update_places(optimizer)
+        if places is None and self._measures.ratios_every and late is None:
             return None
         if shape.is_scaled != bool(self._measures.loss_scale()):
             return None
@@ -112,6 +120,8 @@ class FollowedTraining:
         read = tuple(self._measures.loss_scale())
         self._is_timed = is_distributed
         further = (*read, *(("own_backward_s", "before_backward_s") if is_distributed else ()))
+        if late is not None:
+            further = ()
         described = Template(
             layout=self._model.layout.record.layout,
             stage=shape.stage,
@@ -130,7 +140,7 @@ class FollowedTraining:
             glance=self._glance,
             on_news=self._on_news,
             norms_every=self._measures.norms_every,
-            ratios_every=self._measures.ratios_every,
+            ratios_every=0 if late else self._measures.ratios_every,
             places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
@@ -139,14 +149,20 @@ class FollowedTraining:
             frozen=self._model.frozen_parameters(),
             scaler=self._measures.scaler,
             scalars=self._read_scalars if further else None,
-            scalar_count=len(further) - is_distributed,
+            scalar_count=0 if late else len(further) - is_distributed,
             look_at_loss=self._look_at_loss,
             take_over=take_over,
             accumulation=self._loop.losses.accumulation,
             replica=root if isinstance(root, nn.parallel.DistributedDataParallel) else None,
             free_since_ns=self._loop.free_since_ns,
             is_distributed=is_distributed,
+            late=late,
+            reads_losses=late is None or not self._model.is_on_cuda,
         )
+
+    def _may_follow_late(self, late: LateFollowing, shape: LoopShape) -> bool:
+        calls = hot_binding.status().calls
+        return calls is not None and late.follow(calls, shape.stage, is_scaled=shape.is_scaled)
 
     def _look_at_loss(
         self, loss: Tensor, unscaled: Tensor | None, boundary: int, *outputs: int
@@ -167,21 +183,28 @@ class FollowedTraining:
         return (*read, own_ns / 1e9 if own_ns else math.nan)
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
-        """Look at the inputs of a step whose parameters C measures."""
+        """Look at the inputs of a step whose parameters are measured."""
+        if self._is_following_late:
+            self._measures.glance_at_inputs(root, args, kwargs)
+            return
         self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
 
     def _on_news(self) -> bool:
         return self._look_about(_step_in_c())
 
-    def _is_alone(self, root: nn.Module) -> bool:
-        """Whether no other session, device or module call has a part in these steps."""
-        return (
-            is_only_listener() and root_calls.is_settled_on(root) and not torch_memory.cuda_is_initialised()
-        )
+    def _is_alone(self, root: nn.Module, *, is_late: bool) -> bool:
+        """Whether no other session or module call has a part in these steps, nor a device."""
+        may_use_cuda = is_late or not torch_memory.cuda_is_initialised()
+        return is_only_listener() and root_calls.is_settled_on(root) and may_use_cuda
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the newest step was allowed to be judged after its update."""
+        return self._late.is_late
 
     def next_unusual_step(self, step: int) -> int:
         """The first step from `step` on at which more is measured than C does."""
-        return self._measures.next_unusual_step(step, ahead=_AHEAD)
+        return self._measures.next_unusual_step(step, ahead=_AHEAD, is_late=self.is_late)
 
     def rate_names(self) -> tuple[str, ...]:
         """Names of the learning rates' series, as the newest step had them.
@@ -203,13 +226,17 @@ class FollowedTraining:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
         self._records.take()
-        self._pipeline.complete_newest()
+        if not self._is_following_late:
+            self._pipeline.complete_newest()
         if not account.finished:
             return
         last = account.next_step - 1
         self._loop.resume_after(last)
-        self._meters.resume(account.ended_ns)
         self._model.note_steps(account.finished)
+        if self._is_following_late:
+            # Each of them was accounted for, and its inputs were kept, as in the slow way.
+            return
+        self._meters.resume(account.ended_ns)
         step_ns = account.ended_ns - self._began_ns
         self._schedule.account_followed(
             account.finished, last_step=last, step_ns=step_ns, own_ns=account.own_ns
@@ -229,6 +256,8 @@ class FollowedTraining:
     def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
         """It has had a backward of this call's loss, which has returned, or is still under way."""
         assert call.loss is not None
+        # One that is late has been open for `run.log` until this backward began, as in the slow way.
+        self._pipeline.complete_newest()
         self._loop.adopt_backward(call.loss, unscaled=call.unscaled, divisor=call.divisor, is_over=is_over)
 
     def adopt_rest(self, loop: ArmedLoop) -> None:
@@ -249,6 +278,8 @@ class FollowedTraining:
 
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped; their statistics are those of now."""
+        if self._is_following_late:
+            return  # the open step has them
         measured = self._model.measure_gradients()
         self._loop.adopt_clipping(
             measured._replace(total_norm=before),
