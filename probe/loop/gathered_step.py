@@ -72,7 +72,18 @@ class GatheredStep:
             is_over: whether it has returned.
         """
         opened = self.open
-        self.backward = RunningBackward(
+        self.backward = self._running_backward()
+        self.losses.adopt(loss, unscaled, divisor)
+        opened.loss = loss.detach()
+        if is_over:
+            self.backward = None
+            opened.settle()
+            self._model.note_backward()
+
+    def _running_backward(self) -> RunningBackward:
+        """How the open step is before the backward that begins now, on this thread."""
+        opened = self.open
+        return RunningBackward(
             opened,
             threading.get_ident(),
             self.losses.count,
@@ -80,12 +91,6 @@ class GatheredStep:
             opened.loss,
             opened.measured,
         )
-        self.losses.adopt(loss, unscaled, divisor)
-        opened.loss = loss.detach()
-        if is_over:
-            self.backward = None
-            opened.settle()
-            self._model.note_backward()
 
     def adopt_clipping(self, measured: TensorStatistics, clipping: Clipping) -> None:
         """Its gradients were measured, then clipped."""

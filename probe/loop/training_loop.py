@@ -30,7 +30,6 @@ from ..step.open_step import (
     MAX_CAPTURES,
     FinishedStep,
     OpenStep,
-    RunningBackward,
     batch_size,
     gradients_seen,
 )
@@ -156,14 +155,7 @@ class TrainingLoop(GatheredStep):
         opened = self.open
         if self._free_since_ns and torch_ranks.is_distributed():
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
-        self.backward = backward = RunningBackward(
-            opened,
-            threading.get_ident(),
-            self.losses.count,
-            gradients_seen(opened.captures),
-            opened.loss,
-            opened.measured,
-        )
+        self.backward = backward = self._running_backward()
         opened.measured = None
         self.losses.add(tensors, grad_tensors)
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
