@@ -137,6 +137,7 @@ class FollowedTraining:
             ring=ring,
             template=template,
             frozen=self._model.frozen_parameters(),
+            marked=self._model.marked_parameter(),
             scaler=self._measures.scaler,
             scalars=self._read_scalars if further else None,
             scalar_count=len(further) - is_distributed,
@@ -237,6 +238,8 @@ class FollowedTraining:
         losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
+        if loop.mark is not None:
+            self._model.adopt_mark(*loop.mark)
         if self._is_timed:
             self._loop.adopt_times(
                 before_backward_ns=int(state.before_backward_ns), free_since_ns=int(state.free_since_ns)
