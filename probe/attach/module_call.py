@@ -1,4 +1,4 @@
-"""`nn.Module.__call__`, which two of ours replace, each for a while and on any thread.
+"""`nn.Module.__call__`, and `_call_impl` behind it, which ours replace, each for a while and on any thread.
 
 `call_wrappers.py` replaces it while roots are looked for, `observation/module_calls.py` round a sampled
 forward. Whichever ends first may have the other's wrapper, or a stranger's, on top of its own: then its own
@@ -15,14 +15,16 @@ from typing import Any, Final
 from torch import nn
 
 from ..compat.torch_dynamo import tell_dynamo_of_call
+from ..compat.torch_modules import IMPLEMENTATION
 
 _IS_OVER: Final = "is_over"
 
 
 class ModuleCall:
-    """The place where `nn.Module.__call__` is. One object, shared: it has the lock."""
+    """The place where a function of `nn.Module` is. One object for each, shared: it has the lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         # The garbage collector may end a session amid anything.
         self._lock = threading.RLock()
 
@@ -36,13 +38,12 @@ class ModuleCall:
             again: a wrapper that was put back; used instead of a new one where it stands for what is there.
         """
         with self._lock:
-            original = nn.Module.__dict__["__call__"]
+            original = nn.Module.__dict__[self.name]
             wrapper = again
             if wrapper is None or wrapper.__globals__["original"] is not original:
                 wrapper = build(original)
             wrapper.__globals__[_IS_OVER] = False
-            nn.Module.__call__ = wrapper  # type: ignore[method-assign]
-            tell_dynamo_of_call(original, wrapper)
+            self._put(wrapper, instead_of=original)
             return wrapper
 
     def put_back(self, wrapper: FunctionType) -> bool:
@@ -53,11 +54,16 @@ class ModuleCall:
         with self._lock:
             wrapper.__globals__[_IS_OVER] = True
             original = _beneath(wrapper)
-            is_on_top = nn.Module.__dict__["__call__"] is wrapper
-            if is_on_top:
-                nn.Module.__call__ = original  # type: ignore[method-assign]
-            tell_dynamo_of_call(wrapper, original)
+            is_on_top = nn.Module.__dict__[self.name] is wrapper
+            self._put(original, instead_of=wrapper, is_there=is_on_top)
             return is_on_top
+
+    def _put(self, function: Any, *, instead_of: Any, is_there: bool = True) -> None:
+        """Put a function there, unless `instead_of` is somewhere below what is there."""
+        if is_there:
+            setattr(nn.Module, self.name, function)
+        if self.name == "__call__":
+            tell_dynamo_of_call(instead_of, function)
 
 
 def _beneath(function: Any) -> Any:
@@ -67,5 +73,6 @@ def _beneath(function: Any) -> Any:
     return function
 
 
-module_call: Final = ModuleCall()
-"""Of this process."""
+module_call: Final = ModuleCall("__call__")
+module_implementation: Final = ModuleCall(IMPLEMENTATION)
+"""Of this process; see `module_calls.py` for which is replaced when."""

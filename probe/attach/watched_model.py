@@ -251,6 +251,10 @@ class WatchedModel:
         self.layout = dataclasses.replace(self.layout, record=record)
         return record
 
+    def has_named(self, modules: Sequence[ModuleInfo]) -> bool:
+        """Whether the newest layout names these rows; where it may not, `note_modules` has to say."""
+        return self._modules is modules
+
     def measure_gradients(self) -> TensorStatistics:
         """Measure all gradients as they are now; waits for the device."""
         return tensor_statistics([parameter.grad for parameter in self.layout.parameters], self._plan)

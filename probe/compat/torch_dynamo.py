@@ -42,6 +42,12 @@ def tell_dynamo_of_call(before: Any, now: Any) -> None:
             setattr(module, "unpatched_nn_module_call", now)  # noqa: B010 - mypy refuses the plain form
 
 
+def has_compiled() -> bool:
+    """Whether dynamo has compiled anything in this process; True where this torch does not say."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return module is not None and getattr(module, "FRAME_COUNTER", 1) != 0
+
+
 def never_compile(function: Callable[..., Any]) -> None:
     """Have dynamo run `function` as it is, and still look at what it calls."""
     frames = symbol("_dynamo", "eval_frame")

@@ -72,6 +72,15 @@ class Plan(NamedTuple):
     ring: Ring
     """Where the records go."""
     template: int
+    glanced_elements: int = 0
+    """Where an input has more, `glance` does nothing, and is not called."""
+    observed_every: int = 0
+    """Steps between two at which what modules return is measured; 0 for none. Of these `observe` and
+    `end_observation` are called at each forward, `collect` and `add_collected` round their records."""
+    observe: Callable[..., object] | None = None
+    end_observation: Callable[[Any], object] | None = None
+    collect: Callable[[], bool] | None = None
+    add_collected: Callable[[], object] | None = None
     frozen: Sequence[nn.Parameter] = ()
     """Parameters of the model that are to be looked at once they are not frozen any more."""
     marked: MarkedParameter | None = None
@@ -163,7 +172,8 @@ class ArmedLoop:
         )
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
-        loop.norms_every = plan.norms_every
+        loop.glanced_elements = plan.glanced_elements
+        loop.norms_every, loop.observed_every = plan.norms_every, plan.observed_every
         if plan.places is not None:
             loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
             loop.copy_bytes = ctypes.addressof(plan.places.sizes)
@@ -341,6 +351,10 @@ def _objects(plan: Plan) -> dict[str, object]:
         "find_outputs": find_outputs,
         "random_state": torch.default_generator.get_state if plan.draws else None,
         "glance": plan.glance,
+        "observe": plan.observe,
+        "end_observation": plan.end_observation,
+        "collect": plan.collect,
+        "add_collected": plan.add_collected,
         "on_news": plan.on_news,
         "look_at_loss": plan.look_at_loss,
         "scalars": plan.scalars,

@@ -139,13 +139,15 @@ class Budget:
         return self._look_at_once() if is_urgent else ()
 
     def end_steps(self, count: int, *, step_ns: int, own_ns: int) -> tuple[Change, ...]:
-        """Account for finished steps that took as much each, and of which only the usual was measured."""
-        self._charged = {}
+        """Account for finished steps that took as much each; a feature was charged in one of them at most."""
+        charged, self._charged = self._charged, {}
         self._steps += count
         if step_ns <= 0 or not count:
             return ()
         changes: tuple[Change, ...] = ()
-        training_ns, base_ns = step_ns - own_ns, max(own_ns, 0)
+        self._note_costs(charged)
+        base_ns = max(own_ns - sum(charged.values()) // count, 0)
+        training_ns = step_ns - own_ns
         skipped = min(self._skip, count)
         self._skip -= skipped
         left = count - skipped

@@ -111,6 +111,10 @@ class Followed(Protocol):
         """Its gradients have been clipped."""
         ...
 
+    def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
+        """A forward that C has followed up to now has returned, or raised."""
+        ...
+
     def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
         """Its forward has raised."""
         ...
@@ -309,12 +313,14 @@ class FastPath:
 
     def forward_was_odd(self, output: Any) -> None:
         """The forward returned something that only the slow way can hold."""
+        self._followed.end_forward(output)
         capture = self.leave() or self._open_capture
         if capture is not None and not capture.outputs:
             self._guard.run("capture", capture.finish, output)
 
     def forward_raised(self, error: BaseException) -> None:
         """The forward has raised."""
+        self._followed.end_forward(raised=True)
         capture = self.leave() or self._open_capture
         if capture is not None:
             self._guard.run("capture", self._followed.forget_forward, capture, error)

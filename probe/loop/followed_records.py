@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..attach.layout import ModelLayout
+from ..attach.observation.module_statistics import ModuleStatistics
 from ..delivery.recorder.ring import Ring
 from ..delivery.recorder.ring_format import (
+    ADDITION,
     RAW,
     UPDATE,
     RawStep,
@@ -71,6 +73,7 @@ class FollowedRecords:
         self._next_byte = 0
         self._following: dict[int, Following] = {}
         self._inputs: dict[int, InputSample] = {}
+        self._modules: dict[int, ModuleStatistics] = {}
         self._open: QueuedStep | None = None
         """The newest step, where what its update has changed follows in a record of its own."""
 
@@ -79,6 +82,8 @@ class FollowedRecords:
         if ring is not self._ring:
             self.take()
             self._ring, self._following = ring, {}
+        # Of steps that went the slow way after all.
+        self._inputs, self._modules = {}, {}
         self._next_byte = ring.counters.head
         self._following[number] = following
         for old in [key for key in self._following if key < number - 1]:
@@ -88,6 +93,11 @@ class FollowedRecords:
         """The inputs of a step that C follows were looked at."""
         if inputs is not None and len(self._inputs) < _MOST_INPUTS:
             self._inputs[step] = inputs
+
+    def note_modules(self, step: int, modules: ModuleStatistics | None) -> None:
+        """What the modules of a step that C follows have returned."""
+        if modules is not None and len(self._modules) < _MOST_INPUTS:
+            self._modules[step] = modules
 
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
@@ -112,6 +122,9 @@ class FollowedRecords:
         """Take so many records, or fewer up to one that the detectors of samples look at."""
         for record in itertools.islice(ring.records(self._next_byte), most):
             self._next_byte = record.end
+            if record.kind == ADDITION:
+                # No more of what is judged; an update may still follow.
+                continue
             if record.kind == UPDATE:
                 self._add_update(read_update(record.payload))
             is_judged = self._close_open(guard)
@@ -127,7 +140,9 @@ class FollowedRecords:
         following = self._following.get(raw.template)
         if following is None:
             return None
-        measured = measured_of(raw, following, self._inputs.pop(raw.step, None))
+        measured = measured_of(raw, following)
+        measured.inputs = self._inputs.pop(raw.step, None)
+        measured.modules = self._modules.pop(raw.step, None)
         return QueuedStep(measured, following.stack, "waiting", time.monotonic())
 
     def _add_update(self, update: RawUpdate) -> None:
@@ -155,7 +170,7 @@ class FollowedRecords:
             self._queue.note(verdict)
 
 
-def measured_of(raw: RawStep, following: Following, inputs: InputSample | None) -> MeasuredStep:
+def measured_of(raw: RawStep, following: Following) -> MeasuredStep:
     """Return what the slow way knows of a step that C has written down; nothing of it refers to the ring."""
     count = raw.block.shape[1]
     block = np.zeros((ROWS, count))
@@ -174,5 +189,4 @@ def measured_of(raw: RawStep, following: Following, inputs: InputSample | None) 
         loss=StepLoss(raw.loss, raw.loss_raw),
         samples=int(raw.samples),
         scalars=raw_scalars(following.template, raw),
-        inputs=inputs,
     )

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -35,22 +35,35 @@ from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
+from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
 from .measure_schedule import MeasureSchedule
-from .step_measures import StepMeasures
+from .step_measures import GLANCED_ELEMENTS, StepMeasures
 from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
 
 _STACK_FRAMES: Final = 64
 _AHEAD: Final = 256
-"""So far ahead is looked for a step on which more is due."""
+"""So far ahead is looked for a step on which more is due; what was followed is accounted for there."""
+_FAR_AHEAD: Final = 2048
+"""The same where it is accounted for at the steps at which modules are observed."""
+
+
+class Account(NamedTuple):
+    """What C has followed since it was armed."""
+
+    steps: int
+    own_ns: int
+    ended_ns: int
+    """When the newest of them ended; with no steps, when the one before them did."""
 
 
 class FollowedTraining:
     """One session's parts, as the fast path needs them.
 
     Args:
+        modules: measures what modules return in steps that C follows.
         records: has what C writes judged.
         wants_every_step: whether somebody has to be told of every step as it is made.
         look_about: called with the step under way, at the end of its backward, where there is news; returns
@@ -72,6 +85,7 @@ class FollowedTraining:
         recorder: Recorder,
         guard: Guard,
         black_box: BlackBox,
+        modules: FollowedModules,
         records: FollowedRecords,
         wants_every_step: Callable[[], bool],
         look_about: Callable[[int], bool],
@@ -81,11 +95,11 @@ class FollowedTraining:
     ) -> None:
         self._model, self._measures, self._schedule, self._meters = model, measures, schedule, meters
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
-        self._black_box, self._records = black_box, records
+        self._black_box, self._records, self._modules = black_box, records, modules
         self._wants_every_step, self._failed = wants_every_step, failed
         self._look_about = look_about
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
-        self._began_ns = 0
+        self._accounted = Account(0, 0, 0)
         self._is_timed = False
         """Whether what a backward waits for other ranks is measured."""
 
@@ -128,9 +142,15 @@ class FollowedTraining:
             parameters=self._model.layout.parameters,
             draws=draws,
             glance=self._glance,
+            glanced_elements=GLANCED_ELEMENTS,
             on_news=self._on_news,
             norms_every=self._measures.norms_every,
             ratios_every=self._measures.ratios_every,
+            observed_every=self._measures.observed_every,
+            observe=self._observe,
+            end_observation=self.end_forward,
+            collect=lambda: self._modules.collect(_step_in_c()),
+            add_collected=self._modules.add_collected,
             places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
@@ -171,6 +191,19 @@ class FollowedTraining:
         """Look at the inputs of a step whose parameters C measures."""
         self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
 
+    def _observe(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+        """Have the modules of a forward observed; what was followed up to here is accounted for before."""
+        state = _state_of_c()
+        so_far = Account(int(state.steps), int(state.own_ns), int(state.last_end_ns))
+        if self._guard.run("measures", self._account, so_far, int(state.step) - 1):
+            # Something else is due from now on, and at other steps.
+            state.attention = 1
+        self._modules.begin_forward(int(state.step), root, args, kwargs)
+
+    def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
+        """A forward that C has followed up to now has returned, or raised."""
+        self._modules.end_forward(output, raised=raised)
+
     def _on_news(self) -> bool:
         return self._look_about(_step_in_c())
 
@@ -182,7 +215,8 @@ class FollowedTraining:
 
     def next_unusual_step(self, step: int) -> int:
         """The first step from `step` on at which more is measured than C does."""
-        return self._measures.next_unusual_step(step, ahead=_AHEAD)
+        ahead = _FAR_AHEAD if self._measures.observed_every else _AHEAD
+        return self._measures.next_unusual_step(step, ahead=ahead)
 
     def rate_names(self) -> tuple[str, ...]:
         """Names of the learning rates' series, as the newest step had them.
@@ -195,8 +229,8 @@ class FollowedTraining:
         """Steps are about to be followed; returns when the newest one ended, in ns."""
         # The recorder's thread judges those that follow: this one is to be judged before them.
         self._pipeline.complete_newest()
-        self._began_ns = self._meters.read_ns
-        return self._began_ns
+        self._accounted = Account(0, 0, self._meters.read_ns)
+        return self._accounted.ended_ns
 
     # -- taking back
 
@@ -211,13 +245,22 @@ class FollowedTraining:
         self._loop.resume_after(last)
         self._meters.resume(account.ended_ns)
         self._model.note_steps(account.finished)
-        step_ns = account.ended_ns - self._began_ns
-        self._schedule.account_followed(
-            account.finished, last_step=last, step_ns=step_ns, own_ns=account.own_ns
-        )
+        self._account(Account(account.finished, account.own_ns, account.ended_ns), last)
         for one in account.held:
             with suppress(ReplayError):
                 self._black_box.keep_held(one.step, [hold_arguments(*call) for call in one.calls])
+
+    def _account(self, so_far: Account, last_step: int) -> bool:
+        """Account for the steps since the last time; whether something else is measured from now on."""
+        before, self._accounted = self._accounted, so_far
+        if so_far.steps <= before.steps:
+            return False
+        return self._schedule.account_followed(
+            so_far.steps - before.steps,
+            last_step=last_step,
+            step_ns=so_far.ended_ns - before.ended_ns,
+            own_ns=so_far.own_ns - before.own_ns,
+        )
 
     def count_up_to(self, step: int) -> None:
         """Steps up to this one were counted, and nothing of them was looked at."""
@@ -266,6 +309,10 @@ class FollowedTraining:
 
 def _step_in_c() -> int:
     """Number of the step that C follows, which is calling."""
+    return int(_state_of_c().step)
+
+
+def _state_of_c() -> hot_binding.HotState:
     calls = hot_binding.status().calls
     assert calls is not None
-    return int(calls.state.step)
+    return calls.state

@@ -130,8 +130,8 @@ class MeasureSchedule:
         if self._suspicion is not None or self._closer.until is not None:
             self._look_closer(measured.step, measured.time)
 
-    def account_followed(self, steps: int, *, last_step: int, step_ns: int, own_ns: int) -> None:
-        """Account for steps that were followed in C, of which only the usual was measured.
+    def account_followed(self, steps: int, *, last_step: int, step_ns: int, own_ns: int) -> bool:
+        """Account for steps that were followed in C; returns whether another thing is measured from now on.
 
         Args:
             steps: how many.
@@ -140,8 +140,10 @@ class MeasureSchedule:
             own_ns: the probe's part of it.
         """
         self._account(time.time())
-        for change in self._budget.end_steps(steps, step_ns=step_ns // steps, own_ns=own_ns // steps):
+        changes = self._budget.end_steps(steps, step_ns=step_ns // steps, own_ns=own_ns // steps)
+        for change in changes:
             self._note_change(change, last_step, time.time())
+        return bool(changes)
 
     def period(self, feature: str) -> int:
         """Steps between two measurements of a feature, as the limit allows it; 0 for never."""

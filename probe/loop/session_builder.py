@@ -41,6 +41,7 @@ from .epochs import EpochWatch
 from .evaluation import EvaluationLoss
 from .failed_forward import FailedForward
 from .fast_path import FastPath
+from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
 from .logged_values import LoggedValues
@@ -99,7 +100,7 @@ def build_session(
                 last_step=lambda: tracker.last_step,
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
-            ControlWatch(recorder.folder, tracker, incidents),
+            ControlWatch(recorder, tracker, incidents),
         ]
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
@@ -180,6 +181,9 @@ def _tracker_parts(
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
     lookout = Lookout(judge, schedule, mark, recorder)
+    modules = FollowedModules(
+        model, measures, schedule, meters, recorder=recorder, records=records, guard=guard
+    )
     followed = FollowedTraining(
         model,
         measures,
@@ -190,6 +194,7 @@ def _tracker_parts(
         recorder=recorder,
         guard=guard,
         black_box=incidents.black_box,
+        modules=modules,
         records=records,
         wants_every_step=wants_every_step,
         look_about=lookout.look_about,

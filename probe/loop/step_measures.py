@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..actions.step_hooks import StepHooks
 from ..attach.observation.gradient_meters import FinishedGradients, GradientMeters
+from ..attach.observation.module_statistics import ModuleStatistics
 from ..attach.observation.observer import ModuleObserver
 from ..attach.watched_model import WatchedModel
 from ..compat import torch_modes
@@ -34,16 +35,17 @@ from ..step.frames import Floats, MeasuredStep
 from ..step.late_values import LateClipping, LateValues
 from ..step.open_step import FinishedStep, OpenStep
 from ..step.step_meters import StepMeters
+from ..wire import ModuleInfo
 from .measure_schedule import MeasureSchedule
 
-_GLANCED_ELEMENTS: Final = 16_384
+GLANCED_ELEMENTS: Final = 16_384
 """Elements of an input that are measured in about ten microseconds."""
 
 
 _USUAL: Final = frozenset(
-    {"gradients", "parameter_norms", "learning_rates", "clipping", "loss_scale", "memory"}
+    {"gradients", "parameter_norms", "learning_rates", "clipping", "loss_scale", "memory", "activations"}
 )
-"""Measured by C too, or read by the recorder's thread."""
+"""Measured by C too, or read by the recorder's thread, or while C goes on following the step."""
 
 
 class StepMeasures:
@@ -83,6 +85,8 @@ class StepMeasures:
         self._has_scaler = self._accumulates = False
         self._norms: Floats | None = None
         self._inputs: InputSample | None = None
+        self._collected: ModuleStatistics | None = None
+        """What the modules of the step under way have returned, before it is a part of the step."""
         self._has_seen_start = False
         self._observed_from_ns = 0
         self.rate_names: tuple[str, ...] = ()
@@ -90,37 +94,41 @@ class StepMeasures:
 
     # -- in the order of a step
 
-    def begin_forward(self, called: nn.Module, args: Any, kwargs: Any) -> None:
-        """A training forward begins: follow its modules' calls, or glance at its inputs, if due."""
+    def begin_forward(self, called: nn.Module, args: Any, kwargs: Any, *, is_settled: bool = False) -> None:
+        """A training forward begins: follow its modules' calls, or glance at its inputs, if due.
+
+        Args:
+            called: the outermost module; with its arguments.
+            is_settled: C follows the step.
+        """
         schedule = self._schedule
         self._observes_call = schedule.observed is not None
         if self._observes_call:
-            self._guard.run("measures", self._observe, called, args, kwargs)
+            self._guard.run("measures", self._observe, called, args, kwargs, is_settled)
         elif schedule.due.parameter_norms:
             self._guard.run("inputs", self._glance_at_inputs, called, args, kwargs)
 
-    def _observe(self, called: nn.Module, args: Any, kwargs: Any) -> None:
+    def _observe(self, called: nn.Module, args: Any, kwargs: Any, is_settled: bool) -> None:
         self._observed_from_ns = self._guard.spent_so_far_ns()
         due = self._schedule.due
         if due.activations and self._inputs is None and not torch_modes.in_transform():
             self._inputs = self._guard.run("inputs", measure_inputs, called, args, kwargs)
         names = [name for name, period in due.periods().items() if period]
-        self._observer.begin_forward(names, called, args, kwargs)
+        self._observer.begin_forward(names, called, args, kwargs, is_settled=is_settled)
 
     def _glance_at_inputs(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """On a step that measures parameters, inputs that cost as little are measured too."""
         if self._inputs is None and not torch_modes.in_transform():
-            self._inputs = measure_inputs(called, args, kwargs, most_elements=_GLANCED_ELEMENTS)
+            self._inputs = measure_inputs(called, args, kwargs, most_elements=GLANCED_ELEMENTS)
 
     def inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> InputSample | None:
         """The same of a step that C follows; None where the inputs are too large for it."""
-        return self._guard.run(
-            "inputs", measure_inputs, called, args, kwargs, most_elements=_GLANCED_ELEMENTS
-        )
+        return self._guard.run("inputs", measure_inputs, called, args, kwargs, most_elements=GLANCED_ELEMENTS)
 
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """It has returned `output`, or raised."""
         if self._observes_call:
+            self._observes_call = False
             self._guard.run("measures", self._end_observation, output, raised=raised)
 
     def _end_observation(self, output: Any, *, raised: bool) -> None:
@@ -253,7 +261,8 @@ class StepMeasures:
             self._has_seen_start = True
             run("activations", self._collect_start, measured)
         if self._observer.is_observing:
-            measured.modules = run(self._schedule.observed or "activations", self._observer.collect)
+            self.collect_modules()
+        measured.modules, self._collected = self._collected, None
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The optimizer is about to update the parameters, and `due.update_ratios` is set."""
@@ -282,6 +291,32 @@ class StepMeasures:
             return step
         usual = _USUAL | {"update_ratios"} if self._updates.has_copy else _USUAL
         return self._schedule.next_due_besides(step, usual, ahead=ahead)
+
+    def collect_modules(self) -> tuple[ModuleStatistics | None, InputSample | None]:
+        """Return what the modules of the step under way have returned, and its inputs; both stay here."""
+        if self._observer.is_observing:
+            feature = self._schedule.observed or "activations"
+            self._collected = self._schedule.run(feature, self._observer.collect)
+        return self._collected, self._inputs
+
+    def forget_collected(self) -> None:
+        """These have become a part of a step that C has followed."""
+        self._collected = self._inputs = None
+
+    @property
+    def is_observing(self) -> bool:
+        """Whether modules of the step under way are observed."""
+        return self._observer.is_observing
+
+    @property
+    def modules(self) -> tuple[ModuleInfo, ...]:
+        """What the rows of the next statistics of modules stand for."""
+        return self._observer.modules
+
+    @property
+    def observed_every(self) -> int:
+        """Steps between two measurements of what modules return; 0 for never."""
+        return self._schedule.period("activations")
 
     @property
     def norms_every(self) -> int:

@@ -160,6 +160,13 @@ class MeasuredStep:
         return norms is None or bool(np.isfinite(norms).all())
 
 
+def modules_frame(
+    modules: ModuleStatistics | None, *, step: int, time: float, layout: int, scalars: dict[str, float]
+) -> Frame:
+    """Pack what modules returned in a step that has a frame already, and what else was read beside them."""
+    return Frame(step=step, time=time, layout=layout, scalars=scalars, **_module_fields(modules))
+
+
 def pack_sampled(sampled: Mapping[str, MaskedValues]) -> list[ModuleColumn]:
     """Pack statistics of parameters, each with its own gaps."""
     values = {name: one.values for name, one in sampled.items()}

@@ -101,7 +101,13 @@ class ModuleObserver:
     # -- the step tracker's calls
 
     def begin_forward(
-        self, due: Collection[str], called: nn.Module | None = None, args: Any = (), kwargs: Any = None
+        self,
+        due: Collection[str],
+        called: nn.Module | None = None,
+        args: Any = (),
+        kwargs: Any = None,
+        *,
+        is_settled: bool = False,
     ) -> None:
         """Observe the training forward that begins now, if `due` names any of `FEATURES`.
 
@@ -110,9 +116,10 @@ class ModuleObserver:
                 every call a row of its own.
             called: the outermost module, where its call does not come through `nn.Module.__call__` (the
                 watched root's own class has another by then); with its arguments.
+            is_settled: see `ModuleCalls.begin`.
         """
         if self._is_on and not FEATURES.isdisjoint(due):
-            self._guard.run(_PART, self._begin_forward, due, called, args, kwargs)
+            self._guard.run(_PART, self._begin_forward, due, called, (args, kwargs), is_settled)
 
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """The forward is over: with the outermost call's output, or by an exception."""
@@ -171,7 +178,9 @@ class ModuleObserver:
 
     # -- parts
 
-    def _begin_forward(self, due: Collection[str], called: nn.Module | None, args: Any, kwargs: Any) -> None:
+    def _begin_forward(
+        self, due: Collection[str], called: nn.Module | None, arguments: Any, is_settled: bool
+    ) -> None:
         # An earlier forward may have raised without anyone telling.
         module_calls.end(self)
         root = self._root()
@@ -181,7 +190,7 @@ class ModuleObserver:
         is_new = self._step is None
         if self._step is None:
             self._step = self._open_step(root, due)
-        if not module_calls.begin(self):
+        if not module_calls.begin(self, is_settled=is_settled):
             if is_new:
                 self._drop_step()
             return
@@ -189,7 +198,7 @@ class ModuleObserver:
         self._step.begin_forward()
         self._outermost = None
         if called is not None:
-            self._outermost = self._enter_outermost(self._step, called, (args, kwargs))
+            self._outermost = self._enter_outermost(self._step, called, arguments)
 
     def _open_step(self, root: nn.Module, due: Collection[str]) -> ObservedStep | KernelStep:
         if self._has_met_unknown or self._steps_until_look <= 0:

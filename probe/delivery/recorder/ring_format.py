@@ -353,6 +353,9 @@ def merged(frame: Frame, addition: Frame) -> Frame:
             *(one for one in frame.parameter_columns if one.name not in _names(addition)),
             *addition.parameter_columns,
         ],
+        module_columns=addition.module_columns or frame.module_columns,
+        module_rows=addition.module_rows or frame.module_rows,
+        module_states=addition.module_states or frame.module_states,
     )
 
 

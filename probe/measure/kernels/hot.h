@@ -107,6 +107,10 @@ typedef struct {
     Object *task;           /* number of the backward under way */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
     Object *glance;         /* looks at the inputs where parameters are measured, or NULL */
+    Object *observe;        /* (module, args, kwargs): has the calls of a sampled forward's modules measured */
+    Object *end_observation; /* (output): it has returned */
+    Object *collect;        /* takes what they have told; True where the step goes on here */
+    Object *add_collected;  /* adds it to the step's record */
     Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
     Object *find_outputs;   /* lists the tensors in what a forward returned */
     Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, what it has noted) */
@@ -125,7 +129,8 @@ typedef struct {
     unsigned long thread;
     uint8_t *ring; /* its header, then its data; see ring_format.py */
     int64_t template_id;
-    int64_t norms_every, ratios_every;
+    int64_t norms_every, ratios_every, observed_every;
+    int64_t glanced_elements; /* where an input has more, `glance` does nothing */
     void *const *copies;       /* for each parameter where it can be copied to, or NULL */
     const int64_t *copy_bytes; /* for each the room there */
     Object *marked; /* the parameter that tells of updates which no hook tells of, or NULL */
@@ -210,6 +215,9 @@ INLINE Object *kept(Object *object) {
     return object;
 }
 
+/* Nanoseconds that the callbacks for modules' calls have taken of the step under way: see calls.h. */
+static int64_t observation_ns(void);
+
 static void drop(Object **place) {
     Object *object = *place;
     *place = NULL;
@@ -260,6 +268,16 @@ static Object *call_quietly(Object *function, Object *const *given, size_t count
 
 /* Whether parameters are measured too. */
 INLINE int is_norms_step(void) { return hot_loop.norms_every > 0 && hot.step % hot_loop.norms_every == 0; }
+
+/* Whether what modules return is measured too. */
+INLINE int is_observed_step(int64_t step) { return hot_loop.observed_every > 0 && step % hot_loop.observed_every == 0; }
+
+/* Call, and let go of the result; whether it was True. */
+static int is_answered(Object *function, Object *const *given, size_t count) {
+    Object *result = call_quietly(function, given, count);
+    if (result) hot_api.release(result); /* compared only: it is a singleton */
+    return result == hot_api.yes;
+}
 
 /* Whether the update of a step is looked at. */
 INLINE int is_ratios_step(int64_t step) { return hot_loop.ratios_every > 0 && step % hot_loop.ratios_every == 0; }
@@ -426,10 +444,13 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     if (!is_clipped && !measure_gradients()) return refuse();
     const int has_ratios = is_ratios_step(hot.step);
     if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
+    const int is_observed = is_observed_step(hot.step);
+    if (is_observed && (!is_answered(hot_loop.collect, NULL, 0) || !hot.armed)) return refuse();
     if (!append_step(rates, started)) return refuse();
-    if (has_ratios) {
+    if (has_ratios || is_observed) {
         started = now_ns();
-        copy_parameters(hot.step - 1);
+        if (is_observed) is_answered(hot_loop.add_collected, NULL, 0);
+        if (has_ratios) copy_parameters(hot.step - 1);
         hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
     }
     hot.state = IN_UPDATE;

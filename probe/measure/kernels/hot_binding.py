@@ -98,7 +98,8 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance", "on_news")],
+        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_collected", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         ("receive", _Pointer * (MAX_MICRO_STEPS * MAX_OUTPUTS)),
         ("ambient", _Pointer * MAX_AMBIENT),
@@ -114,7 +115,8 @@ class HotLoop(ctypes.Structure):
         ("micro", HotMicroStep * MAX_MICRO_STEPS),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
-        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every")],
+        *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every", "observed_every")],
+        ("glanced_elements", _Int),
         *[(name, _Pointer) for name in ("copies", "copy_bytes", "marked", "marked_data")],
         ("marked_bytes", _Int),
     ]

@@ -17,16 +17,18 @@ static int is_container(const Object *object) {
 
 /* What is noted of the arguments of a call before it is known that it can be followed. */
 typedef struct {
-    int64_t tensors, bytes, samples, containers, versions[MAX_ARGUMENTS];
+    int64_t tensors, bytes, samples, containers, largest, versions[MAX_ARGUMENTS];
 } Noted;
 
 /* Note a tensor; 0 where it is of a kind that the slow way has to look at. */
 static int note_tensor(Object *value, Noted *noted) {
     if (noted->tensors == MAX_ARGUMENTS) return 0;
     void *tensor = handle_of(value);
-    int32_t layout = -1, device = -1;
-    int64_t storage = 0, dims = 0, *sizes = NULL;
+    int32_t layout = -1, device = -1, type = -1;
+    int64_t storage = 0, dims = 0, elements = 0, *sizes = NULL;
     if (hot_api.layout(tensor, &layout) || layout != 0) return 0;
+    if (hot_api.numel(tensor, &elements) || hot_api.dtype(tensor, &type)) return 0;
+    if (kind_of_dtype(type) && elements > noted->largest) noted->largest = elements;
     if (hot_api.device_type(tensor, &device) || device != 0) return 0;
     if (hot_api.storage_size(tensor, &storage)) return 0;
     Object *needs_gradient = hot_api.get_attribute(value, hot_api.name_requires_grad);
@@ -196,10 +198,9 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     if (!synchronises_as_learned(learned) || !note_arguments(given[1], given[2], learned, &noted)) return refuse();
     if (!keep_inputs(given[1], given[2], &noted, &hot_calls[hot.micro_step])) return refuse();
     hot.input_bytes += noted.bytes;
-    if (is_norms_step() && hot.micro_step == 0 && hot_loop.glance) {
-        Object *seen = call_quietly(hot_loop.glance, given, 3);
-        if (seen) hot_api.release(seen);
-    }
+    if (is_observed_step(hot.step)) is_answered(hot_loop.observe, given, 3);
+    else if (is_norms_step() && hot.micro_step == 0 && hot_loop.glance && noted.largest <= hot_loop.glanced_elements)
+        is_answered(hot_loop.glance, given, 3);
     hot.state = IN_FORWARD;
     hot.beats++;
     hot.step_own_ns += now_ns() - started;
@@ -280,6 +281,11 @@ static Object *hot_end_forward(Object *self, Object *output) {
     (void)self;
     if (!hot.armed || hot.state != IN_FORWARD) return answer(0);
     int64_t started = now_ns(), count = 1;
+    if (is_observed_step(hot.step)) {
+        hot.step_own_ns += observation_ns();
+        is_answered(hot_loop.end_observation, &output, 1);
+        if (!hot.armed || hot.state != IN_FORWARD) return answer(0);
+    }
     hot.state = AFTER_FORWARD;
     Object *list = NULL;
     if (type_of(output) != hot_api.tensor_type) {

@@ -310,7 +310,18 @@ def validation_loss_logged_in_the_forward(training: Training) -> None:
     training.steps(3)
 
 
+def fault_where_inputs_are_looked_at(training: Training) -> None:
+    """At every tenth step; these are out of the range that they were in."""
+    training.steps(5)
+    inputs, targets = training.batch()
+    inputs[3] *= 400
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "batch", lambda: (inputs, targets))
+        training.step(lambda loss: loss * math.inf)
+
+
 UNUSUAL: list[Act] = [
+    fault_where_inputs_are_looked_at,
     loss_without_the_output,
     validation_loss_logged_in_a_hook,
     validation_loss_logged_in_the_forward,
