@@ -94,6 +94,10 @@ class FollowedRecords:
         if inputs is not None and len(self._inputs) < _MOST_INPUTS:
             self._inputs[step] = inputs
 
+    def take_inputs(self, step: int) -> InputSample | None:
+        """What `note_inputs` was given of a step that goes on in the slow way."""
+        return self._inputs.pop(step, None)
+
     def note_modules(self, step: int, modules: ModuleStatistics | None) -> None:
         """What the modules of a step that C follows have returned."""
         if modules is not None and len(self._modules) < _MOST_INPUTS:

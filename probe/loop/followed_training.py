@@ -281,6 +281,7 @@ class FollowedTraining:
         losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
+        self._measures.adopt_inputs(self._records.take_inputs(int(state.step)))
         if loop.mark is not None:
             self._model.adopt_mark(*loop.mark)
         if self._is_timed:
