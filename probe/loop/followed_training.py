@@ -243,6 +243,9 @@ class FollowedTraining:
             return
         last = account.next_step - 1
         self._loop.resume_after(last)
+        newest = self._records.take_newest(last)
+        if newest is not None:
+            self._pipeline.reopen(newest)
         self._meters.resume(account.ended_ns)
         self._model.note_steps(account.finished)
         self._account(Account(account.finished, account.own_ns, account.ended_ns), last)

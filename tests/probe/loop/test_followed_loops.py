@@ -28,7 +28,6 @@ from followed_kinds import (
 )
 from torch import Tensor
 
-from probe.loop.closer_look import CloserLook
 from probe.measure.kernels import hot_binding
 
 pytestmark = [
@@ -251,7 +250,7 @@ UNSEEN: list[Callable[[Accumulating], None]] = [
 @pytest.mark.parametrize("micro_steps", [1, 4])
 @pytest.mark.parametrize("act", UNSEEN, ids=lambda act: act.__name__)
 def test_update_that_nobody_tells_of_is_noticed_as_in_the_slow_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Accumulating], None], micro_steps: int
+    tmp_path: Path, act: Callable[[Accumulating], None], micro_steps: int
 ) -> None:
     def with_steps_around(training: Training) -> None:
         assert isinstance(training, Accumulating)
@@ -260,8 +259,6 @@ def test_update_that_nobody_tells_of_is_noticed_as_in_the_slow_way(
         training.before = lambda at: None
         training.steps(3)
 
-    # A loss that is twice as large is an event, after which the clock says when to look closer.
-    monkeypatch.setattr(CloserLook, "begin", lambda *given: None)
     assert_same(tmp_path, with_steps_around, kind=Single if micro_steps == 1 else Accumulating)
 
 
