@@ -125,6 +125,7 @@ class Training:
             stage="local",
             rates=self.rates,
             autocast=((), True),
+            is_late=False,
         )
         self.places = self._places() if ratios_every else None
         plan = Plan(
