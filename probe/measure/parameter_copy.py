@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -26,8 +26,7 @@ Kind: TypeAlias = tuple[torch.device, torch.dtype]
 _Signature: TypeAlias = tuple[torch.device, torch.dtype, torch.Size] | None
 
 
-@dataclass(slots=True, kw_only=True)
-class ParameterCopy:
+class ParameterCopy(msgspec.Struct, kw_only=True):
     """One flat buffer for each device and type, cut into views of the parameters' shapes."""
 
     parameters: Sequence[Tensor]
