@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 NOT_IN_A_HEALTHY_RUN = (
     *("probe.calls", "probe.integrations", "probe.self_check", "dashboard", "zmq"),
-    *("safetensors", "numpy.ma", "pandas", "asyncio"),
+    *("safetensors", "numpy.ma", "pandas", "asyncio", "psutil"),
     *(
         f"probe.forensics.{name}"
         for name in ("replay", "passes", "rerun", "explain", "op_recorder", "dispatch")
