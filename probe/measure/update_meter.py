@@ -100,7 +100,7 @@ class UpdateMeter:
             # The old buffers go before the new ones come.
             self._copy = None
             self._copy = ParameterCopy.of(parameters, self._limit_bytes)
-            indices = self._copy.find(parameters, updated) or []
+            indices = self._copy.indices_of(updated)
         self.reason = self._copy.reason
         self._armed = self._copy.take([index for index in indices if parameters[index].grad is not None])
 
