@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -59,8 +59,7 @@ from .training_loop import TrainingLoop
 from .verdict_timing import VerdictTiming
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParts:
+class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of, whole from the beginning."""
 
     run: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from ..detectors.base import Observation
 from ..guard import Guard
@@ -32,8 +33,7 @@ _PIECE_S: Final = 0.0006
 _OTHERS_S: Final = 0.0002
 
 
-@dataclass(slots=True, eq=False)
-class QueuedStep:
+class QueuedStep(msgspec.Struct, eq=False):
     """A finished step and how far it is."""
 
     measured: MeasuredStep
