@@ -94,11 +94,6 @@ class StepJudge:
         """Whether the step under way is judged with all its values, before its update."""
         return self._acts_on_verdicts or not self._timing.is_late
 
-    @property
-    def wants_steps(self) -> bool:
-        """Whether each step has to be judged as it is made."""
-        return self._raises or self._timing.is_late
-
     def judge(self, finished: FinishedStep, newest: QueuedStep) -> Verdict:
         """Judge a step before its update, or have a quiet one wait for a few others.
 
