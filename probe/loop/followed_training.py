@@ -271,13 +271,13 @@ class FollowedTraining:
             return
         last = account.next_step - 1
         self._loop.resume_after(last)
+        newest = self._records.take_newest(last)
+        if newest is not None:
+            self._pipeline.reopen(newest)
         self._model.note_steps(account.finished)
         if self._is_following_late:
             # Each of them was accounted for, and its inputs were kept, as in the slow way.
             return
-        newest = self._records.take_newest(last)
-        if newest is not None:
-            self._pipeline.reopen(newest)
         self._meters.resume(account.ended_ns)
         self._account(Account(account.finished, account.own_ns, account.ended_ns), last)
         for one in account.held:

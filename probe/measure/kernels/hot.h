@@ -19,10 +19,10 @@ enum { KEPT_STEPS = 8, SITE_FRAMES = 3, WRAPPING_FRAMES = 4 };
 enum { SMALL_OUTPUT = 1 << 18 };
 /* So many frozen parameters are looked at in a step. */
 enum { LOOKED_AT = 64 };
-/* So many bytes of one parameter are compared, as unseen_updates.py does. */
-enum { MARK_BYTES = 448 };
 /* torch's numbers of devices. */
 enum { ON_CPU = 0, ON_CUDA = 1 };
+/* So many bytes of one parameter are compared, as unseen_updates.py does. */
+enum { MARK_BYTES = 448 };
 /* Elements above which a pass gives Python's lock away. */
 enum { LONG_PASS = 1 << 22 };
 
