@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .compat.lasting_objects import lasting
+
 if TYPE_CHECKING:
     from .actions import aio
     from .actions.analysis.anomaly_mode import anomaly_detection
@@ -125,9 +127,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME and name != "aio":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name == "aio":
-            return import_module(".actions.aio", __name__)
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        with lasting():
+            if name == "aio":
+                return import_module(".actions.aio", __name__)
+            return getattr(import_module(f".{_HOME[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

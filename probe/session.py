@@ -22,6 +22,7 @@ from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
 from .attach.process_hooks import ProcessHooks
+from .compat.lasting_objects import lasting
 from .delivery.recorder.recorder import Recorder
 from .detectors.base import Finding
 from .errors import JournalError
@@ -95,7 +96,8 @@ class Probe(AnalysisCalls, RuleCalls):
         """A session that records the model's training from now on; inert where no journal can be written."""
         guard = Guard()
         try:
-            parts = build_session(model, optimizer, config, guard)
+            with lasting():
+                parts = build_session(model, optimizer, config, guard)
         except JournalError as error:
             _logger.error("nanscope: this run is not recorded: %s", error)
             return cls()

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -46,7 +47,7 @@ THERE_BEFORE_IT_IS_NEEDED = (
     ),
 )
 PROGRAM = """
-import json, sys, tempfile
+import gc, json, sys, tempfile
 import torch
 from torch import nn
 model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -58,49 +59,62 @@ def train(steps):
         optimizer.step()
 train(2)
 before = set(sys.modules)
+gc.collect()
 import probe
 run = probe.watch(model, optimizer, connect="", spool=tempfile.mkdtemp(dir=sys.argv[1]))
 watched = set(sys.modules)
+young = len(gc.get_objects(0)) + len(gc.get_objects(1))
 train(5)
-print(json.dumps([sorted(before), sorted(watched), sorted(sys.modules)]))
+print(json.dumps([sorted(before), sorted(watched), sorted(sys.modules), young]))
 """
 
 
+class Loaded(NamedTuple):
+    """Names of modules in a fresh interpreter, and what its collector has yet to look at."""
+
+    before: set[str]
+    watched: set[str]
+    trained: set[str]
+    young: int
+    """Objects after `watch` that are of the two younger generations."""
+
+
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str], set[str]]:
-    """Names of the modules before `watch`, after it, and after five healthy steps; in a fresh interpreter."""
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """What is loaded before `watch`, after it, and after five healthy steps."""
     folder = tmp_path_factory.mktemp("spool")
     command = [sys.executable, "-c", PROGRAM, str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True)
-    before, watched, trained = json.loads(result.stdout)
-    return set(before), set(watched), set(trained)
+    before, watched, trained, young = json.loads(result.stdout)
+    return Loaded(set(before), set(watched), set(trained), young)
 
 
 @pytest.mark.parametrize("name", NOT_IN_A_HEALTHY_RUN)
-def test_healthy_run_does_not_load(name: str, loaded: tuple[set[str], set[str], set[str]]) -> None:
-    before, _, trained = loaded
-    ours = trained - before
+def test_healthy_run_does_not_load(name: str, loaded: Loaded) -> None:
+    ours = loaded.trained - loaded.before
     assert not [module for module in ours if module == name or module.startswith(f"{name}.")]
 
 
-def test_healthy_run_loads_no_analysis(loaded: tuple[set[str], set[str], set[str]]) -> None:
+def test_healthy_run_loads_no_analysis(loaded: Loaded) -> None:
     package = "probe.actions.analysis"
-    found = {module.removeprefix(package) for module in loaded[2] if module.startswith(package)}
+    found = {module.removeprefix(package) for module in loaded.trained if module.startswith(package)}
     assert found == OF_ANALYSIS
 
 
 @pytest.mark.parametrize("name", THERE_BEFORE_IT_IS_NEEDED)
-def test_what_serves_the_end_is_loaded_by_watch(
-    name: str, loaded: tuple[set[str], set[str], set[str]]
-) -> None:
-    assert name in loaded[1]
+def test_what_serves_the_end_is_loaded_by_watch(name: str, loaded: Loaded) -> None:
+    assert name in loaded.watched
 
 
-def test_healthy_steps_import_nothing(loaded: tuple[set[str], set[str], set[str]]) -> None:
-    _, watched, trained = loaded
+def test_healthy_steps_import_nothing(loaded: Loaded) -> None:
     # torch's own optimizers and NumPy load parts of theirs at a first call: those are not the probe's.
-    late = {module for module in trained - watched if not module.startswith("torch.")}
+    late = {module for module in loaded.trained - loaded.watched if not module.startswith("torch.")}
     assert late == set()
+
+
+def test_what_watch_makes_is_not_young(loaded: Loaded) -> None:
+    """Else it brings a full collection, 0.16 s, into one of the first steps."""
+    assert loaded.young < 700
 
 
 def test_the_names_are_those_of_real_modules() -> None:

@@ -177,7 +177,7 @@ def _header() -> Component:
                 [html.Span(className="ns-icon"), html.Span("Live", id="live-text")],
                 id=ids.LIVE_BUTTON,
                 className="ns-button ns-live",
-                title="Follow the newest step, or hold still (Space)",
+                title="Follow the newest step, or pause the charts (Space)",
                 **{"aria-pressed": "true"},
             ),
             html.Div(

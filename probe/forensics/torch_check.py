@@ -29,13 +29,13 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
-        "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func are not told from others.",
+        "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func look like any others.",
         "torch._C._nn.flatten_dense_tensors": "Many small tensors take longer to measure without the kernel.",
         "torch.nn.parallel.DistributedDataParallel._active_ddp_module": (
             "Pass the DistributedDataParallel itself to watch(): around its inner module it is not seen."
         ),
         "torch.Tensor.__dlpack_c_exchange_api__": "The native kernel cannot find tensors and is not used.",
-        "torch.Tensor._version": "What is written in place cannot be told from what is not.",
+        "torch.Tensor._version": "Writes in place are not noticed.",
         "torch._C.DisableTorchFunctionSubclass": "Reading the shape of a tensor runs the code of its class.",
         "torch.autograd.graph.Node._sequence_nr": "Operations are not matched to the lines that made them.",
         "torch.autograd.graph.Node._saved_self": "The divisor of an accumulated loss is not undone.",

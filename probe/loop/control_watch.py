@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..delivery.control.control_files import RequestFolder, put_answer, take_requests
-from ..delivery.helper.helper import is_listened_to
+from ..delivery.control.control_files import put_answer, request_folder, take_requests
+from ..delivery.journal.folder_changes import FolderChanges
+from ..delivery.recorder.recorder import Recorder
 from ..detectors.base import Finding
 from ..errors import WireError
 from ..guard import Guard
@@ -49,25 +49,26 @@ class ControlWatch:
     """Requests to one session.
 
     Args:
-        folder: the rank's own in the spool.
+        recorder: asks this watch; its folder takes the requests.
         tracker: of the session.
         events: makes the events that say what was asked.
     """
 
-    def __init__(self, folder: Path, tracker: StepTracker, events: EventWriter) -> None:
-        self._folder, self._tracker, self._events = folder, tracker, events
+    def __init__(self, recorder: Recorder, tracker: StepTracker, events: EventWriter) -> None:
+        self._recorder, self._tracker, self._events = recorder, tracker, events
+        self._folder = recorder.folder
         self._guard = Guard()
-        self._requests = RequestFolder(folder)
+        self._requests = FolderChanges(request_folder(recorder.folder))
         self._asked = 0
 
     @property
     def period_s(self) -> float:
         """Requests come through a dashboard; without one only `dashboard resume` leaves any."""
-        return _LISTENED_S if is_listened_to(self._folder.parent) else _PERIOD_S
+        return _LISTENED_S if self._recorder.is_listened_to else _PERIOD_S
 
     def look(self) -> list[Event]:
         """Follow what waits; return events of what was changed."""
-        if not self._requests.has_changed():
+        if not self._requests.look():
             return []
         return self._guard.run("control", self._look) or []
 

@@ -100,7 +100,7 @@ def build_session(
                 last_step=lambda: tracker.last_step,
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
-            ControlWatch(recorder.folder, tracker, incidents),
+            ControlWatch(recorder, tracker, incidents),
         ]
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()

@@ -38,7 +38,7 @@ class UpdateRatios:
     """Number that the caller gave it."""
     ratio: MaskedValues
     """||after - before|| / ||before|| for each parameter, L2; a shard's own on a sharded parameter. Missing
-    where it had no gradient, was not copied, was 0 before, or was moved or converted amid the update."""
+    where it had no gradient, was not copied, was 0 before, or was moved or converted during the update."""
     total: float | None
     """The same over all that were compared, those that were 0 before included; None when all of them were."""
 
@@ -121,7 +121,7 @@ class UpdateMeter:
         same = copy.unchanged(armed)
         if len(same) < len(armed):
             lost = f"{len(armed) - len(same)} of {len(armed)}"
-            self.reason = f"{lost} parameters not compared: moved or converted amid the update"
+            self.reason = f"{lost} parameters not compared: moved or converted during the update"
         skipped = None if found_inf is None else self._start_copy(found_inf)
         parts = [self._compare(copy, chosen) for chosen in copy.by_kind(same)]
         self._pending.append(_Pending(step, len(copy.parameters), skipped, parts))

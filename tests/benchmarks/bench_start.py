@@ -10,7 +10,8 @@ medians over the repeats. Bytecode is cached, as an installer leaves it. Per mod
 - *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB;
 - *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms, and to the
   moment when every hook of `atexit` has run, the probe's among them: what follows is Python's and torch's;
-- *idle*: CPU time of the recorder's thread while the training sleeps, as a share of a core.
+- *idle*: CPU time of the recorder's thread and of the helper while the training sleeps, as shares of a core:
+  in the first second, in which the last steps are judged and written, and from the third on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 STEPS: Final = 20
 STEPS_FOR_MEMORY: Final = 100
+BUSY_S: Final = 2.0
+"""So long after its last step a run is not taken for idle: what it has recorded is judged and written."""
 RECORDER_THREAD: Final = "nanscope-recorder"
 BYTECODE: Final = str(Path(tempfile.gettempdir()) / f"bench-start-bytecode-{os.getuid()}")
 """Where modules are kept compiled, whatever the environment says; the first process of all fills it."""
@@ -105,6 +108,40 @@ def thread_cpu_s(name: str) -> float | None:
     return int(fields[0]) / 1e9
 
 
+def helper_pid(spool: Path) -> int | None:
+    """The process that ships what is recorded in this spool, None without one."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"helper_entry.py" in command and os.fsencode(spool) in command:
+            return int(folder.name)
+    return None
+
+
+def process_cpu_s(pid: int | None) -> float:
+    """CPU time of all threads of a process, 0 without one."""
+    files = [] if pid is None else list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
+
+
+def measure_idle(sleep_s: float) -> dict[str, float]:
+    """Sleep; return the shares of a core that the recorder's thread takes, and the helper."""
+    start = thread_cpu_s(RECORDER_THREAD) or 0.0
+    time.sleep(1.0)
+    first = (thread_cpu_s(RECORDER_THREAD) or 0.0) - start
+    time.sleep(BUSY_S - 1.0)
+    pid = helper_pid(Path(os.environ["NANSCOPE_SPOOL"]))
+    recorder_s, helper_s = thread_cpu_s(RECORDER_THREAD) or 0.0, process_cpu_s(pid)
+    time.sleep(sleep_s)
+    return {
+        "first": first,
+        "recorder": ((thread_cpu_s(RECORDER_THREAD) or 0.0) - recorder_s) / sleep_s,
+        "helper": (process_cpu_s(pid) - helper_s) / sleep_s,
+    }
+
+
 def run_training(job: dict[str, Any]) -> None:
     """Train as the job says, and write what was measured to its file; ends with an exception if asked to."""
     model, optimizer, compute_loss = make_training(job["model"])
@@ -124,10 +161,7 @@ def run_training(job: dict[str, Any]) -> None:
         cpu.append((time.thread_time() - cpu_before) * 1e3)
     result |= {"wall": wall, "cpu": cpu, "mib": resident_mib() - resident}
     if job["sleep_s"]:
-        before = thread_cpu_s(RECORDER_THREAD)
-        time.sleep(job["sleep_s"])
-        after = thread_cpu_s(RECORDER_THREAD)
-        result["idle"] = None if before is None or after is None else (after - before) / job["sleep_s"]
+        result["idle"] = measure_idle(job["sleep_s"])
     result |= {"last_line": time.monotonic(), "cpu_s": time.process_time()}
     Path(job["file"]).write_text(json.dumps(result))
     if job["raises"]:
@@ -205,9 +239,16 @@ def report_exit(repeats: int) -> None:
 
 
 def report_idle(idle_s: float) -> None:
-    """Print what the recorder's thread takes of a core while nothing is trained."""
-    share = measure("mlp", probe=True, sleep_s=idle_s)["idle"]
-    print(f"mlp      idle    {100 * share:.2f} % of a core on the recorder's thread, over {idle_s:g} s")
+    """Print what the recorder's thread and the helper take of a core while nothing is trained."""
+    idle = measure("mlp", probe=True, sleep_s=idle_s)["idle"]
+    first, recorder, helper = (100 * idle[name] for name in ("first", "recorder", "helper"))
+    print(
+        f"mlp      idle    {first:.2f} % of a core on the recorder's thread in the second after the last step"
+    )
+    print(
+        f"mlp      idle    {recorder:.2f} % on the recorder's thread and {helper:.2f} % of the helper, "
+        f"{recorder + helper:.2f} % in all, over {idle_s:g} s from then on"
+    )
 
 
 def main() -> None:

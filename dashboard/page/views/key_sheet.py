@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from ... import ids
 
 KEYS: Final = (
-    ("Space", "hold still, or follow the newest step again"),
+    ("Space", "pause the charts, or follow the newest step again"),
     ("0", "the whole range again, live"),
     ("n", "next event"),
     ("p", "previous event"),

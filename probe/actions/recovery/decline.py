@@ -47,12 +47,12 @@ _IN_BACKWARD: Final = (
 )
 UNSEEN_WHAT: Final = "Steps such as step {step} are not recovered"
 UNSEEN: Final = (
-    "the parameters are updated, and no optimizer hook tells of it before (a compiled optimizer.step, or an "
+    "the parameters are updated, and no optimizer hook runs before that (a compiled optimizer.step, or an "
     "update by hand). Compile the model alone and call optimizer.step as it is, or check loss and gradients "
     "in the script"
 )
 _HALF_UPDATED: Final = (
-    "another part of the model is updated already, and no optimizer hook has told of it (a compiled "
+    "another part of the model is updated already, and no optimizer hook has run for it (a compiled "
     "optimizer.step beside one that is not, say). Compile the model alone"
 )
 _SILENT: Final = ""

@@ -16,7 +16,7 @@ NO_SECOND_SIZE: Final = (
     "ranks or switch gradient_cosine on"
 )
 TOO_FEW: Final = f"fewer than {_LEAST_ESTIMATES} steps have been measured"
-NO_SIGNAL: Final = "the mean gradient cannot be told from the noise"
+NO_SIGNAL: Final = "the mean gradient cannot be distinguished from the noise"
 
 
 class GradientNoise:

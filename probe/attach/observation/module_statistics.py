@@ -125,8 +125,8 @@ def _add_gradients(table: _Columns, step: ObservedStep) -> None:
     table.put(name, rms * np.sqrt(elements), table.missing["activation_gradient_max_abs"])
 
 
-def _gradients_of(step: ObservedStep, call: ModuleCall) -> list[int]:
-    return [] if call.gradient is None else step.gradients_of[call.gradient]
+def _gradients_of(step: ObservedStep, call: ModuleCall) -> tuple[int, ...]:
+    return () if call.gradient is None else step.gradients_of[call.gradient]
 
 
 def _add_rows(

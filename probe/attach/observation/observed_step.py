@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -33,9 +34,11 @@ _MAX_TENSORS: Final = 8
 """Of one call's arguments or output that mark where its backward begins and ends."""
 
 
-@dataclass(slots=True, eq=False)
-class ModuleCall:
-    """One call of one module. Times are mark numbers of the step's clock, -1 where there is none."""
+class ModuleCall(msgspec.Struct, gc=False):
+    """One call of one module. Times are mark numbers of the step's clock, -1 where there is none.
+
+    Python's collector is not told of it: thousands of records in a step would have it go through the process.
+    """
 
     row: int
     parent: int
@@ -54,8 +57,8 @@ class ModuleCall:
     output_bytes: int = 0
     saved_bytes: int = 0
     allocated_bytes: int = 0
-    storages: set[int] = field(default_factory=set)
-    """Of its arguments and of its children's outputs."""
+    storages: set[int] | None = None
+    """Of its arguments and of its children's outputs; None unless memory is measured."""
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ class ObservedStep:
         self.lists_calls = "module_calls" in due
         self.calls: list[ModuleCall] = []
         self.outputs, self.gradients = TensorRows(), TensorRows()
-        self.gradients_of: list[list[int]] = []
+        self.gradients_of: list[tuple[int, ...]] = []
         self.switches: list[tuple[int, int, int | None]] = []
         self.compiled_rows: set[int] = set()
         self.is_closed = False
@@ -128,7 +131,7 @@ class ObservedStep:
                 for tensor in given:
                     self._mark_node(tensor, parent)
             if self.measures_memory:
-                call.storages.update(map(torch_memory.storage_key, given))
+                call.storages = set(map(torch_memory.storage_key, given))
                 call.allocated_bytes = -self._allocated()
         self._stack.append(len(self.calls))
         self.calls.append(call)
@@ -235,7 +238,7 @@ class ObservedStep:
                 self.outputs.note_histogram(number, plain)
         if self.measures_gradients and tensor.requires_grad and tensor.grad_fn is not None:
             call.gradient = len(self.gradients_of)
-            self.gradients_of.append([])
+            self.gradients_of.append(())
             hook = torch_engine.left_out_of_pickles(partial(self._take, call.gradient))
             torch_engine.register_hook(tensor, hook)
         self._last = _LastOutput(weakref.ref(tensor), version, call)
@@ -246,7 +249,7 @@ class ObservedStep:
         begun = self.clock.mark()
         plain = measurable(gradient)
         if plain is not None:
-            self.gradients_of[output].append(self.gradients.measure(plain, None))
+            self.gradients_of[output] += (self.gradients.measure(plain, None),)
         if self.measures_times:
             self.switches.append((begun, self.clock.mark(), None))
 
@@ -272,13 +275,15 @@ class ObservedStep:
             self.switch(owner)
 
     def _note_new_memory(self, call: ModuleCall, output: Any) -> None:
-        parent = self.calls[call.parent].storages if call.parent >= 0 else set()
+        parent = self.calls[call.parent].storages if call.parent >= 0 else None
+        known = set() if call.storages is None else call.storages
         for tensor in _some_tensors(output):
             key = torch_memory.storage_key(tensor)
-            if key and key not in call.storages:
+            if key and key not in known:
                 call.output_bytes += torch_memory.storage_bytes(tensor)
-            call.storages.add(key)
-            parent.add(key)
+            known.add(key)
+            if parent is not None:
+                parent.add(key)
 
     def _allocated(self) -> int:
         return cuda_allocated(self.device) if self.device.type == "cuda" else 0

@@ -17,7 +17,6 @@ from ...settings.places import make_private_folder, write_private_file
 _FOLDER: Final = "control"
 _ASK, _ANSWER = ".ask", ".answer"
 MOST_WAITING: Final = 64
-_TICK_NS: Final = 50_000_000
 
 
 def new_id() -> str:
@@ -34,29 +33,9 @@ def put_request(writer_folder: Path, request_id: str, data: bytes) -> None:
     write_private_file(make_private_folder(writer_folder / _FOLDER) / f"{request_id}{_ASK}", data)
 
 
-class RequestFolder:
-    """Tells whether requests may wait for a trainer: one `stat` as long as nothing has come.
-
-    Args:
-        writer_folder: the trainer's own in the spool.
-    """
-
-    def __init__(self, writer_folder: Path) -> None:
-        self._path = str(writer_folder / _FOLDER)
-        self._seen_ns = -1
-
-    def has_changed(self) -> bool:
-        """Whether something may have come since the last call."""
-        try:
-            changed_ns = os.stat(self._path).st_mtime_ns  # noqa: PTH116 - a Path per look is dear
-        except OSError:
-            return False
-        if changed_ns == self._seen_ns:
-            return False
-        # A file system's clock ticks in milliseconds: what has just changed may change within the same tick.
-        is_settled = time.time_ns() - changed_ns > _TICK_NS
-        self._seen_ns = changed_ns if is_settled else -1
-        return True
+def request_folder(writer_folder: Path) -> Path:
+    """Return the folder in which requests to a trainer wait; it is there once one has come."""
+    return writer_folder / _FOLDER
 
 
 def take_requests(writer_folder: Path) -> list[tuple[str, bytes]]:

@@ -16,8 +16,9 @@ import psutil
 
 from ...errors import JournalError, WireError
 from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode
+from ..host_memory import machine_bytes
 from ..journal.journal import JournalWriter
-from ..journal.journal_reader import Chunk, StreamFollower, list_writers, read_stream
+from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
 from .helper import host_folder
 from .ring_taker import take_ring
 from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
@@ -71,15 +72,15 @@ class Trainer:
         now = time.time()
         if end is not None or not alive:
             self.over_at = min(end.time, now) if end is not None else now
-        memory = psutil.virtual_memory()
+        total_bytes, available_bytes = machine_bytes()
         self._last = HostSample(
             time=now,
             rank=self.start.rank,
             incarnation=self.start.incarnation,
             state="ended" if end is not None else "running" if alive else "killed",
             rss_bytes=self._rss_bytes() if alive else None,
-            system_used_bytes=memory.total - memory.available,
-            system_total_bytes=memory.total,
+            system_used_bytes=total_bytes - available_bytes,
+            system_total_bytes=total_bytes,
         )
         return self._last
 
@@ -171,6 +172,8 @@ class Census:
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
         self._own_folder = host_folder(run_folder)
+        self._host = socket.gethostname()
+        self._writers = WriterList(run_folder)
         self._journal = JournalWriter(self._own_folder, run=run_folder.name, writer=self._own_folder.name)
         self._trainers: dict[str, Trainer] = {}
         self._unwritten: list[Event] = []
@@ -207,7 +210,7 @@ class Census:
 
     def take(self) -> None:
         """Look at every trainer that is not over and write what was seen."""
-        for folder in list_writers(self._run_folder):
+        for folder in self._writers.look():
             if folder.name not in self._trainers and not folder.name.startswith("host-"):
                 self._trainers[folder.name] = Trainer(folder, self._known_hangs.get(folder.name))
         samples = []
@@ -255,7 +258,7 @@ class Census:
 
     def _is_local(self, trainer: Trainer) -> bool:
         """A spool on shared storage has trainers of other hosts: their own helper ships those."""
-        return trainer.start is not None and trainer.start.host in ("", socket.gethostname())
+        return trainer.start is not None and trainer.start.host in ("", self._host)
 
     def _read_over(self) -> dict[tuple[int, int], float]:
         """What an earlier helper has already reported as over, and when."""

@@ -37,8 +37,9 @@ DEAD_S: Final = 15.0
 CONNECT_S: Final = 3.0
 """A connection whose handshake takes longer is made anew; the address may have changed."""
 _IDLE_S: Final = 0.05
-_ALONE_S: Final = 0.2
-"""How long it sleeps while there is nobody to ship to."""
+_QUIET_S: Final = 0.15
+"""How long it waits for a trainer that has written nothing lately, and nobody has asked anything."""
+_LATELY_S: Final = 2.0
 _CENSUS_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 2.0
 _ORDER: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
@@ -154,6 +155,8 @@ class Shipper:
         self._backoff_s = 0.1
         self._next_census = 0.0
         self._is_listening = False
+        self._moved = 0.0
+        """When a trainer's record was sent, or a request came; monotonic seconds."""
 
     def run(self) -> None:
         """Ship until every trainer is over and all is delivered, or nobody has come for it."""
@@ -164,9 +167,12 @@ class Shipper:
                 if self._is_done():
                     return
                 if self._link is None:
-                    time.sleep(_ALONE_S)
+                    # Nothing else can happen before the next of both.
+                    wake = min(self._next_census, self._next_attempt)
+                    time.sleep(max(wake - time.monotonic(), _IDLE_S))
                 elif not busy:
-                    self._receive(_IDLE_S)
+                    is_quiet = self._link.ready and time.monotonic() - self._moved > _LATELY_S
+                    self._receive(_QUIET_S if is_quiet else _IDLE_S)
         finally:
             self._drop_link()
             note_listening(self._run_folder, is_listening=False)
@@ -217,6 +223,8 @@ class Shipper:
             if lane.key.stream == stream:
                 while lane.fill(link):
                     sent = True
+                    if stream != "host":
+                        self._moved = time.monotonic()
                     if stream == "metrics":
                         break
         return sent
@@ -235,6 +243,7 @@ class Shipper:
             if isinstance(message, Ack):
                 self._take_ack(message)
             elif message.run == self._run_folder.name:
+                self._moved = time.monotonic()
                 self._relay.begin(message, self._census.living)
 
     def _take_ack(self, ack: Ack) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 from ...errors import JournalError
 from ...settings.places import is_folder_name
 from ...wire import BATCH_BYTES, MAX_RECORD_BYTES, RunStart, StreamName
+from .folder_changes import FolderChanges
 from .segments import PREFIX, parse_segment_name, split_records, unpack_header
 
 _HEADER_READ_BYTES: Final = 8192
@@ -92,6 +92,25 @@ def list_writers(run_folder: Path) -> list[Path]:
     return []
 
 
+class WriterList:
+    """The writers' folders of a run, for who asks again and again: one `stat` as long as none has come.
+
+    Args:
+        run_folder: `SPOOL/<run>`.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+        self._changes = FolderChanges(run_folder)
+        self._writers: list[Path] = []
+
+    def look(self) -> list[Path]:
+        """Return the folders that there are now, by name."""
+        if self._changes.look():
+            self._writers = list_writers(self._run_folder)
+        return self._writers
+
+
 def read_run_json(run_folder: Path) -> RunStart | None:
     """Return what the run's first writer noted; None when there is nothing readable."""
     try:
@@ -143,7 +162,7 @@ class StreamFollower:
         self.next_seq = from_seq
         """The number that the next `poll` begins with."""
         self._segments: list[Segment] = []
-        self._listed_ns = -1
+        self._changes = FolderChanges(folder)
         self._cursor: _Cursor | None = None
 
     def seek(self, seq: int) -> None:
@@ -217,14 +236,8 @@ class StreamFollower:
 
     def _list(self) -> None:
         """List the folder again if it has changed."""
-        with contextlib.suppress(OSError):
-            changed_ns = self.folder.stat().st_mtime_ns
-            # The clock of a file system ticks in milliseconds: a folder that has just changed may change
-            # again within the same tick.
-            recent = time.time_ns() - changed_ns < 50_000_000
-            if changed_ns != self._listed_ns or recent:
-                self._segments = list_segments(self.folder, self.stream)
-                self._listed_ns = changed_ns
+        if self._changes.look():
+            self._segments = list_segments(self.folder, self.stream)
 
     def _open_cursor(self) -> _Cursor | None:
         """Begin with the segment that holds `next_seq`; None when all are newer, or there is none."""

@@ -25,6 +25,7 @@ from ...threads.stacks import RawFrame, format_frames, line_of, raw_stack
 from ...threads.watchdog import LoopMark, Standstill, Watchdog, pulse
 from ...threads.whereabouts import (
     Line,
+    Place,
     at_line,
     describe,
     is_compiling,
@@ -120,6 +121,10 @@ class HangWatch:
         self._tell_next_s = 0.0
         self._mark_raw: list[RawFrame] = []
         self._mark_lines: list[Line] = []
+        self._seen: tuple[list[RawFrame], list[Line], bool] | None = None
+        """What the last closer look found to be other work or none: the stack, the mark, and whether the
+        script evaluated."""
+        self._seen_place: Place = "step"
 
     def look(self) -> list[Event]:
         """See whether training goes on; once a second tell the helper that we could look."""
@@ -197,6 +202,9 @@ class HangWatch:
         if frame is None:
             return []
         raw = raw_stack(frame, limit=_STACK_FRAMES)
+        seen = raw, self._marked_lines(), stand.is_evaluating
+        if seen == self._seen and (self._seen_place == "away" or not stand.is_long_for_other_work):
+            return []
         stacks = {
             thread: lines_of(raw_stack(other, limit=_STACK_FRAMES))
             for thread, other in frames.items()
@@ -206,9 +214,13 @@ class HangWatch:
             return []
         stack = stacks[self._mark.thread]
         place = place_of(stack, self._marked_lines())
+        # The first batch may come while the thread stands where it stood.
+        is_other_work = place == "other_work" or stand.is_evaluating
+        self._seen = seen if place == "away" or is_other_work else None
+        self._seen_place = place
         if place == "away":
             return []
-        is_other_work = place == "other_work" or stand.is_evaluating or _awaits_first_batch(frame)
+        is_other_work = is_other_work or _awaits_first_batch(frame)
         if is_other_work and not stand.is_long_for_other_work:
             return []
         others = [lines for thread, lines in stacks.items() if thread != self._mark.thread]

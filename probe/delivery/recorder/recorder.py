@@ -103,7 +103,8 @@ class Recorder:
         self._close_request: Callable[[], None] | None = None
         self.watches: list[Watch] = []
         """They look at the training from the thread; to be added by who starts the session."""
-        self._is_listened_to = False
+        self.is_listened_to = False
+        """Whether a dashboard has taken what this host's trainers write within the last seconds."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
         self._tend()
         self._thread = threading.Thread(target=self._run, name="nanscope-recorder", daemon=True)
@@ -296,7 +297,7 @@ class Recorder:
         """How often frames are written just now."""
         if self._metrics.is_crowded:
             return _CROWDED_S
-        return _LISTENED_S if self._is_listened_to else WRITE_S
+        return _LISTENED_S if self.is_listened_to else WRITE_S
 
     def _write_frames(self) -> None:
         """Empty the ring; the newest step waits a moment for `run.log`, unless somebody waits for it."""
@@ -322,7 +323,7 @@ class Recorder:
             self._note(f"{self.folder} has been removed; what is recorded from now on is lost")
         if self._helper is None:
             return
-        self._is_listened_to = is_listened_to(self.folder.parent)
+        self.is_listened_to = is_listened_to(self.folder.parent)
         if (problem := self._helper.ensure()) is not None:
             self._note(problem)
 

@@ -67,7 +67,8 @@ class Ring:
         # The probe's own thread and C code hold its address: it is never moved.
         self._memory = np.zeros(HEADER_BYTES + capacity, dtype=np.uint8)
         self._view = self._memory.data
-        self._numbers = self._memory[:HEADER_BYTES].view(np.int64)
+        # Not an array: its numbers are objects of numpy's, ten times as dear to compare.
+        self._numbers = self._view[:HEADER_BYTES].cast("q")
         self._data = self._memory[HEADER_BYTES:]
         self.capacity = capacity
         self.problem: str | None = None
@@ -100,7 +101,7 @@ class Ring:
     @property
     def is_empty(self) -> bool:
         """Whether everything has been taken."""
-        return bool(self._numbers[_HEAD] == self._numbers[_TAIL]) and not self._waiting
+        return self._numbers[_HEAD] == self._numbers[_TAIL] and not self._waiting
 
     @property
     def is_wanted(self) -> bool:
@@ -110,7 +111,7 @@ class Ring:
     @property
     def dropped(self) -> int:
         """Records of C code that found no room: such a step goes the slow way, and is not lost."""
-        return int(self._numbers[_DROPPED])
+        return self._numbers[_DROPPED]
 
     def append(self, kind: int, payload: bytes) -> bool:
         """Append a record; False, and nothing is changed, where it has no room.
@@ -137,10 +138,10 @@ class Ring:
             self._numbers[_BUSY] = self._is_appending or is_held
 
     def _append(self, kind: int, payload: bytes) -> bool:
-        head, size = int(self._numbers[_HEAD]), record_bytes(len(payload))
+        head, size = self._numbers[_HEAD], record_bytes(len(payload))
         left = self.capacity - head % self.capacity
         skipped = left if size > left else 0
-        used = head - int(self._numbers[_TAIL])
+        used = head - self._numbers[_TAIL]
         if used + skipped + size > self.capacity:
             return False
         if skipped >= RECORD_HEAD.size:
@@ -159,7 +160,7 @@ class Ring:
         at = start + RECORD_HEAD.size
         self._view[at : at + len(payload)] = payload
         self._view[at + len(payload) : start + size] = bytes(start + size - at - len(payload))
-        RECORD_HEAD.pack_into(self._view, start, 0, len(payload), kind, int(self._numbers[_NEXT_SEQ]))
+        RECORD_HEAD.pack_into(self._view, start, 0, len(payload), kind, self._numbers[_NEXT_SEQ])
         words = self._memory[start + 8 : start + size].view(np.uint64)
         if len(words) > len(self._factors):
             self._factors = weights(len(words))
@@ -194,7 +195,7 @@ class Ring:
         self._view[at + prefix.size : at + prefix.size + len(data)] = data
         self._templates[number] = template
         self._templates.pop(number - 2, None)
-        self._template_first_seq[number] = int(self._numbers[_NEXT_SEQ])
+        self._template_first_seq[number] = self._numbers[_NEXT_SEQ]
         self._template_first_seq.pop(number - 2, None)
         self._write(at, at + prefix.size + len(data))
         return number
@@ -230,7 +231,7 @@ class Ring:
             next_seq: number of the first of these.
             store: writes them; what it raises leaves the records in the ring.
         """
-        tail, seq = int(self._numbers[_TAIL]), self._mark_seq()
+        tail, seq = self._numbers[_TAIL], self._mark_seq()
         self._mark = Mark(self._mark.generation + 1, tail, seq, next_seq, end, end_seq, records)
         self._put_mark(self._mark)
         store()
@@ -241,7 +242,7 @@ class Ring:
 
     def skip_damaged(self) -> int:
         """Give up what cannot be read, where nothing can; returns how many records are lost."""
-        head, next_seq = int(self._numbers[_HEAD]), int(self._numbers[_NEXT_SEQ])
+        head, next_seq = self._numbers[_HEAD], self._numbers[_NEXT_SEQ]
         if next(self.records(), None) is not None or head == self._numbers[_TAIL]:
             return 0
         lost = next_seq - self._mark_seq()

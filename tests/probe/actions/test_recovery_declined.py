@@ -211,7 +211,7 @@ def test_updates_that_no_hook_tells_of_are_declined_once(bad: int, spool: Path) 
     assert_identical(everything_of(model), everything_of(twin))
     (event,) = recoveries(spool)
     assert (event.subject, event.severity, event.step) == ("declined", "warning", 1)
-    assert "no optimizer hook tells of it before (a compiled optimizer.step" in event.message
+    assert "no optimizer hook runs before that (a compiled optimizer.step" in event.message
 
 
 def test_step_of_which_one_half_is_updated_unseen_is_declined(spool: Path) -> None:

@@ -284,7 +284,7 @@ def test_parameter_converted_amid_the_update_is_missing_and_said_so(change: str)
     assert found is not None
     assert found.ratio.missing[0]
     assert not found.ratio.missing[1]
-    assert meter.reason == "1 of 8 parameters not compared: moved or converted amid the update"
+    assert meter.reason == "1 of 8 parameters not compared: moved or converted during the update"
 
 
 def test_model_converted_between_measurements_is_measured_in_its_new_type() -> None:

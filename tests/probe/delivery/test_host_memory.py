@@ -1,0 +1,33 @@
+"""Memory as the operating system tells it, against psutil."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from probe.delivery import host_memory
+
+MIB = 2**20
+
+
+def test_memory_is_what_psutil_reads() -> None:
+    block = bytearray(os.urandom(64)) * MIB  # 64 MiB that are really there
+    sample = host_memory.read_memory()
+    assert sample is not None
+    machine = psutil.virtual_memory()
+    assert sample.system_total_bytes == machine.total
+    # Other processes go on meanwhile.
+    assert abs(sample.system_used_bytes - (machine.total - machine.available)) < 0.1 * machine.total
+    assert abs(sample.rss_bytes - psutil.Process().memory_info().rss) < 8 * MIB
+    assert sample.rss_bytes > len(block)
+
+
+def test_memory_without_those_files_is_asked_of_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "_OWN", "/nonexistent/statm")
+    monkeypatch.setattr(host_memory, "_MACHINE", "/nonexistent/meminfo")
+    sample = host_memory.read_memory()
+    assert sample is not None
+    assert sample.system_total_bytes == psutil.virtual_memory().total
+    assert abs(sample.rss_bytes - psutil.Process().memory_info().rss) < 8 * MIB
