@@ -41,6 +41,7 @@ from .epochs import EpochWatch
 from .evaluation import EvaluationLoss
 from .failed_forward import FailedForward
 from .fast_path import FastPath
+from .followed_late import LateFollowing
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
@@ -176,7 +177,8 @@ def _tracker_parts(
     attention, failed, mark = Attention(schedule, attachment), FailedForward(), LoopMark()
 
     def wants_every_step() -> bool:
-        return hooks.want_steps or judge.wants_steps or not model.tells_of_updates or attention.is_elsewhere
+        raises = config.mode == "raise"
+        return hooks.want_steps or raises or not model.tells_of_updates or attention.is_elsewhere
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
@@ -199,6 +201,9 @@ def _tracker_parts(
         wants_every_step=wants_every_step,
         look_about=lookout.look_about,
         failed=failed,
+        late=LateFollowing(
+            model, schedule, timing, loop, pipeline, black_box=incidents.black_box, guard=guard
+        ),
         input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
         output_limit_bytes=config.capture_limit_bytes,
     )

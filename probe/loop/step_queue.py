@@ -56,12 +56,20 @@ class StepQueue:
         guard: of the training thread.
         arrive: called with a late step, and the guard of the thread, under the lock of `incidents`: takes
             its values; if it is a quiet one it waits from then on, else it has been judged.
+        note_alarm: called with each step with a warning, under the lock: verdicts are not taken for long
+            while C follows the steps.
     """
 
     def __init__(
-        self, incidents: IncidentReporter, guard: Guard, *, arrive: Callable[[QueuedStep, Guard], None]
+        self,
+        incidents: IncidentReporter,
+        guard: Guard,
+        *,
+        arrive: Callable[[QueuedStep, Guard], None],
+        note_alarm: Callable[[int], None],
     ) -> None:
         self._incidents, self._guard, self._arrive = incidents, guard, arrive
+        self._note_alarm = note_alarm
         self._thread_guard = guard.for_thread()
         """A guard's clock is that of one thread, and `look` comes on the recorder's."""
         self._steps: deque[QueuedStep] = deque()
@@ -122,9 +130,14 @@ class StepQueue:
         with self._incidents.judging(guard):
             self._judge_waiting(guard)
             found = guard.run("detectors", self._incidents.judge, observation, time, evidence)
-        verdict = found or NOTHING_FOUND
-        self._verdicts.append(verdict)
+            verdict = found or NOTHING_FOUND
+            self._keep(verdict)
         return verdict
+
+    def _keep(self, verdict: Verdict) -> None:
+        self._verdicts.append(verdict)
+        for step in verdict.alarms:
+            self._note_alarm(step)
 
     def take_verdicts(self) -> list[Verdict]:
         """Return what the detectors have found since the last call."""
@@ -177,7 +190,7 @@ class StepQueue:
         verdict = guard.run("detectors", self._judge, piece)
         self._step_s = max((time.monotonic() - started_s) / len(piece), 1e-6)
         if verdict is not None:
-            self._verdicts.append(verdict)
+            self._keep(verdict)
 
     def _take_late(self, late: QueuedStep, guard: Guard) -> None:
         self._arrive(late, guard)

@@ -76,8 +76,14 @@ class Queue:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.judge, self.now_s = Judge(), 100.0
         self.arrived: list[int] = []
+        self.alarms: list[int] = []
         self.guard = Guard()
-        self.queue = StepQueue(cast(IncidentReporter, self.judge), self.guard, arrive=self._arrive)
+        self.queue = StepQueue(
+            cast(IncidentReporter, self.judge),
+            self.guard,
+            arrive=self._arrive,
+            note_alarm=self.alarms.append,
+        )
         monkeypatch.setattr(step_queue.time, "monotonic", lambda: self.now_s)
 
     def _arrive(self, late: QueuedStep, guard: Guard) -> None:
@@ -106,6 +112,17 @@ def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
     assert steps.judge.guards[-1] is not steps.guard
     assert [verdict.alarms for verdict in steps.queue.take_verdicts()] == [(0,)]
     assert steps.queue.take_verdicts() == []
+
+
+def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
+    """While C follows the steps, nobody does for long."""
+    steps.add(0)
+    steps.add(1)
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert steps.alarms == [0, 1]
+    steps.queue.judge_at_once(build_observation(measured(2)), 2.0, LateEvidence(()), steps.guard)
+    assert steps.alarms == [0, 1, 2]
 
 
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
@@ -165,7 +182,9 @@ def test_failure_on_the_recorders_thread_switches_the_part_off_on_both(steps: Qu
 
 def test_two_threads_judge_each_step_once_and_in_order() -> None:
     judge = Judge()
-    queue = StepQueue(cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None)
+    queue = StepQueue(
+        cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None, note_alarm=lambda step: None
+    )
     is_over = threading.Event()
 
     def look() -> None:

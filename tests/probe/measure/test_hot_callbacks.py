@@ -125,6 +125,7 @@ class Training:
             stage="local",
             rates=self.rates,
             autocast=((), True),
+            is_late=False,
         )
         self.places = self._places() if ratios_every else None
         plan = Plan(
@@ -884,7 +885,8 @@ import pytest
 from probe.measure.kernels import binding
 binding.LIBRARY = Path(sys.argv[1])
 chosen = ["-k", "not sanitizer and not compiled"]
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], *chosen]))
+plain = ["--assert=plain", "-p", "no:cacheprovider"]
+sys.exit(pytest.main(["-q", "-x", *plain, *sys.argv[2:], *chosen]))
 """
 
 
@@ -895,9 +897,10 @@ def library_of_compiler(name: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", [Path(__file__), Path(__file__).parents[1] / "attach/test_kernel_step.py"])
-def test_callbacks_run_clean_under_the_sanitizers(file: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+def test_callbacks_run_clean_under_the_sanitizers(tmp_path: Path) -> None:
     # The second one because torch throws exceptions, which the sanitizer follows.
+    files = [__file__, str(Path(__file__).parents[1] / "attach/test_kernel_step.py")]
     runtime, standard = library_of_compiler("libasan.so"), library_of_compiler("libstdc++.so")
     if compile.find_compiler() is None or not Path(runtime).is_absolute():
         pytest.skip("no address sanitizer here: apt-get install gcc")
@@ -911,11 +914,11 @@ def test_callbacks_run_clean_under_the_sanitizers(file: Path, tmp_path: Path) ->
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(
-        [sys.executable, "-c", SANITIZED, str(library), str(file)],
+        [sys.executable, "-c", SANITIZED, str(library), *files],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
         cwd=Path(__file__).parents[3],
         check=False,
     )
