@@ -16,6 +16,7 @@ from .layers import in_words
 from .sample import Floats, ModuleSample, ModuleSuccession, Sample, Succession
 from .sampled_thresholds import SampledThresholds
 
+_MOST_NEIGHBOURS: Final = 128
 FIRST_SAMPLES: Final = 20
 FIRST_STEPS: Final = 100
 MIN_LAYERS: Final = 4
@@ -111,7 +112,7 @@ class InitializationDetector:
                 f"{norms[first]:.3g} in {names[first]} at step {sample.step}",
                 value=float(np.exp(abs(logs[-1] - logs[0]))),
                 threshold=self._ratio,
-                neighbours=tuple((i, float(norms[row])) for i, row in enumerate(rows)),
+                neighbours=_by_depth(norms, rows),
                 affected=tuple(names[row] for row in rows),
             )
         ]
@@ -149,9 +150,15 @@ class InitializationDetector:
             f"{in_words(modules.names[last])} at step {sample.step}",
             value=ratio,
             threshold=self._ratio,
-            neighbours=tuple((i, float(rms[row])) for i, row in enumerate(rows)),
+            neighbours=_by_depth(rms, rows),
             affected=tuple(modules.names[row] for row in rows),
         )
+
+
+def _by_depth(values: Floats, rows: npt.NDArray[np.intp]) -> tuple[tuple[int, float], ...]:
+    """Position and value of these rows, evenly thinned where an event has no room for all."""
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_NEIGHBOURS)).astype(np.intp))
+    return tuple((int(at), float(values[rows[at]])) for at in chosen)
 
 
 def _rows_by_type(types: tuple[str, ...]) -> list[npt.NDArray[np.intp]]:

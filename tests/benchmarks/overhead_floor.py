@@ -8,7 +8,9 @@ logging), and one that is watched; then, where W&B is installed, a plain one and
 order changes from round to round. Per workload, of quiet steps, on which nothing is sampled:
 
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
-  *with sampled*: the same of the mean over all steps;
+  *with sampled*: the same of the mean over all steps, in which each kind of step (with activations, with an
+  update, behind one, with parameter norms, quiet) counts with its median as often as it comes, so that what
+  other programs take from a step is none of it; *raw*: of the plain mean;
 - *CPU*: median over the rounds of the training thread's CPU time above that of the plain model, with its 95 %
   interval; *x floor* is the ratio of the medians;
 - *wall*: the median and the 99th percentile of the step's wall time over that of the plain model.
@@ -43,6 +45,8 @@ ARMED_AFTER = 110
 """Steps until C follows: the first looks take a hundred."""
 SAMPLED = {*range(0, 100_000, 50), *range(1, 100_000, 50)}
 """Steps with work that is not done at every step; looking at an update falls into the next one."""
+KINDS = {"activations": (100, 0), "update": (50, 0), "behind an update": (50, 1), "norms": (10, 0)}
+"""Period and first step of each kind; a step is of the first that fits."""
 
 
 @dataclass(slots=True)
@@ -71,20 +75,34 @@ def interval(differences: np.ndarray) -> tuple[float, float, float]:
     return float(np.median(differences)), float(low), float(high)
 
 
-def own_us(spool: Path, run: str, first: int) -> tuple[list[float], list[float]]:
-    """What the probe says of each step from `first` on: of the quiet ones, and of all."""
+def kind_of(step: int) -> str:
+    """What is done at a step besides what is done at every one."""
+    return next((kind for kind, (period, at) in KINDS.items() if step % period == at), "quiet")
+
+
+def mean_of_kinds(spent: dict[int, float]) -> float:
+    """Mean over the steps, each counted as the median of its kind."""
+    by_kind: dict[str, list[float]] = {}
+    for step, us in spent.items():
+        by_kind.setdefault(kind_of(step), []).append(us)
+    # Of a kind that was never seen nothing is known: the mean is that of the others.
+    often = {kind: sum(kind_of(step) == kind for step in range(100)) for kind in by_kind}
+    return sum(often[kind] * statistics.median(by_kind[kind]) for kind in by_kind) / sum(often.values())
+
+
+def own_us(spool: Path, run: str, first: int) -> dict[int, float]:
+    """What the probe says of each step from `first` on."""
     frames: dict[int, dict[str, float]] = {}
     for writer in (spool / run).glob("0-*"):
         for _, payload in read_stream(writer, "metrics"):
             record = wire.decode_record(payload)
             if isinstance(record, wire.Frame):
                 frames.setdefault(record.step, {}).update(record.scalars)
-    spent = {
+    return {
         step: 1e6 * scalars["probe_fraction"] * scalars["step_time_s"]
         for step, scalars in frames.items()
         if step >= first and "probe_fraction" in scalars
     }
-    return [us for step, us in spent.items() if step not in SAMPLED], list(spent.values())
 
 
 def measure(workload: Workload, pairs: int) -> None:
@@ -109,8 +127,8 @@ def measure(workload: Workload, pairs: int) -> None:
                 entry.twin.forget()
             for turn in range(pairs):
                 train_round(entries, turn)
-        quiet, spent = own_us(spool, run.run, ARMED_AFTER)
-    report(workload, entries, quiet, spent)
+        spent = own_us(spool, run.run, ARMED_AFTER)
+    report(workload, entries, spent)
     if importlib.util.find_spec("wandb"):
         measure_wandb(workload, pairs)
 
@@ -128,10 +146,10 @@ def measure_wandb(workload: Workload, pairs: int) -> None:
         for turn in range(pairs):
             train_round(entries, turn)
         run.close()
-    report(workload, entries, [], [])
+    report(workload, entries, {})
 
 
-def report(workload: Workload, entries: list[Entry], quiet: list[float], spent: list[float]) -> None:
+def report(workload: Workload, entries: list[Entry], spent: dict[int, float]) -> None:
     """Print what was measured."""
     plain = entries[0]
     step_us = 1e6 * statistics.median(plain.twin.step_s)
@@ -144,10 +162,11 @@ def report(workload: Workload, entries: list[Entry], quiet: list[float], spent: 
         walls = np.array(entry.twin.step_s)[kept] / np.array(plain.twin.step_s)[kept] - 1.0
         own = ""
         if entry.name == "probe":
+            quiet = statistics.median(us for step, us in spent.items() if step not in SAMPLED)
             own = (
-                f"; callbacks {statistics.median(quiet):.0f} us = "
-                f"{100 * statistics.median(quiet) / step_us:.2f} %, with sampled "
-                f"{100 * statistics.fmean(spent) / step_us:.2f} %"
+                f"; callbacks {quiet:.0f} us = {100 * quiet / step_us:.2f} %, with sampled "
+                f"{100 * mean_of_kinds(spent) / step_us:.2f} %, raw "
+                f"{100 * statistics.fmean(spent.values()) / step_us:.2f} %"
             )
         print(
             f"{workload.name:7} {entry.name:6} step {step_us / 1e3:7.2f} ms; CPU {middle:+7.0f} us "

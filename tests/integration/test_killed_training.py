@@ -136,9 +136,9 @@ def tear_newest(spool: Path) -> bool:
     (ring,) = writer_of(spool).glob("ring*")
     image = read_ring(ring)
     assert image is not None
-    records = list(image.between(image.mark.end, image.counters.head))
+    records = list(image.following(image.mark.end, image.mark.end_seq))
     if records:
-        begin = image.counters.head - record_bytes(len(records[-1].payload))
+        begin = records[-1].end - record_bytes(len(records[-1].payload))
         data = bytearray(image.data)
         data[HEADER_BYTES + begin % image.counters.capacity] ^= 1
         ring.write_bytes(data)

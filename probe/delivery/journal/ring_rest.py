@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from ..recorder.process_identity import is_alive
-from ..recorder.ring_format import RingRecord, Template, metrics_of, read_template, records_between
+from ..recorder.ring_format import (
+    PAD,
+    RECORD_HEAD,
+    RingRecord,
+    Template,
+    metrics_of,
+    read_template,
+    records_between,
+)
 from ..recorder.ring_header import (
     HEADER_BYTES,
     Counters,
@@ -45,6 +53,26 @@ class RingImage:
         """Yield the records of `[start, end)`, total bytes."""
         area = np.frombuffer(self.data, np.uint8, self.counters.capacity, HEADER_BYTES)
         return records_between(area, self.counters, start, end)
+
+    def following(self, start: int, seq: int) -> Iterator[RingRecord]:
+        """Yield the records from total byte `start` on, of which the first has the number `seq`.
+
+        C code writes records alone: the file's header is as old as the newest taking, and not believed here.
+        What lies behind the newest record is older, and has another number.
+        """
+        for record in self.between(start, start + self.counters.capacity):
+            if record.seq != seq:
+                return
+            seq += 1
+            yield record
+
+    def has_torn(self, start: int, seq: int) -> bool:
+        """Whether what lies at total byte `start` was once the record of this number."""
+        at = HEADER_BYTES + start % self.counters.capacity
+        if at + RECORD_HEAD.size > HEADER_BYTES + self.counters.capacity:
+            return False
+        _, _, kind, found = RECORD_HEAD.unpack_from(self.data, at)
+        return kind != PAD and bool(found == seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +138,7 @@ def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
         image: the ring.
         metrics_end: number after the last record of the metrics stream.
     """
-    mark, head = image.mark, image.counters.head
+    mark = image.mark
     done = mark.records if mark.next_seq < 0 else max(metrics_end - mark.next_seq, 0)
     begun: list[bytes] = []
     lost = 0
@@ -119,11 +147,12 @@ def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
         begun = [data for data in moved if data is not None][done:]
         lost += mark.records - done - len(begun)
     following, end, seq = [], mark.end, mark.end_seq
-    for data, records in metrics_of(image.between(mark.end, head), image.templates):
+    for data, records in metrics_of(image.following(mark.end, mark.end_seq), image.templates):
         end, seq = records[-1].end, records[-1].seq + 1
         lost += data is None
         following += [] if data is None else [data]
-    lost += max(image.counters.next_seq - seq, 0)
+    # The header may not know of the newest ones.
+    lost += max(image.counters.next_seq - seq, image.has_torn(end, seq))
     next_seq = metrics_end + len(begun)
     taken = Mark(mark.generation + 1, mark.end, mark.end_seq, next_seq, end, seq, len(following))
     return Rest(begun=begun, following=following, mark=taken, lost=lost)

@@ -237,6 +237,8 @@ class Ring:
         store()
         self._numbers[_TAIL] = end
         self._numbers[_WANTED] = 0
+        # C code writes none. Copied first: it may append meanwhile.
+        self._write_bytes(bytes(self._view[: COUNTERS.size]), 0)
 
     def skip_damaged(self) -> int:
         """Give up what cannot be read, where nothing can; returns how many records are lost."""
@@ -274,10 +276,13 @@ class Ring:
 
     def _write(self, start: int, end: int) -> None:
         """Copy bytes of the memory to the same place in the file."""
+        self._write_bytes(self._view[start:end], start)
+
+    def _write_bytes(self, data: bytes | memoryview, start: int) -> None:
         if self._descriptor < 0:
             return
         try:
-            is_whole = os.pwrite(self._descriptor, self._view[start:end], start) == end - start
+            is_whole = os.pwrite(self._descriptor, data, start) == len(data)
         except OSError as error:
             self._numbers[_ERRORS] += 1
             self._give_up(f"{self._path} cannot be written: {error.strerror or error}")

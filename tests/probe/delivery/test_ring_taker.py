@@ -10,6 +10,7 @@ import pytest
 from probe.delivery.helper.ring_taker import take_ring
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import StreamFollower, read_stream
+from probe.delivery.journal.ring_rest import read_ring, rest_of
 from probe.delivery.recorder import ring_header
 from probe.delivery.recorder.process_identity import own_identity
 from probe.delivery.recorder.ring import Ring
@@ -181,3 +182,56 @@ def test_intact_ring_and_one_of_nobody_tell_of_no_loss(folder: Path) -> None:
     (folder / "ring").unlink()
     leave_torn(folder, events=False)
     assert gaps_of(folder) == [] and take_ring(folder)
+
+
+def make_header_older(path: Path, *, by: int) -> None:
+    """As where C code has written `by` records of 32 bytes: it leaves the file's header alone."""
+    counters = ring_header.Counters(*ring_header.COUNTERS.unpack_from(path.read_bytes()))
+    older = counters._replace(head=counters.head - 32 * by, next_seq=counters.next_seq - by)
+    with path.open("r+b") as file:
+        file.write(ring_header.COUNTERS.pack(*older))
+
+
+@pytest.mark.parametrize("by", [1, 4])
+def test_records_that_the_header_does_not_know_are_taken(folder: Path, by: int) -> None:
+    leave(folder)
+    make_header_older(folder / "ring", by=by)
+    assert take_ring(folder)
+    assert list(read_stream(folder, "metrics")) == list(enumerate(RECORDS))
+
+
+def test_torn_record_that_the_header_does_not_know_is_counted(folder: Path) -> None:
+    leave(folder)
+    make_header_older(folder / "ring", by=1)
+    data = bytearray((folder / "ring").read_bytes())
+    at = ring_header.HEADER_BYTES + 32 * (len(RECORDS) - 1) + RECORD_HEAD.size
+    assert data[at : at + 8] == RECORDS[-1][:8]
+    data[at] ^= 1
+    (folder / "ring").write_bytes(data)
+    image = read_ring(folder / "ring")
+    assert image is not None
+    rest = rest_of(image, metrics_end=2)
+    assert (rest.records, rest.lost) == (RECORDS[2:-1], 1)
+
+
+def test_records_of_the_round_before_are_left_alone(folder: Path) -> None:
+    """Behind the newest record lie older ones, intact, which the journal has."""
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    ring = Ring(folder / "ring", 400)
+    written = []
+    for number in range(14):
+        written.append(f"record {number:02}".encode())
+        ring.append(FRAME, written[-1])
+        (newest,) = ring.records()
+        if number < 13:
+            ring.take(
+                end=newest.end,
+                end_seq=newest.seq + 1,
+                records=1,
+                next_seq=number,
+                store=lambda: journal.append_many("metrics", written[-1:]) and None,
+            )
+    journal.close()
+    kill(folder / "ring")
+    assert take_ring(folder)
+    assert journal_of(folder) == written

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import nn
 
 from probe.detectors.initialization import InitializationDetector
 from probe.detectors.sample import Sample
+from probe.incidents.event_writer import evidence_of
+from probe.wire import Evidence
 
 
 def signals(sizes: Sequence[float], steps: int = 5, first: int = 0, type_: str = "Linear") -> list[Sample]:
@@ -42,6 +45,16 @@ def test_signal_finding_says_how_much_each_layer_does() -> None:
     finding = find(signals([0.1**i for i in range(6)]), InitializationDetector(OPTIONS))[0][1]
     assert finding.value == pytest.approx(1e5)
     assert "by a factor of 10 from one Linear to the next: from 1 in m0 to 1e-05 in m10" in finding.message
+
+
+def test_signal_of_a_very_deep_model_fits_into_its_event() -> None:
+    """A record with more neighbours than an event has room for cannot be read by anyone."""
+    sizes = [0.9**i for i in range(500)]
+    finding = find(signals(sizes), InitializationDetector(OPTIONS))[0][1]
+    evidence = evidence_of(finding)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=Evidence) == evidence
+    assert [evidence.neighbours[0], evidence.neighbours[-1]] == [(0, 1.0), (499, sizes[-1])]
+    assert len(evidence.neighbours) == 128
 
 
 def test_signal_that_dies_out_is_found_on_the_weights_as_they_were_made_alone() -> None:
