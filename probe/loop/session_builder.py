@@ -33,6 +33,7 @@ from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LeakWatch
 from ..settings.config import ProbeConfig
 from ..step.step_meters import StepMeters
+from ..threads.pieces import give_way
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .control_watch import ControlWatch
@@ -141,7 +142,7 @@ def _tracker_parts(
     recovery = StepRecovery.of(
         config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
     )
-    bank = SampledDetectorBank(config.sampled_thresholds)
+    bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
     writer = StepWriter(model, recorder)
     judge = StepJudge(

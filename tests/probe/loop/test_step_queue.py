@@ -108,6 +108,28 @@ def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
     assert steps.queue.take_verdicts() == []
 
 
+@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (3e-4, 6e-5, 8), (2e-3, 1e-3, 4)])
+def test_pieces_are_as_long_as_a_millisecond_allows(
+    steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
+) -> None:
+    spent = [0.0]
+
+    def judge_quiet(batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+        steps.judge.batches.append(len(batch.steps))
+        spent[0] += fixed_s + step_s * len(batch.steps)
+        return Verdict()
+
+    steps.judge.judge_quiet = judge_quiet  # type: ignore[method-assign]
+    monkeypatch.setattr(step_queue.time, "thread_time", lambda: spent[0])
+    for step in range(300):
+        steps.queue.append(QueuedStep(measured(step), (), "waiting", 0.0))
+        # One by one, as when steps come rarely: that teaches nothing of many.
+        if step < 20:
+            steps.queue.look()
+    steps.queue.look()
+    assert set(steps.judge.batches[24:-1]) == {most}
+
+
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
     for step in range(5):
         steps.add(step)
@@ -131,7 +153,6 @@ def test_steps_that_pile_up_wait_for_no_device(steps: Queue) -> None:
 
 def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
     other = describe_model(torch.nn.Linear(2, 1), name="net")
-    steps.queue._step_s = 1e-6
     for step in range(6):
         steps.add(step, layout=LAYOUT if step < 2 else other)
     steps.queue.judge_all()
