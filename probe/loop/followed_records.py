@@ -118,10 +118,7 @@ class FollowedRecords:
             if self._next_byte <= begin:
                 break
             give_way()
-        if is_recorders_thread:
-            # Now, before they leave the ring: a kill in between would take what was found.
-            self._queue.look()
-        elif self._open is not None:
+        if not is_recorders_thread and self._open is not None:
             with self._incidents.judging(guard):
                 guard.run("detectors", self._close_open, guard)
 

@@ -2,7 +2,7 @@
 
 A step waits in it while its values are on their way from a device (`late`), then for a few others
 (`waiting`): judged in a row, quiet steps cost a tenth. The training thread adds steps, and judges where an
-unusual one comes; the recorder's thread judges what has come since it looked last, in short pieces.
+unusual one comes; the recorder's thread judges what has waited for long enough, in short pieces.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from ..threads.stacks import RawFrame
 from ..wire import Event
 
 JUDGE_S: Final = 0.2
-"""Values on their way from a device are waited for once a step is this old."""
+"""A step is judged once it is this old, whether another one comes or not."""
 _PERIOD_S: Final = 0.25
-"""A step is judged at most so long after its end, whether another one comes or not."""
 MOST_WAITING: Final = 32
 """Then the training thread judges them itself."""
 _PIECE_S: Final = 0.001
@@ -157,7 +156,7 @@ class StepQueue:
     # -- on the recorder's thread
 
     def look(self) -> list[Event]:
-        """Judge what has arrived; the events are written where they are found."""
+        """Judge what is old enough; the events are written where they are found."""
         self.period_s = _PERIOD_S
         while self._steps:
             with self._incidents.judging(self._thread_guard):
@@ -176,11 +175,8 @@ class StepQueue:
     # -- on either, under the lock
 
     def _left_s(self) -> float:
-        """How long the oldest step still waits for its values."""
-        oldest = self._steps[0] if self._steps else None
-        if oldest is None or oldest.state != "late":
-            return 0.0
-        return oldest.ended_s + JUDGE_S - time.monotonic()
+        """How long the oldest step still waits."""
+        return self._steps[0].ended_s + JUDGE_S - time.monotonic() if self._steps else JUDGE_S
 
     def _judge_waiting(self, guard: Guard) -> None:
         """Judge what has arrived; what is still on its way is not waited for."""
@@ -200,6 +196,14 @@ class StepQueue:
         self._note_cost(len(piece), time.thread_time() - started_s)
         if verdict is not None:
             self._keep(verdict)
+
+    def _note_cost(self, steps: int, taken_s: float) -> None:
+        """Choose the next pieces' length by what one has taken."""
+        # Not by the time of a step: that of single ones would have them single for ever.
+        if taken_s > _PIECE_S:
+            self._most = max(min(steps, self._most) // 2, _LEAST)
+        elif steps == self._most and taken_s < _ROOM * _PIECE_S:
+            self._most = min(2 * steps, MOST_WAITING)
 
     def _note_cost(self, steps: int, taken_s: float) -> None:
         """Choose the next pieces' length by what one has taken."""

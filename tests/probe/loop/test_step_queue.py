@@ -122,16 +122,6 @@ def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
     assert steps.alarms == [0, 1, 2]
 
 
-def test_step_on_its_way_is_waited_for_once_it_is_old_enough(steps: Queue) -> None:
-    steps.add(0, state="late")
-    steps.add(1)
-    steps.queue.look()
-    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
-    steps.now_s += 0.2
-    steps.queue.look()
-    assert steps.judge.steps == [0, 1] and steps.queue.period_s == 0.25
-
-
 @pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (3e-4, 6e-5, 8), (2e-3, 1e-3, 4)])
 def test_pieces_are_as_long_as_a_millisecond_allows(
     steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
