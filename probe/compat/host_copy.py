@@ -90,6 +90,11 @@ def device_is_idle() -> bool:
     return cuda_is_initialised() and bool(torch.cuda.current_stream().query())
 
 
+def waiting_is_an_error() -> bool:
+    """Whether the script has torch warn of everything that waits for a CUDA device, or raise."""
+    return cuda_is_initialised() and torch.cuda.get_sync_debug_mode() != 0
+
+
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: nothing of ours may be queued then."""
     return cuda_is_initialised() and torch.cuda.is_current_stream_capturing()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame
 from .arguments import HeldArguments
-from .capture import CallState, OutputGradients, RootCapture, called_module
+from .capture import CallState, OutputGradients, RootCapture, called_module, generator_states
 from .loss.loss_graph import LossGraph
 
 
@@ -43,13 +43,15 @@ class FollowedCall(NamedTuple):
     versions: Sequence[int]
     """Of the tensors among the arguments, before the call, in their order."""
     samples: int
-    rng_cpu: Tensor | None
-    """State of torch's generator before the call; None where the forward was seen to draw nothing."""
+    generators: tuple[Tensor, tuple[int, Tensor] | None] | None
+    """As `generator_states` has them, before the call; None where the forward was seen to draw nothing."""
     outputs: Sequence[FollowedOutput]
     boundary: int | None
     """Sequence number of the first node after the forward; None before it has returned."""
     loss: Tensor | None
     """What backward was called on; None before."""
+    is_finite: bool
+    """Whether that is known to be."""
     unscaled: Tensor | None
     """What a GradScaler made it of."""
     divisor: float | None
@@ -92,9 +94,10 @@ def adopt_forward(root: nn.Module, followed: FollowedCall, usual: UsualCall) -> 
         capture._decline(str(error))
         return capture
     capture._limit_bytes -= capture.arguments.nbytes
+    rng_cpu, rng_cuda = followed.generators or generator_states()
     capture.state = CallState(
-        rng_cpu=torch.default_generator.get_state() if followed.rng_cpu is None else followed.rng_cpu,
-        rng_cuda=None,
+        rng_cpu=rng_cpu,
+        rng_cuda=rng_cuda,
         rng_python=None,
         rng_numpy=None,
         autocast=usual.autocast,
@@ -121,9 +124,9 @@ def adopt_outputs(capture: RootCapture, followed: FollowedCall) -> list[Callable
 
 
 def adopt_loss(capture: RootCapture, followed: FollowedCall, usual: UsualCall) -> None:
-    """Take over what a backward was called on, which was finite and without gradients of the script's."""
+    """Take over what a backward was called on, without gradients of the script's."""
     assert followed.loss is not None
-    capture.note_backward([followed.loss], are_finite=True, graph=followed.graph)
+    capture.note_backward([followed.loss], are_finite=followed.is_finite, graph=followed.graph)
     capture._backward_site = usual.backward_site
 
 

@@ -108,8 +108,8 @@ class HeldArguments:
     def plain_counts(self) -> tuple[int, int, int] | None:
         """How many positional arguments, keywords and tensors there are.
 
-        None where one needs a gradient, or is neither a plain tensor on the CPU nor a number or text; also in
-        a container.
+        None where one needs a gradient, or is neither a plain tensor on the CPU or CUDA nor a number or text;
+        also in a container.
         """
         leaves = list(self._leaves())
         tensors = [one for one in leaves if isinstance(one, HeldTensor)]
@@ -158,7 +158,7 @@ _SIMPLE: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 def _is_plain(held: HeldTensor) -> bool:
     alias = held.alias
-    is_known = type(alias) is Tensor and alias.layout is torch.strided and alias.is_cpu
+    is_known = type(alias) is Tensor and alias.layout is torch.strided and (alias.is_cpu or alias.is_cuda)
     return is_known and not held.requires_grad and held.version is not None
 
 

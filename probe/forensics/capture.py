@@ -305,6 +305,25 @@ def called_module(root: nn.Module) -> nn.Module:
     return inner
 
 
+def generator_states() -> tuple[Tensor, tuple[int, Tensor] | None]:
+    """State of torch's generators: of the CPU and, where CUDA is used, of the current device."""
+    rng_cuda = None
+    if torch_memory.cuda_is_initialised():
+        device = torch.cuda.current_device()
+        rng_cuda = (device, torch.cuda.get_rng_state(device))
+    return torch.default_generator.get_state(), rng_cuda
+
+
+def has_drawn_since(state: CallState) -> bool:
+    """Whether torch's generators have been drawn from since a call began."""
+    rng_cpu, rng_cuda = generator_states()
+    if not torch.equal(state.rng_cpu, rng_cpu):
+        return True
+    if state.rng_cuda is None or rng_cuda is None:
+        return state.rng_cuda is not rng_cuda
+    return state.rng_cuda[0] != rng_cuda[0] or not torch.equal(state.rng_cuda[1], rng_cuda[1])
+
+
 def _watch_over(root: nn.Module) -> StateWatch:
     global _newest
     known, watch = _newest
@@ -316,19 +335,17 @@ def _watch_over(root: nn.Module) -> StateWatch:
 
 
 def _call_state(root: nn.Module, watch: StateWatch) -> CallState:
-    rng_cuda = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     if torch.is_autocast_enabled("cpu"):
         autocast = (("cpu", torch.get_autocast_dtype("cpu")),)
     if torch_memory.cuda_is_initialised():
         if torch.cuda.is_current_stream_capturing():
             raise ReplayError("the forward was captured into a CUDA graph")
-        device = torch.cuda.current_device()
-        rng_cuda = (device, torch.cuda.get_rng_state(device))
         if torch.is_autocast_enabled("cuda"):
             autocast += (("cuda", torch.get_autocast_dtype("cuda")),)
+    rng_cpu, rng_cuda = generator_states()
     return CallState(
-        rng_cpu=torch.default_generator.get_state(),
+        rng_cpu=rng_cpu,
         rng_cuda=rng_cuda,
         rng_python=random.getstate() if watch.draws_from_python else None,
         rng_numpy=numpy_state() if watch.draws_from_numpy else None,

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..compat import availability, torch_foreach, torch_memory, torch_ranks
 from ..measure.kernels import binding, hot_binding
 from ..measure.kernels.compile import FOLDER, find_compiler
+from ..measure.statistics.late_check import try_device
 from ..wire.findings import Finding
 from .capture import begin_capture
 from .replay import Replay, locate_origin
@@ -58,11 +59,12 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def torch_findings() -> list[Finding]:
-    """Check everything that needs torch; takes about as long as importing it. Creates no CUDA context."""
+    """Check everything that needs torch; takes about as long as importing it. Uses each GPU that there is."""
     return [
         check_version(),
         *check_symbols(all_symbols()),
         check_cuda(),
+        *check_arrivals(),
         check_kernel(),
         check_compiler(),
         check_replay(),
@@ -131,6 +133,24 @@ def check_cuda() -> Finding:
         found=f"torch is built for {built} but sees no GPU{said}",
         advice="Trainings run on the CPU. Look at the driver (nvidia-smi) and at CUDA_VISIBLE_DEVICES.",
     )
+
+
+def check_arrivals() -> list[Finding]:
+    """Measure on each GPU without waiting for it, as followed steps are, and by waiting; compare the two."""
+    if not torch.cuda.is_available():
+        return []
+    findings = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        try:
+            problem = try_device(device)
+        except RuntimeError as error:  # it has no memory left, say, or belongs to another process
+            problem = str(error).splitlines()[0]
+        found = f"{device}: " + ("values arrive as they are measured" if problem is None else problem)
+        advice = "" if problem is None else "Trainings there compare this too, and then take the slow way"
+        state: Literal["ok", "limited"] = "ok" if problem is None else "limited"
+        findings.append(Finding(name="CUDA steps", state=state, found=found, advice=advice))
+    return findings
 
 
 def check_kernel() -> Finding:

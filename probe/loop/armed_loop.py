@@ -10,17 +10,19 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.armed_calls import Follower, armed_calls
-from ..compat import torch_dynamo, torch_engine, torch_modes
+from ..attach.unseen_updates import MarkedParameter, State
+from ..compat import torch_dynamo, torch_engine, torch_memory, torch_modes
 from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedCall, FollowedOutput
 from ..forensics.arguments import find_outputs
+from ..forensics.capture import generator_states
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import (
     AFTER_FORWARD,
@@ -36,6 +38,7 @@ from ..measure.kernels.hot_binding import (
 )
 from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
+from ..step.open_step import LogValue
 from .loop_shape import CallShape, CodeSite, LoopShape
 
 _HOOK_KEY: Final = -1
@@ -82,6 +85,8 @@ class Plan(NamedTuple):
     add_collected: Callable[[], object] | None = None
     frozen: Sequence[nn.Parameter] = ()
     """Parameters of the model that are to be looked at once they are not frozen any more."""
+    marked: MarkedParameter | None = None
+    """The parameter that is looked at for updates which no hook tells of."""
     scaler: Any = None
     """The GradScaler that makes the updates, if any."""
     scalars: Callable[[], tuple[float, ...]] | None = None
@@ -97,6 +102,30 @@ class Plan(NamedTuple):
     free_since_ns: int = 0
     """When the newest backward or step ended, where other ranks are waited for; else 0."""
     is_distributed: bool = False
+    late: LateSteps | None = None
+    """Measures and finishes the steps, where C does not read their values."""
+    reads_losses: bool = True
+    """Whether a loss can be read without waiting for it."""
+
+
+class LateSteps(Protocol):
+    """What measures steps that C follows and does not read; see `followed_late.py`."""
+
+    def measure(self) -> bool:
+        """Start to measure the gradients, which are about to be clipped; False for the slow way."""
+        ...
+
+    def finish(self, *calls: Any) -> bool:
+        """Measure and finish the step that is about to be updated; False for the slow way."""
+        ...
+
+    def note_clipping(self, total_norm: Any, max_norm: Any) -> None:
+        """Note what torch's clipping has returned, and its limit."""
+        ...
+
+    def log(self, step: int, values: dict[str, LogValue]) -> None:
+        """Give values to the step of the newest backward."""
+        ...
 
 
 class FollowedStep(NamedTuple):
@@ -126,7 +155,11 @@ class ArmedLoop:
     def __init__(self, calls: hot_binding.HotCalls) -> None:
         self.calls, self.state = calls, calls.state
         self._alive: list[object] = []
+        self._marked: MarkedParameter | None = None
+        self._mark_place: tuple[int, int] | None = None
         self._micro_steps = 1
+        self.late: LateSteps | None = None
+        self._reads_losses = True
         self._sink: Callable[[int, Tensor], None] | None = None
         self._root: Callable[[], nn.Module | None] = lambda: None
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
@@ -169,13 +202,20 @@ class ArmedLoop:
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
         loop.glanced_elements = plan.glanced_elements
         loop.norms_every, loop.observed_every = plan.norms_every, plan.observed_every
+        loop.reads_losses = int(plan.reads_losses)
         if plan.places is not None:
             loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
             loop.copy_bytes = ctypes.addressof(plan.places.sizes)
             alive.append(plan.places)
+        self._marked, self._mark_place = plan.marked, plan.marked.place if plan.marked else None
+        if self._marked is not None and self._mark_place is not None:
+            loop.marked = id(self._marked.parameter)
+            loop.marked_data, loop.marked_bytes = self._mark_place
+            alive.append(self._marked.parameter)
         if not self.calls.follow(loop):
             return False
         self._micro_steps, state = len(shape.calls), self.state
+        self.late, self._reads_losses = plan.late, plan.reads_losses
         state.accumulation = math.nan if plan.accumulation is None else plan.accumulation
         state.free_since_ns, state.frozen_at = plan.free_since_ns, 0
         self._alive = [*alive, *groups]
@@ -224,7 +264,7 @@ class ArmedLoop:
         """Let go of the loop too."""
         self.stop()
         self.calls.forget()
-        self.state.sink = self._sink = None
+        self.state.sink = self._sink = self._marked = None
         self._alive, self._root = [], lambda: None
 
     def send_gradients_to(self, sinks: Sequence[Sequence[Callable[[Tensor], None]]]) -> None:
@@ -244,6 +284,9 @@ class ArmedLoop:
         self.state.sink = id(send)
 
     def _after_clip(self, total_norm: Any, max_norm: Any) -> None:
+        if self.late is not None:
+            self.late.note_clipping(total_norm, max_norm)
+            return
         self.note_clipped(self.state.before_clip, total_norm, max_norm)
 
     def note_clipped(self, before: float, total_norm: Any, max_norm: Any) -> None:
@@ -259,6 +302,11 @@ class ArmedLoop:
     # -- what it holds
 
     @property
+    def is_late(self) -> bool:
+        """Whether C does not read the values of the steps."""
+        return self.late is not None
+
+    @property
     def root(self) -> nn.Module | None:
         """Whose forward is followed; None once it is gone."""
         return self._root()
@@ -268,6 +316,15 @@ class ArmedLoop:
         """What a GradScaler was given, and what it made of it, for a backward that has not begun."""
         scaled = hot_binding.object_at(self.state.scaled)
         return None if scaled is None else (hot_binding.object_at(self.state.unscaled), scaled)
+
+    @property
+    def mark(self) -> tuple[MarkedParameter, State] | None:
+        """What a parameter was after the newest backward of the step under way."""
+        state = self.state
+        if self._marked is None or self._mark_place is None or not state.is_marked:
+            return None
+        address, size = self._mark_place
+        return self._marked, (int(state.mark_version), address, bytes(state.mark[:size]))
 
     def forwards(self, stood: int) -> list[FollowedCall]:
         """What is held of the forwards of the step under way, and of their backwards.
@@ -287,10 +344,11 @@ class ArmedLoop:
             kwargs=held(inputs.kwargs),
             versions=list(inputs.versions),
             samples=int(call.samples),
-            rng_cpu=held(inputs.random),
+            generators=_both(held(inputs.random)),
             outputs=[_output(call.outputs[at]) for at in range(call.output_count)],
             boundary=held(call.boundary),
             loss=held(call.loss),
+            is_finite=self._reads_losses,
             unscaled=held(call.unscaled),
             divisor=None if math.isnan(call.divisor) else call.divisor,
             graph=None if noted is None else noted[1],
@@ -330,7 +388,7 @@ def _objects(plan: Plan) -> dict[str, object]:
         "number_of_next": torch_engine.sequence_number,
         "task": torch_engine.graph_task_id,
         "find_outputs": find_outputs,
-        "random_state": torch.default_generator.get_state if plan.draws else None,
+        "random_state": _generators() if plan.draws else None,
         "glance": plan.glance,
         "observe": plan.observe,
         "end_observation": plan.end_observation,
@@ -341,7 +399,18 @@ def _objects(plan: Plan) -> dict[str, object]:
         "scalars": plan.scalars,
         "take_over": plan.take_over,
         "scaler": plan.scaler,
+        "measure": None if plan.late is None else plan.late.measure,
+        "finish": None if plan.late is None else plan.late.finish,
     }
+
+
+def _generators() -> Callable[[], Any]:
+    """What reads the generators that a forward may draw from."""
+    return generator_states if torch_memory.cuda_is_initialised() else torch.default_generator.get_state
+
+
+def _both(read: Any) -> tuple[Tensor, tuple[int, Tensor] | None] | None:
+    return (read, None) if isinstance(read, Tensor) else read
 
 
 def _describe_call(place: HotMicroStep, call: CallShape) -> None:
@@ -360,10 +429,18 @@ def _describe_site(place: hot_binding.CallSite, site: CodeSite) -> None:
 
 def _ambient(shape: LoopShape) -> list[tuple[Callable[..., Any], Any, Any]]:
     """Questions of one argument or none, and the answers that are as they were learned."""
-    has_autocast = bool(shape.autocast[0])
-    return [
-        (torch.is_autocast_enabled, "cpu", has_autocast),
+    autocast = dict(shape.autocast[0])
+    questions: list[tuple[Callable[..., Any], Any, Any]] = [
+        (torch.is_autocast_enabled, "cpu", "cpu" in autocast),
         (torch_modes.is_jit_tracing, None, False),
         (torch_dynamo.dynamo_callback, None, None),
         (torch_modes.transform_level, None, None),
     ]
+    if torch_memory.cuda_is_initialised():
+        questions += [
+            (torch.is_autocast_enabled, "cuda", "cuda" in autocast),
+            (torch.cuda.is_current_stream_capturing, None, False),
+        ]
+        if "cuda" in autocast:
+            questions.append((torch.get_autocast_dtype, "cuda", autocast["cuda"]))
+    return questions

@@ -30,7 +30,7 @@ from ..forensics.adopted_capture import (
     adopt_loss,
     adopt_outputs,
 )
-from ..forensics.capture import RootCapture
+from ..forensics.capture import RootCapture, has_drawn_since
 from ..guard import Guard
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import (
@@ -43,7 +43,7 @@ from ..measure.kernels.hot_binding import (
 from ..step.clipping import clip_by_norm, clip_coefficient
 from ..step.open_step import FinishedStep
 from ..threads.watchdog import pulse
-from .armed_loop import ArmedLoop, FollowedSteps, Plan
+from .armed_loop import ArmedLoop, FollowedSteps, LateSteps, Plan
 from .loop_shape import LoopShape, SeenCalls, shape_of, site_of_call, usual_call
 
 ARMED_AFTER: Final = 20
@@ -69,6 +69,11 @@ class Followed(Protocol):
         take_over: Callable[[], object],
     ) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
+        ...
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the newest step was allowed to be judged after its update."""
         ...
 
     def next_unusual_step(self, step: int) -> int:
@@ -152,7 +157,7 @@ class FastPath:
         site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
         self._seen.note_forward(capture.order, site, synchronises=torch_ranks.synchronises(root))
         if capture.state is not None and not self._draws:
-            self._draws = not torch.equal(capture.state.rng_cpu, torch.default_generator.get_state())
+            self._draws = has_drawn_since(capture.state)
 
     def note_loss(self, captures: dict[RootCapture, int], tensors: Any, grad_tensors: Any) -> None:
         """A backward is about to begin, after these forwards."""
@@ -172,7 +177,8 @@ class FastPath:
         self._seen = SeenCalls()
         shape = None
         if root is not None:
-            shape = shape_of(finished, seen, root, optimizer, rates=self._followed.rate_names())
+            rates, is_late = self._followed.rate_names(), self._followed.is_late
+            shape = shape_of(finished, seen, root, optimizer, rates=rates, is_late=is_late)
         if shape is None or shape != self._shape:
             self._shape, self._equal = shape, 0
         self._equal += 1
@@ -223,6 +229,11 @@ class FastPath:
             loop.state.news = 1
 
     @property
+    def late(self) -> LateSteps | None:
+        """What measures the steps that C follows, where C does not read their values."""
+        return None if self._loop is None else self._loop.late
+
+    @property
     def next_step(self) -> int | None:
         """Number of the step that C follows; None where it follows none."""
         loop = self._loop
@@ -241,10 +252,10 @@ class FastPath:
         """Clip the gradients of the step that C follows, by the norm that it is measured by.
 
         Returns:
-            The norm before; None where C follows no such step: then nothing is done.
+            The norm before; None where C follows no such step, or does not know it: then nothing is done.
         """
         loop = self._loop
-        if loop is None or not self.is_engaged or not loop.calls.before_clip():
+        if loop is None or not self.is_engaged or loop.is_late or not loop.calls.before_clip():
             return None
         before = float(loop.state.before_clip)
         if not math.isfinite(before):

@@ -35,6 +35,7 @@ from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
+from .followed_late import LateFollowing
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
@@ -69,6 +70,7 @@ class FollowedTraining:
         look_about: called with the step under way, at the end of its backward, where there is news; returns
             whether it is to be called at the next one too.
         failed: remembers a forward that has raised.
+        late: measures the steps whose verdict may come after their update.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
     """
@@ -90,6 +92,7 @@ class FollowedTraining:
         wants_every_step: Callable[[], bool],
         look_about: Callable[[int], bool],
         failed: FailedForward,
+        late: LateFollowing,
         input_limit_bytes: int,
         output_limit_bytes: int,
     ) -> None:
@@ -97,11 +100,12 @@ class FollowedTraining:
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records, self._modules = black_box, records, modules
         self._wants_every_step, self._failed = wants_every_step, failed
-        self._look_about = look_about
+        self._look_about, self._late = look_about, late
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._accounted = Account(0, 0, 0)
         self._is_timed = False
         """Whether what a backward waits for other ranks is measured."""
+        self._is_following_late = False
 
     # -- arming
 
@@ -115,10 +119,11 @@ class FollowedTraining:
         take_over: Callable[[], object],
     ) -> Plan | None:
         """Return what C has to know of such steps; None where somebody has to be told of every step."""
-        if self._wants_every_step() or not self._is_alone(root):
+        if self._wants_every_step() or not self._is_alone(root, is_late=shape.is_late):
             return None
-        places = self._measures.update_places(optimizer)
-        if places is None and self._measures.ratios_every:
+        self._is_following_late = shape.is_late
+        places = None if shape.is_late else self._measures.update_places(optimizer)
+        if places is None and self._measures.ratios_every and not shape.is_late:
             return None
         if shape.is_scaled != bool(self._measures.loss_scale()):
             return None
@@ -136,7 +141,7 @@ class FollowedTraining:
             return None
         stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
         self._records.begin(ring, template, Following(described, self._model.layout, stack))
-        return Plan(
+        plan = Plan(
             root=root,
             optimizer=optimizer,
             parameters=self._model.layout.parameters,
@@ -157,6 +162,7 @@ class FollowedTraining:
             ring=ring,
             template=template,
             frozen=self._model.frozen_parameters(),
+            marked=self._model.marked_parameter(),
             scaler=self._measures.scaler,
             scalars=self._read_scalars if further else None,
             scalar_count=len(further) - is_distributed,
@@ -166,6 +172,21 @@ class FollowedTraining:
             replica=root if isinstance(root, nn.parallel.DistributedDataParallel) else None,
             free_since_ns=self._loop.free_since_ns,
             is_distributed=is_distributed,
+        )
+        return self._late_plan(plan, shape) if shape.is_late else plan
+
+    def _late_plan(self, plan: Plan, shape: LoopShape) -> Plan | None:
+        """The same where Python measures and finishes the steps; None where it may not."""
+        calls = hot_binding.status().calls
+        if calls is None or not self._late.follow(calls, shape.stage, is_scaled=shape.is_scaled):
+            return None
+        return plan._replace(
+            late=self._late,
+            reads_losses=not self._model.is_on_cuda,
+            ratios_every=0,
+            observed_every=0,
+            scalars=None,
+            scalar_count=0,
         )
 
     def _look_at_loss(
@@ -187,7 +208,10 @@ class FollowedTraining:
         return (*read, own_ns / 1e9 if own_ns else math.nan)
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
-        """Look at the inputs of a step whose parameters C measures."""
+        """Look at the inputs of a step whose parameters are measured."""
+        if self._is_following_late:
+            self._measures.glance_at_inputs(root, args, kwargs)
+            return
         self._records.note_inputs(_step_in_c(), self._measures.inputs_of_call(root, args, kwargs))
 
     def _observe(self, root: nn.Module, args: Any, kwargs: Any) -> None:
@@ -206,16 +230,20 @@ class FollowedTraining:
     def _on_news(self) -> bool:
         return self._look_about(_step_in_c())
 
-    def _is_alone(self, root: nn.Module) -> bool:
-        """Whether no other session, device or module call has a part in these steps."""
-        return (
-            is_only_listener() and root_calls.is_settled_on(root) and not torch_memory.cuda_is_initialised()
-        )
+    def _is_alone(self, root: nn.Module, *, is_late: bool) -> bool:
+        """Whether no other session or module call has a part in these steps, nor a device."""
+        may_use_cuda = is_late or not torch_memory.cuda_is_initialised()
+        return is_only_listener() and root_calls.is_settled_on(root) and may_use_cuda
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the newest step was allowed to be judged after its update."""
+        return self._late.is_late
 
     def next_unusual_step(self, step: int) -> int:
         """The first step from `step` on at which more is measured than C does."""
         ahead = _FAR_AHEAD if self._measures.observed_every else _AHEAD
-        return self._measures.next_unusual_step(step, ahead=ahead)
+        return self._measures.next_unusual_step(step, ahead=ahead, is_late=self.is_late)
 
     def rate_names(self) -> tuple[str, ...]:
         """Names of the learning rates' series, as the newest step had them.
@@ -237,13 +265,20 @@ class FollowedTraining:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
         self._records.take()
-        self._pipeline.complete_newest()
+        if not self._is_following_late:
+            self._pipeline.complete_newest()
         if not account.finished:
             return
         last = account.next_step - 1
         self._loop.resume_after(last)
-        self._meters.resume(account.ended_ns)
+        newest = self._records.take_newest(last)
+        if newest is not None:
+            self._pipeline.reopen(newest)
         self._model.note_steps(account.finished)
+        if self._is_following_late:
+            # Each of them was accounted for, and its inputs were kept, as in the slow way.
+            return
+        self._meters.resume(account.ended_ns)
         self._account(Account(account.finished, account.own_ns, account.ended_ns), last)
         for one in account.held:
             with suppress(ReplayError):
@@ -272,6 +307,8 @@ class FollowedTraining:
     def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
         """It has had a backward of this call's loss, which has returned, or is still under way."""
         assert call.loss is not None
+        # One that is late has been open for `run.log` until this backward began, as in the slow way.
+        self._pipeline.complete_newest()
         self._loop.adopt_backward(call.loss, unscaled=call.unscaled, divisor=call.divisor, is_over=is_over)
 
     def adopt_rest(self, loop: ArmedLoop) -> None:
@@ -280,6 +317,9 @@ class FollowedTraining:
         losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
+        self._measures.adopt_inputs(self._records.take_inputs(int(state.step)))
+        if loop.mark is not None:
+            self._model.adopt_mark(*loop.mark)
         if self._is_timed:
             self._loop.adopt_times(
                 before_backward_ns=int(state.before_backward_ns), free_since_ns=int(state.free_since_ns)
@@ -292,6 +332,8 @@ class FollowedTraining:
 
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients have been clipped; their statistics are those of now."""
+        if self._is_following_late:
+            return  # the open step has them
         measured = self._model.measure_gradients()
         self._loop.adopt_clipping(
             measured._replace(total_norm=before),

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..attach.watched_model import WatchedModel
 from ..forensics.capture import RootCapture
-from ..measure.statistics.statistics import TensorStatistics
-from ..step.losses import LossMeter
-from ..step.open_step import Clipping, LogValue, OpenStep, RunningBackward, gradients_seen
+from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
+from ..step.late_values import LateValues
+from ..step.losses import LossMeter, StepLoss
+from ..step.open_step import Clipping, FinishedStep, LogValue, OpenStep, RunningBackward, gradients_seen
+from ..step.stages import Stage
 from ..step.step_counter import StepCounter
 from .step_pipeline import StepPipeline
 
@@ -48,6 +50,26 @@ class GatheredStep:
     def forget(self) -> None:
         """Drop the open step."""
         self.open = OpenStep()
+
+    def close_step(
+        self,
+        gradients: TensorStatistics | PendingStatistics,
+        *,
+        step: int,
+        stage: Stage,
+        is_early: bool = False,
+        is_updated: bool = False,
+    ) -> FinishedStep:
+        """Return what was gathered as a finished step, and begin the next one."""
+        opened, self.open = self.open, OpenStep()
+        was_scaled, late = self.losses.was_scaled, None
+        if isinstance(gradients, PendingStatistics):
+            late = LateValues(gradients, self.losses.start_read())
+            gradients, loss = self._model.unknown_gradients(), StepLoss(None, None)
+        else:
+            loss = self.losses.read()
+        self.losses.reset()
+        return FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
 
     # -- steps that were followed in C up to here
 

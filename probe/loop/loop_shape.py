@@ -16,7 +16,9 @@ from ..attach.call_wrappers import is_own_frame
 from ..forensics.adopted_capture import UsualCall
 from ..forensics.capture import RootCapture
 from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS, MAX_MICRO_STEPS, MAX_OUTPUTS
+from ..step.late_values import LateClipping
 from ..step.open_step import Clipping, FinishedStep
+from ..step.stages import Stage
 
 CodeSite = tuple[tuple[CodeType, int], ...]
 _DIVIDES: Final = ("DivBackward0", "MulBackward0")
@@ -56,7 +58,9 @@ class LoopShape(NamedTuple):
     clips: bool
     is_scaled: bool
     """Whether a GradScaler scaled the losses."""
-    stage: str
+    is_late: bool
+    """Whether its verdict may come after its update."""
+    stage: Stage
     rates: tuple[str, ...]
     """Names of the learning rates' series."""
     autocast: tuple[Any, ...]
@@ -81,7 +85,7 @@ class SeenCalls:
         """A backward is about to begin; the newest capture is of this order."""
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         loss = given[0] if len(given) == 1 and grad_tensors is None else None
-        is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.is_cpu and loss.grad_fn is not None
+        is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.grad_fn is not None
         if len(self._losses) > 2 * MAX_MICRO_STEPS:
             self._losses.clear()
         self._losses[order] = type(loss.grad_fn) if is_plain and loss is not None else None, site
@@ -117,7 +121,13 @@ def site_of_call(frame: FrameType | None, *, frames: int) -> CodeSite:
 
 
 def shape_of(
-    finished: FinishedStep, seen: SeenCalls, root: nn.Module, optimizer: Optimizer, *, rates: tuple[str, ...]
+    finished: FinishedStep,
+    seen: SeenCalls,
+    root: nn.Module,
+    optimizer: Optimizer,
+    *,
+    rates: tuple[str, ...],
+    is_late: bool,
 ) -> LoopShape | None:
     """Return the shape of a healthy step that C could have followed; None for any other.
 
@@ -127,6 +137,7 @@ def shape_of(
         root: the module that was called.
         optimizer: that has made its update.
         rates: names of its learning rates.
+        is_late: whether its verdict was allowed to come after its update.
     """
     opened = finished.opened
     captures = list(opened.captures)
@@ -134,7 +145,10 @@ def shape_of(
     calls = seen.take(captures, looks=looks)
     if calls is None or not rates or len(optimizer.param_groups) > MAX_GROUPS:
         return None
-    if not _is_simple(finished) or (opened.forwards, opened.backwards) != (len(calls), len(calls)):
+    if not _is_simple(finished, is_late=is_late) or (opened.forwards, opened.backwards) != (
+        len(calls),
+        len(calls),
+    ):
         return None
     if finished.stage == "reduced" and not calls[-1].synchronises:
         # What averages the gradients is not the root that was called.
@@ -149,6 +163,7 @@ def shape_of(
         calls=calls,
         clips=opened.clipping is not None,
         is_scaled=finished.was_scaled,
+        is_late=is_late,
         stage=finished.stage,
         rates=rates,
         autocast=(state.autocast, state.autocast_cache),
@@ -167,21 +182,25 @@ def usual_call(capture: RootCapture, *, size_cap_bytes: int) -> UsualCall:
     )
 
 
-def _is_simple(finished: FinishedStep) -> bool:
-    """Whether it ended in one update, with finite and plainly read values."""
+def _is_simple(finished: FinishedStep, *, is_late: bool) -> bool:
+    """Whether it ended in one update, with values that are finite, or on their way where they may be late."""
     opened = finished.opened
-    has_usual_end = not (finished.is_early or finished.is_updated or finished.late or opened.is_first_pass)
-    has_usual_clipping = opened.clipping is None or (
-        isinstance(opened.clipping, Clipping) and opened.clipping.after is not None
-    )
+    has_usual_end = not (finished.is_early or finished.is_updated or opened.is_first_pass)
+    has_values = finished.gradients.is_finite and finished.loss.value is not None
     return (
         has_usual_end
-        and has_usual_clipping
+        and _has_usual_clipping(opened.clipping)
         and opened.first_norm is None
-        and finished.gradients.is_finite
         and finished.stage in _STAGES
-        and finished.loss.value is not None
+        and (has_values if finished.late is None else is_late)
     )
+
+
+def _has_usual_clipping(clipping: Clipping | LateClipping | None) -> bool:
+    """Whether what clipping has left follows from what torch's function returned."""
+    if isinstance(clipping, LateClipping):
+        return clipping.says_what_is_left
+    return clipping is None or clipping.after is not None
 
 
 def _call_shape(
@@ -213,9 +232,7 @@ def _plain_counts(capture: RootCapture) -> tuple[int, int, int] | None:
     state = capture.state
     if capture.declined or capture.arguments is None or state is None or capture.is_compiled:
         return None
-    has_other_state = (
-        state.rng_cuda is not None or state.rng_python is not None or state.rng_numpy is not None
-    )
+    has_other_state = state.rng_python is not None or state.rng_numpy is not None
     if has_other_state or capture.state_copies or not state.training:
         return None
     has_usual_outputs = capture.output_count == len(capture.outputs) == len(capture._hooks) <= MAX_OUTPUTS

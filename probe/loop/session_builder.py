@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -33,6 +33,7 @@ from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LeakWatch
 from ..settings.config import ProbeConfig
 from ..step.step_meters import StepMeters
+from ..threads.pieces import give_way
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .control_watch import ControlWatch
@@ -41,6 +42,7 @@ from .epochs import EpochWatch
 from .evaluation import EvaluationLoss
 from .failed_forward import FailedForward
 from .fast_path import FastPath
+from .followed_late import LateFollowing
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
@@ -58,8 +60,7 @@ from .training_loop import TrainingLoop
 from .verdict_timing import VerdictTiming
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParts:
+class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of, whole from the beginning."""
 
     run: str
@@ -141,7 +142,7 @@ def _tracker_parts(
     recovery = StepRecovery.of(
         config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
     )
-    bank = SampledDetectorBank(config.sampled_thresholds)
+    bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
     writer = StepWriter(model, recorder)
     judge = StepJudge(
@@ -176,7 +177,8 @@ def _tracker_parts(
     attention, failed, mark = Attention(schedule, attachment), FailedForward(), LoopMark()
 
     def wants_every_step() -> bool:
-        return hooks.want_steps or judge.wants_steps or not model.tells_of_updates or attention.is_elsewhere
+        raises = config.mode == "raise"
+        return hooks.want_steps or raises or not model.tells_of_updates or attention.is_elsewhere
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
@@ -199,6 +201,9 @@ def _tracker_parts(
         wants_every_step=wants_every_step,
         look_about=lookout.look_about,
         failed=failed,
+        late=LateFollowing(
+            model, schedule, timing, loop, pipeline, black_box=incidents.black_box, guard=guard
+        ),
         input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
         output_limit_bytes=config.capture_limit_bytes,
     )

@@ -106,7 +106,7 @@ class StepMeasures:
         if self._observes_call:
             self._guard.run("measures", self._observe, called, args, kwargs, is_settled)
         elif schedule.due.parameter_norms:
-            self._guard.run("inputs", self._glance_at_inputs, called, args, kwargs)
+            self.glance_at_inputs(called, args, kwargs)
 
     def _observe(self, called: nn.Module, args: Any, kwargs: Any, is_settled: bool) -> None:
         self._observed_from_ns = self._guard.spent_so_far_ns()
@@ -116,14 +116,18 @@ class StepMeasures:
         names = [name for name, period in due.periods().items() if period]
         self._observer.begin_forward(names, called, args, kwargs, is_settled=is_settled)
 
-    def _glance_at_inputs(self, called: nn.Module, args: Any, kwargs: Any) -> None:
+    def glance_at_inputs(self, called: nn.Module, args: Any, kwargs: Any) -> None:
         """On a step that measures parameters, inputs that cost as little are measured too."""
         if self._inputs is None and not torch_modes.in_transform():
-            self._inputs = measure_inputs(called, args, kwargs, most_elements=GLANCED_ELEMENTS)
+            self._inputs = self.inputs_of_call(called, args, kwargs)
 
     def inputs_of_call(self, called: nn.Module, args: Any, kwargs: Any) -> InputSample | None:
-        """The same of a step that C follows; None where the inputs are too large for it."""
+        """Measure what costs little; None where the inputs are too large for it."""
         return self._guard.run("inputs", measure_inputs, called, args, kwargs, most_elements=GLANCED_ELEMENTS)
+
+    def adopt_inputs(self, inputs: InputSample | None) -> None:
+        """What was seen of the inputs of the step under way, while C followed it."""
+        self._inputs = self._inputs or inputs
 
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """It has returned `output`, or raised."""
@@ -285,11 +289,19 @@ class StepMeasures:
 
     # -- what C measures by itself, while it follows the steps
 
-    def next_unusual_step(self, step: int, *, ahead: int) -> int:
-        """The first step from `step` on at which more is due than C measures."""
+    def next_unusual_step(self, step: int, *, ahead: int, is_late: bool = False) -> int:
+        """The first step from `step` on at which more is due than C measures.
+
+        Args:
+            step: a step.
+            ahead: how far to look.
+            is_late: whether Python measures for C: then updates and modules are looked at in the slow way.
+        """
         if self._schedule.period("gradients") != 1:
             return step
         usual = _USUAL | {"update_ratios"} if self._updates.has_copy else _USUAL
+        if is_late:
+            usual = _USUAL - {"activations"}
         return self._schedule.next_due_besides(step, usual, ahead=ahead)
 
     def collect_modules(self) -> tuple[ModuleStatistics | None, InputSample | None]:

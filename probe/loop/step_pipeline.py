@@ -81,7 +81,7 @@ class StepPipeline:
 
     def finish(self, finished: FinishedStep) -> None:
         """Measure what else is due, have the step judged, and put its frame into the ring."""
-        self._settle()
+        self.settle()
         measured = self._measures.measure(finished, waits=self._judge.waits)
         is_late = measured.late is not None
         newest = QueuedStep(measured, (), "late" if is_late else "judged", time.monotonic())
@@ -105,7 +105,7 @@ class StepPipeline:
             self.complete_newest()
             self._hold()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Take in what the step before was waiting for, and what the detectors have found meanwhile."""
         newest = self._newest
         if newest is not None and newest.state == "late":
@@ -138,6 +138,10 @@ class StepPipeline:
     def resume_after(self, step: int) -> None:
         """Go on behind steps up to this one, which came another way."""
         self.last_step = step
+
+    def reopen(self, measured: MeasuredStep) -> None:
+        """The newest of these is complete once another one begins: what is logged until then is for it."""
+        self._newest = QueuedStep(measured, (), "judged", time.monotonic())
 
     # -- the newest step
 
@@ -216,15 +220,15 @@ class StepPipeline:
 
     def evidence_of_exception(self, opened: OpenStep, failed: RootCapture | None) -> StepEvidence:
         """What is at hand of a step that ends in an exception; `failed` is of the forward that raised it."""
-        self._settle()
+        self.settle()
         return self._judge.evidence_of_exception(opened, failed)
 
     def close(self) -> None:
         """Have everything judged, completed and written; waits for what is on its way."""
-        self._settle()
+        self.settle()
         self.judge_all()
         self.complete_newest()
-        self._settle()
+        self.settle()
         self._writer.close()
 
     def forget(self) -> None:

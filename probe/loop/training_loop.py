@@ -24,8 +24,6 @@ from ..forensics.capture import RootCapture, begin_capture
 from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from ..settings.config import ProbeConfig
 from ..step.backward_time import time_own_backward
-from ..step.late_values import LateValues
-from ..step.losses import StepLoss
 from ..step.open_step import (
     MAX_CAPTURES,
     FinishedStep,
@@ -247,13 +245,14 @@ class TrainingLoop(GatheredStep):
         # torch's clip functions call each other; the first call sees the gradients as they were.
         if not self.open.backwards or self.finished_early or self.open.measured is not None:
             return
-        gradients = self._measure()
+        gradients = self.measure_gradients()
         if isinstance(gradients, TensorStatistics) and not gradients.is_finite:
             self._finish_early(gradients)
         else:
             self.open.measured = gradients
 
-    def _measure(self) -> TensorStatistics | PendingStatistics:
+    def measure_gradients(self) -> TensorStatistics | PendingStatistics:
+        """Measure the gradients, or start to where their verdict may be late."""
         if self._timing.waits:
             return self._model.measure_gradients()
         return self._model.start_measuring_gradients()
@@ -311,23 +310,17 @@ class TrainingLoop(GatheredStep):
         if not torch_engine.in_backward():
             self._take_back_backward()
         if gradients is None:
-            gradients = self.open.measured or self._measure()
-        opened, self.open = self.open, OpenStep()
-        was_scaled, late = self.losses.was_scaled, None
-        if isinstance(gradients, PendingStatistics):
-            late = LateValues(gradients, self.losses.start_read())
-            gradients, loss = self._model.unknown_gradients(), StepLoss(None, None)
-        else:
-            loss = self.losses.read()
-        self.losses.reset()
+            gradients = self.open.measured or self.measure_gradients()
         stage = stage or gradient_stage(
             optimizer=stage_optimizer,
-            was_scaled=was_scaled,
+            was_scaled=self.losses.was_scaled,
             is_distributed=self._model.is_reduced,
             is_sharded=self._model.is_sharded,
         )
         is_early = stage_optimizer is None
-        finished = FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
+        finished = self.close_step(
+            gradients, step=step, stage=stage, is_early=is_early, is_updated=is_updated
+        )
         self._pipeline.finish(finished)
         self._newest = finished
         self._attachment.note_step()

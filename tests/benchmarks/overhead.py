@@ -324,7 +324,11 @@ def measure_all(arguments: argparse.Namespace, device: torch.device) -> Report:
             report.skipped["clipping"] = str(reason)
         if device.type == "cuda":
             levels = [level for level in arguments.recorders if level in LEVELS]
-            report.cuda += [measure_cuda(make_twins(workload, device)[1], level) for level in levels]
+            report.cuda += [
+                measure_cuda(make_twins(workload, device)[1], level, in_c=in_c)
+                for level in levels
+                for in_c in (True, False)
+            ]
     report.frame = measure_frame()
     return report
 

@@ -60,7 +60,8 @@ class BlackBox:
                 if held is not None and held.nbytes <= self._small_bytes and not held.parts:
                     self._batches.append(PastBatch(step, (held,), held.nbytes))
                     return
-        self._keep_within(step, captures)
+        if captures:
+            self._keep_within(step, captures)
 
     def keep_held(self, step: int, arguments: Sequence[HeldArguments]) -> None:
         """The same of a finished step, given what each of its forwards was called with."""

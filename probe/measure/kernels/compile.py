@@ -21,7 +21,15 @@ FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
 _SOURCES: Final = (
     *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h"),
-    *("hot.h", "hot_forward.h", "hot_backward.h", "hot_gradients.h", "hot_ring.h", "hot_updates.h"),
+    *(
+        "hot.h",
+        "hot_forward.h",
+        "hot_backward.h",
+        "hot_gradients.h",
+        "hot_ring.h",
+        "hot_updates.h",
+        "hot_late.h",
+    ),
 )
 # Without errno a square root is one instruction; -ffast-math would take NaN and Inf for impossible.
 _FLAGS: Final = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-w")

@@ -6,7 +6,8 @@
  *
  * Neither Python's nor torch's headers are needed: both are reached through addresses that hot_binding.py looks up
  * and checks. One training of a process can be armed at a time. `hot_forward.h` and `hot_backward.h` follow the
- * calls, `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates.
+ * calls, `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates. Where
+ * gradients lie on a device, or their verdict may be late, Python measures them instead: `hot_late.h`.
  */
 #include <time.h>
 
@@ -18,6 +19,10 @@ enum { KEPT_STEPS = 8, SITE_FRAMES = 3, WRAPPING_FRAMES = 4 };
 enum { SMALL_OUTPUT = 1 << 18 };
 /* So many frozen parameters are looked at in a step. */
 enum { LOOKED_AT = 64 };
+/* torch's numbers of devices. */
+enum { ON_CPU = 0, ON_CUDA = 1 };
+/* So many bytes of one parameter are compared, as unseen_updates.py does. */
+enum { MARK_BYTES = 448 };
 /* Elements above which a pass gives Python's lock away. */
 enum { LONG_PASS = 1 << 22 };
 
@@ -115,6 +120,8 @@ typedef struct {
     Object *scalars;        /* further scalars of the step, or NULL */
     Object *take_over;      /* has the rest of the step go the slow way */
     Object *replica;        /* the DistributedDataParallel round the model, or NULL */
+    Object *measure;        /* starts to measure gradients before they are clipped, where C does not; or NULL */
+    Object *finish;         /* measures and finishes a step, where C does not; or NULL. See `hot_late.h` */
     Object *receive[MAX_MICRO_STEPS * MAX_OUTPUTS]; /* the hooks that are given dL/d(output) */
     Object *ambient[MAX_AMBIENT], *ambient_argument[MAX_AMBIENT], *ambient_value[MAX_AMBIENT];
     Object *groups[MAX_GROUPS];
@@ -122,6 +129,7 @@ typedef struct {
     Object *const *parameters, *const *frozen;
     int64_t ambient_count, group_count, rate_count, scalar_count, parameter_count, frozen_count;
     int64_t micro_steps, clips, is_distributed;
+    int64_t reads_losses; /* whether a loss can be read without waiting for it */
     int64_t input_limit_bytes, output_limit_bytes;
     HotMicroStep micro[MAX_MICRO_STEPS];
     unsigned long thread;
@@ -131,6 +139,9 @@ typedef struct {
     int64_t glanced_elements; /* where an input has more, `glance` does nothing */
     void *const *copies;       /* for each parameter where it can be copied to, or NULL */
     const int64_t *copy_bytes; /* for each the room there */
+    Object *marked; /* the parameter that tells of updates which no hook tells of, or NULL */
+    void *marked_data; /* where it lies */
+    int64_t marked_bytes;
 } HotLoop;
 
 /* What one forward was called with; outlives its step. */
@@ -160,16 +171,19 @@ typedef struct {
 typedef struct {
     int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
-    int64_t input_bytes, free_since_ns, before_backward_ns, frozen_at;
+    int64_t input_bytes, free_since_ns, before_backward_ns, frozen_at, samples;
     double total_norm, before_clip, after_clip;
     double accumulation; /* what losses were divided by when that was the number of micro-steps */
     Object *unscaled, *scaled; /* what a GradScaler was given for the backward to come, and what it made of it */
     Object *sink; /* is given dL/d(output) once the slow way has taken the step over; borrowed */
+    int64_t is_marked, mark_version; /* what the marked parameter was after the newest backward of the step */
+    uint8_t mark[MARK_BYTES];
 } HotState;
 
 static HotApi hot_api;
 static HotLoop hot_loop;
 static HotState hot;
+static int64_t nested_updates; /* calls of `step` within the one that is under way: those of `super().step()` */
 static KeptInputs hot_kept[KEPT_STEPS * MAX_MICRO_STEPS];
 static HotCall hot_calls[MAX_MICRO_STEPS];
 static struct {
@@ -275,6 +289,9 @@ static int is_answered(Object *function, Object *const *given, size_t count) {
 /* Whether the update of a step is looked at. */
 INLINE int is_ratios_step(int64_t step) { return hot_loop.ratios_every > 0 && step % hot_loop.ratios_every == 0; }
 
+/* Whether a tensor lies where steps of this loop may have theirs. */
+INLINE int is_known_device(int32_t device) { return device == ON_CPU || (device == ON_CUDA && hot_loop.finish); }
+
 #include "hot_gradients.h"
 #include "hot_ring.h"
 #include "hot_updates.h"
@@ -308,7 +325,7 @@ static void drop_step(void) {
     for (int64_t i = 0; i <= hot.micro_step && i < MAX_MICRO_STEPS; i++) drop_call(&hot_calls[i]);
     drop(&hot.unscaled);
     drop(&hot.scaled);
-    hot.micro_step = 0;
+    hot.micro_step = hot.is_marked = 0;
     hot.before_backward_ns = 0;
     hot.state = IDLE;
 }
@@ -319,7 +336,33 @@ EXPORT void nanscope_hot_forget(void) {
     for (int i = 0; i < KEPT_STEPS * MAX_MICRO_STEPS; i++) drop_inputs(&hot_kept[i]);
 }
 
+/* Whether the marked parameter lies where it lay. */
+static int finds_marked(int64_t *version) {
+    void *data = NULL;
+    if (hot_api.data_ptr(handle_of(hot_loop.marked), &data) || data != hot_loop.marked_data) return 0;
+    *version = number_of(hot_loop.marked, hot_api.name_version);
+    return 1;
+}
+
+/* Remember what the marked parameter is after a backward; 0 where it lies elsewhere. */
+static int mark_parameter(void) {
+    if (hot_loop.marked == NULL) return 1;
+    if (!finds_marked(&hot.mark_version)) return 0;
+    memcpy(hot.mark, hot_loop.marked_data, (size_t)hot_loop.marked_bytes);
+    hot.is_marked = 1;
+    return 1;
+}
+
+/* Whether parameters were updated since the newest backward of the step, though nobody has told of it. */
+static int is_updated_unseen(void) {
+    int64_t version = 0;
+    if (!hot.is_marked) return 0;
+    return !finds_marked(&version) || version != hot.mark_version ||
+           memcmp(hot.mark, hot_loop.marked_data, (size_t)hot_loop.marked_bytes) != 0;
+}
+
 #include "hot_forward.h"
+#include "hot_late.h"
 #include "hot_backward.h"
 
 /* ------------------------------------------------------------------------------------------------ update */
@@ -340,8 +383,10 @@ static Object *hot_before_clip(Object *self, Object *nothing) {
     if (!hot.armed || hot.state != AFTER_BACKWARD || hot.micro_step != hot_loop.micro_steps || !hot_loop.clips)
         return hot.armed && hot.state == CLIPPED ? answer(1) : refuse();
     int64_t started = now_ns();
-    if (!measure_gradients()) return refuse();
-    hot.before_clip = hot.total_norm;
+    const int is_measured = hot_loop.measure ? ask(hot_loop.measure, NULL, 0) : measure_gradients();
+    if (is_measured < 0) return NULL;
+    if (!is_measured) return refuse();
+    hot.before_clip = hot_loop.measure ? NAN : hot.total_norm;
     hot.after_clip = NAN;
     hot.state = CLIPPED;
     hot.step_own_ns += now_ns() - started;
@@ -389,9 +434,6 @@ static int read_rates(double *rates) {
     return 1;
 }
 
-/* Calls of `step` within the one that is under way: those of `super().step()`. */
-static int64_t nested_updates;
-
 /* before_step(optimizer, args, kwargs): False where the slow way has to finish the step; None where it is no
  * optimizer of the model's. */
 static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t count) {
@@ -408,7 +450,9 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     if (hot.state != AFTER_BACKWARD && !is_clipped) return refuse();
     if (hot.micro_step != hot_loop.micro_steps || is_clipped != (int)hot_loop.clips) return refuse();
     if (hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2]) != 0) return refuse();
-    if (!has_same_groups(given[0]) || has_thawed() || !read_rates(rates)) return refuse();
+    if (!has_same_groups(given[0]) || has_thawed()) return refuse();
+    if (hot_loop.finish) return finish_late(started);
+    if (!read_rates(rates)) return refuse();
     if (!is_clipped && !measure_gradients()) return refuse();
     const int has_ratios = is_ratios_step(hot.step);
     if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
@@ -436,7 +480,8 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
         nested_updates--;
         return answer(1);
     }
-    drop_step();
+    if (hot_loop.finish) nanscope_hot_forget(); /* inputs too: Python keeps those of finished steps */
+    else drop_step();
     if (updates.step >= 0) {
         const int64_t started = now_ns();
         measure_update();

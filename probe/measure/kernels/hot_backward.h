@@ -48,6 +48,22 @@ static int read_scalar(const Object *tensor, double *value) {
     return 1;
 }
 
+/* Read what a backward is called on, or only see that it is one number where reading it would wait; 0 for what the
+ * slow way has to look at. */
+static int read_loss(Object *loss, HotCall *call) {
+    if (hot.scaled && loss != hot.scaled) return 0;
+    if (!hot_loop.reads_losses) {
+        int64_t count = 0;
+        int32_t device = -1;
+        call->raw = call->value = NAN;
+        return type_of(loss) == hot_api.tensor_type && !hot_api.numel(handle_of(loss), &count) && count == 1 &&
+               !hot_api.device_type(handle_of(loss), &device) && is_known_device(device);
+    }
+    if (!read_scalar(loss, &call->raw) || !isfinite(call->raw)) return 0;
+    call->value = call->raw;
+    return !hot.scaled || (read_scalar(hot.unscaled, &call->value) && isfinite(call->value));
+}
+
 static Object *only_loss(Object *given) {
     const Object *type = type_of(given);
     if (type == hot_api.tuple_type && hot_api.tuple_size(given) == 1) return hot_api.tuple_item(given, 0);
@@ -82,10 +98,12 @@ static int look_at_loss(Object *loss, HotCall *call) {
     return 1;
 }
 
-/* Whether some gradient is not zero: else the script has cleared those of the micro-steps before. */
+/* Whether some gradient is not zero: else the script has cleared those of the micro-steps before. One on a device is
+ * not known to be. */
 static int has_gradients(void) {
     for (int64_t i = 0; i < hot_loop.parameter_count; i++) {
         hot_memory.gradients[i] = hot_api.grad(*(void **)handle_of(hot_loop.parameters[i]));
+        if (is_on_device(hot_memory.gradients[i])) return 1;
         if (!find_gradient(i)) return 0;
         if (hot_memory.kinds[i] == MISSING) continue;
         const char *data = (const char *)(uintptr_t)hot_memory.pointers[i];
@@ -118,12 +136,9 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
     const HotMicroStep *learned = &hot_loop.micro[hot.micro_step];
     HotCall *call = &hot_calls[hot.micro_step];
     Object *loss = only_loss(given[0]);
-    if (!read_scalar(loss, &call->raw) || !isfinite(call->raw)) return refuse();
-    call->value = call->raw;
-    if (hot.scaled && (loss != hot.scaled || !read_scalar(hot.unscaled, &call->value) || !isfinite(call->value)))
-        return refuse();
-    if (!loss_is_as_learned(loss, learned) || !is_called_from(&learned->backward_site)) return refuse();
-    if (hot.micro_step > 0 && !has_gradients()) return refuse();
+    if (!read_loss(loss, call) || !loss_is_as_learned(loss, learned)) return refuse();
+    if (!is_called_from(&learned->backward_site)) return refuse();
+    if (hot.micro_step > 0 && (!has_gradients() || is_updated_unseen())) return refuse();
     call->divisor = NAN;
     if (learned->looks_at_loss && !look_at_loss(loss, call)) return refuse();
     call->loss = kept(loss);
@@ -143,7 +158,7 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     if (hot.state != IN_BACKWARD) return answer(0);
     hot.beats++;
     const HotCall *call = &hot_calls[hot.micro_step];
-    if (!hot.armed || call->task == NULL) return refuse();
+    if (!hot.armed || call->task == NULL || !mark_parameter()) return refuse();
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
     if (hot_loop.is_distributed) hot.free_since_ns = now_ns();

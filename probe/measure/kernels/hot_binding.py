@@ -27,6 +27,7 @@ MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
 SITE_FRAMES: Final = 3
+MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""
 OWN_SCALARS: Final = ("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired")
@@ -100,6 +101,7 @@ class HotLoop(ctypes.Structure):
         *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
         *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_collected", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
+        *[(name, _Pointer) for name in ("measure", "finish")],
         ("receive", _Pointer * (MAX_MICRO_STEPS * MAX_OUTPUTS)),
         ("ambient", _Pointer * MAX_AMBIENT),
         ("ambient_argument", _Pointer * MAX_AMBIENT),
@@ -110,13 +112,15 @@ class HotLoop(ctypes.Structure):
         *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "scalar_count")],
         *[(name, _Int) for name in ("parameter_count", "frozen_count")],
         *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
+        ("reads_losses", _Int),
         *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
         ("micro", HotMicroStep * MAX_MICRO_STEPS),
         ("thread", ctypes.c_ulong),
         ("ring", _Pointer),
         *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every", "observed_every")],
         ("glanced_elements", _Int),
-        *[(name, _Pointer) for name in ("copies", "copy_bytes")],
+        *[(name, _Pointer) for name in ("copies", "copy_bytes", "marked", "marked_data")],
+        ("marked_bytes", _Int),
     ]
 
 
@@ -159,8 +163,11 @@ class HotState(ctypes.Structure):
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],
+        ("samples", _Int),
         *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
         *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
+        *[(name, _Int) for name in ("is_marked", "mark_version")],
+        ("mark", ctypes.c_uint8 * MARK_BYTES),
     ]
 
 

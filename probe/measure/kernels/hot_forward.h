@@ -28,8 +28,8 @@ static int note_tensor(Object *value, Noted *noted) {
     int64_t storage = 0, dims = 0, elements = 0, *sizes = NULL;
     if (hot_api.layout(tensor, &layout) || layout != 0) return 0;
     if (hot_api.numel(tensor, &elements) || hot_api.dtype(tensor, &type)) return 0;
-    if (kind_of_dtype(type) && elements > noted->largest) noted->largest = elements;
-    if (hot_api.device_type(tensor, &device) || device != 0) return 0;
+    if (hot_api.device_type(tensor, &device) || !is_known_device(device)) return 0;
+    if (device == ON_CPU && kind_of_dtype(type) && elements > noted->largest) noted->largest = elements;
     if (hot_api.storage_size(tensor, &storage)) return 0;
     Object *needs_gradient = hot_api.get_attribute(value, hot_api.name_requires_grad);
     if (needs_gradient == NULL) hot_api.clear_error();
@@ -189,6 +189,7 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     }
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
+    if (is_updated_unseen()) return refuse();
     if (hot.state == IDLE) hot.input_bytes = 0;
     const HotMicroStep *learned = &hot_loop.micro[hot.micro_step];
     if (!is_true(given[0], hot_api.name_training)) return refuse();

@@ -97,15 +97,23 @@ class TensorStatistics(NamedTuple):
 class PendingStatistics:
     """Statistics that may still be on their way from a device."""
 
-    __slots__ = ("_read",)
+    __slots__ = ("_found", "_read")
 
     def __init__(self, read: Callable[[], TensorStatistics | Summary]) -> None:
         self._read = read
+        self._found: TensorStatistics | None = None
 
     def read(self) -> TensorStatistics:
-        """Return them; waits where they have yet to arrive."""
-        found = self._read()
-        return found if isinstance(found, TensorStatistics) else TensorStatistics(*found, has_counts=False)
+        """Return them, the same each time; waits where they have yet to arrive."""
+        found = self._found
+        if found is None:
+            read = self._read()
+            if isinstance(read, TensorStatistics):
+                found = read
+            else:
+                found = TensorStatistics(*read, has_counts=False)
+            self._found = found
+        return found
 
 
 class MeasuringPlan:

@@ -78,6 +78,24 @@ def test_cuda_with_gpus_is_ok_and_stays_as_it_was(monkeypatch: pytest.MonkeyPatc
     assert torch.cuda.is_initialized() == before
 
 
+def test_gpus_are_tried_and_what_they_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_check.check_arrivals() == [] or torch.cuda.is_available()
+
+    def answer(device: torch.device) -> str | None:
+        if device.index == 2:
+            raise RuntimeError("CUDA error: out of memory\nmore")
+        return ("norm 1, not 2", None)[device.index]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch_check, "try_device", answer)
+    assert [(finding.state, finding.found) for finding in torch_check.check_arrivals()] == [
+        ("limited", "cuda:0: norm 1, not 2"),
+        ("ok", "cuda:1: values arrive as they are measured"),
+        ("limited", "cuda:2: CUDA error: out of memory"),
+    ]
+
+
 def test_kernel_that_is_loaded_is_ok_with_its_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
