@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("any machine")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: three workers for two cores, because a third of the time goes by in waiting.
+    """For `-n auto`: three workers for two cores, because much of the time goes by in waiting.
 
     For browsers, for helpers that leave when all is delivered, for processes that have to be seen as stuck.
     """

@@ -268,7 +268,7 @@ def test_workers_of_a_loader_leave_the_run_alone(tmp_path: Path) -> None:
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
     methods = ["fork", "forkserver", "spawn"]
-    done = run_quietly([sys.executable, str(script), *methods], environment(tmp_path), timeout_s=90)
+    done = run_quietly([sys.executable, str(script), *methods], environment(tmp_path), timeout_s=150)
     assert done.returncode == 0, done.stdout
     weights = {line.partition(" ")[2] for line in done.stdout.splitlines() if line.split()[0] in methods}
     assert len(weights) == 1

@@ -192,6 +192,7 @@ def test_set_level_refuses_what_is_none() -> None:
             run.set_level("basic", activation=3)
 
 
+@pytest.mark.timeout(600)  # 20 s of CPU: beside ten other processes more than the usual 180
 def test_attaching_detaching_and_changing_level_leave_nothing(tmp_path: Path) -> None:
     model, process = make_model(), psutil.Process()
     optimizer = torch.optim.AdamW(model.parameters())
