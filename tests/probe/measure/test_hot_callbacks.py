@@ -122,6 +122,7 @@ class Training:
             calls=(call,) * micro_steps,
             clips=False,
             is_scaled=False,
+            is_late=False,
             stage="local",
             rates=self.rates,
             autocast=((), True),
