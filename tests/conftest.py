@@ -17,11 +17,23 @@ import pytest
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Otherwise each of a hundred programs that tests start would compile all of our modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: three workers for two cores, because a third of the time goes by in waiting.
+
+    For browsers, for helpers that leave when all is delivered, for processes that have to be seen as stuck.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return cores + cores // 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

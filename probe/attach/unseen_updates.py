@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from ..compat import torch_memory
 from ..compat.torch_memory import version
+from ..measure.kernels.hot_binding import MARK_BYTES
 
 _READABLE_BYTES: Final = 4096
 """Of parameters up to this size the bytes are compared too: a change through `.data` makes no new version."""
-_COMPARED_BYTES: Final = 448
+_COMPARED_BYTES: Final = MARK_BYTES
 """How many of their bytes: what Python takes from its own pool. More would come from malloc, which at that
 moment tidies up after everything that the backward has freed (0.2 ms for 2,000 tensors)."""
 
@@ -39,6 +40,12 @@ class MarkedParameter:
     def is_readable(self) -> bool:
         """Whether its bytes are compared too."""
         return self._is_plain and _readable_size(self.parameter) > 0
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Where it lies, and how many of its bytes are compared; None where that cannot be said."""
+        self.state()
+        return (self._address, self._size) if self._address else None
 
     def state(self) -> State:
         """Return what changes when the parameter is changed in place, or given other data."""
@@ -70,13 +77,15 @@ class UnseenUpdates:
             is_told: whether hooks tell of updates; then this is but for the first of two passes, which
                 changes every parameter.
         """
-        if parameters is not self._parameters:
-            self._choose(parameters)
-        chosen = self._one if is_told else self._several
-        marked = [mark for mark in chosen if mark.parameter.grad is not None]
-        if not marked:
-            marked = [MarkedParameter(each) for each in parameters if each.grad is not None][:1]
-        self._marks = [(mark, mark.state()) for mark in marked]
+        self._marks = [(mark, mark.state()) for mark in self._marked(parameters, is_told=is_told)]
+
+    def marked(self, parameters: Sequence[nn.Parameter]) -> MarkedParameter | None:
+        """Return the parameter that is looked at where hooks tell of updates, and that has a gradient now."""
+        return next(iter(self._marked(parameters, is_told=True)), None)
+
+    def adopt(self, mark: MarkedParameter, state: State) -> None:
+        """Somebody else has remembered what a parameter was after a backward."""
+        self._marks = [(mark, state)]
 
     def were_made(self) -> bool:
         """Whether parameters were changed since `note`, and nobody called `forget`.
@@ -88,6 +97,13 @@ class UnseenUpdates:
     def forget(self) -> None:
         """An update was told of."""
         self._marks = []
+
+    def _marked(self, parameters: Sequence[nn.Parameter], *, is_told: bool) -> list[MarkedParameter]:
+        if parameters is not self._parameters:
+            self._choose(parameters)
+        chosen = self._one if is_told else self._several
+        marked = [mark for mark in chosen if mark.parameter.grad is not None]
+        return marked or [MarkedParameter(each) for each in parameters if each.grad is not None][:1]
 
     def _choose(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters

@@ -28,7 +28,7 @@ from ..measure.statistics.statistics import (
 )
 from ..wire import Layout, ModuleInfo
 from .layout import ModelLayout, describe_model
-from .unseen_updates import UnseenUpdates
+from .unseen_updates import MarkedParameter, State, UnseenUpdates
 
 _logger = logging.getLogger(__name__)
 _LOOK_EVERY: Final = 20
@@ -138,6 +138,14 @@ class WatchedModel:
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
         self._updates.note(self.layout.parameters, is_told=self.tells_of_updates)
+
+    def marked_parameter(self) -> MarkedParameter | None:
+        """Return the parameter that tells of unseen updates as long as hooks tell of the others."""
+        return self._updates.marked(self.layout.parameters)
+
+    def adopt_mark(self, mark: MarkedParameter, state: State) -> None:
+        """As `note_backward`, where C has remembered what the parameter was."""
+        self._updates.adopt(mark, state)
 
     def was_updated_unseen(self) -> bool:
         """Whether parameters were changed since `note_backward`, and no hook has told of it."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.armed_calls import Follower, armed_calls
+from ..attach.unseen_updates import MarkedParameter, State
 from ..compat import torch_dynamo, torch_engine, torch_memory, torch_modes
 from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedCall, FollowedOutput
@@ -84,6 +85,8 @@ class Plan(NamedTuple):
     add_collected: Callable[[], object] | None = None
     frozen: Sequence[nn.Parameter] = ()
     """Parameters of the model that are to be looked at once they are not frozen any more."""
+    marked: MarkedParameter | None = None
+    """The parameter that is looked at for updates which no hook tells of."""
     scaler: Any = None
     """The GradScaler that makes the updates, if any."""
     scalars: Callable[[], tuple[float, ...]] | None = None
@@ -152,6 +155,8 @@ class ArmedLoop:
     def __init__(self, calls: hot_binding.HotCalls) -> None:
         self.calls, self.state = calls, calls.state
         self._alive: list[object] = []
+        self._marked: MarkedParameter | None = None
+        self._mark_place: tuple[int, int] | None = None
         self._micro_steps = 1
         self.late: LateSteps | None = None
         self._reads_losses = True
@@ -202,6 +207,11 @@ class ArmedLoop:
             loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
             loop.copy_bytes = ctypes.addressof(plan.places.sizes)
             alive.append(plan.places)
+        self._marked, self._mark_place = plan.marked, plan.marked.place if plan.marked else None
+        if self._marked is not None and self._mark_place is not None:
+            loop.marked = id(self._marked.parameter)
+            loop.marked_data, loop.marked_bytes = self._mark_place
+            alive.append(self._marked.parameter)
         if not self.calls.follow(loop):
             return False
         self._micro_steps, state = len(shape.calls), self.state
@@ -254,7 +264,7 @@ class ArmedLoop:
         """Let go of the loop too."""
         self.stop()
         self.calls.forget()
-        self.state.sink = self._sink = None
+        self.state.sink = self._sink = self._marked = None
         self._alive, self._root = [], lambda: None
 
     def send_gradients_to(self, sinks: Sequence[Sequence[Callable[[Tensor], None]]]) -> None:
@@ -306,6 +316,15 @@ class ArmedLoop:
         """What a GradScaler was given, and what it made of it, for a backward that has not begun."""
         scaled = hot_binding.object_at(self.state.scaled)
         return None if scaled is None else (hot_binding.object_at(self.state.unscaled), scaled)
+
+    @property
+    def mark(self) -> tuple[MarkedParameter, State] | None:
+        """What a parameter was after the newest backward of the step under way."""
+        state = self.state
+        if self._marked is None or self._mark_place is None or not state.is_marked:
+            return None
+        address, size = self._mark_place
+        return self._marked, (int(state.mark_version), address, bytes(state.mark[:size]))
 
     def forwards(self, stood: int) -> list[FollowedCall]:
         """What is held of the forwards of the step under way, and of their backwards.

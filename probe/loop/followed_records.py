@@ -35,6 +35,7 @@ from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
+from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
@@ -43,7 +44,6 @@ _MOST_INPUTS: Final = 64
 _PIECE_RECORDS: Final = 4
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
-_OTHERS_S: Final = 0.0002
 
 
 class Following(NamedTuple):
@@ -76,6 +76,8 @@ class FollowedRecords:
         self._modules: dict[int, ModuleStatistics] = {}
         self._open: QueuedStep | None = None
         """The newest step, where what its update has changed follows in a record of its own."""
+        self._newest: MeasuredStep | None = None
+        """The step that was queued last: what is logged until the next one is for the samples' judge too."""
 
     def begin(self, ring: Ring, number: int, following: Following) -> None:
         """C is about to write records of template `number`."""
@@ -94,6 +96,10 @@ class FollowedRecords:
         if inputs is not None and len(self._inputs) < _MOST_INPUTS:
             self._inputs[step] = inputs
 
+    def take_inputs(self, step: int) -> InputSample | None:
+        """What `note_inputs` was given of a step that goes on in the slow way."""
+        return self._inputs.pop(step, None)
+
     def note_modules(self, step: int, modules: ModuleStatistics | None) -> None:
         """What the modules of a step that C follows have returned."""
         if modules is not None and len(self._modules) < _MOST_INPUTS:
@@ -111,10 +117,11 @@ class FollowedRecords:
                 guard.run("detectors", self._take, ring, guard, most)
             if self._next_byte <= begin:
                 break
-            if is_recorders_thread:
-                # The lock and Python's own go to who waits for them.
-                time.sleep(_OTHERS_S)
-        if not is_recorders_thread and self._open is not None:
+            give_way()
+        if is_recorders_thread:
+            # Now, before they leave the ring: a kill in between would take what was found.
+            self._queue.look()
+        elif self._open is not None:
             with self._incidents.judging(guard):
                 guard.run("detectors", self._close_open, guard)
 
@@ -158,10 +165,22 @@ class FollowedRecords:
         step, self._open = self._open, None
         if step is None:
             return False
+        is_judged = self._judge_newest(guard)
         self._queue.append(step)
-        if not self._samples.wants(step.measured):
+        self._newest = step.measured
+        return is_judged
+
+    def take_newest(self, step: int) -> MeasuredStep | None:
+        """Return the newest step, if it is this one: the slow way has its sample judged then."""
+        newest, self._newest = self._newest, None
+        return newest if newest is not None and newest.step == step else None
+
+    def _judge_newest(self, guard: Guard) -> bool:
+        """Another step has followed: have the sample of the one before judged, if there is one."""
+        measured, self._newest = self._newest, None
+        if measured is None or not self._samples.wants(measured):
             return False
-        self._judge_sample(step.measured, guard)
+        self._judge_sample(measured, guard)
         return True
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:

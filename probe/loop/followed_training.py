@@ -162,6 +162,7 @@ class FollowedTraining:
             ring=ring,
             template=template,
             frozen=self._model.frozen_parameters(),
+            marked=self._model.marked_parameter(),
             scaler=self._measures.scaler,
             scalars=self._read_scalars if further else None,
             scalar_count=len(further) - is_distributed,
@@ -270,6 +271,9 @@ class FollowedTraining:
             return
         last = account.next_step - 1
         self._loop.resume_after(last)
+        newest = self._records.take_newest(last)
+        if newest is not None:
+            self._pipeline.reopen(newest)
         self._model.note_steps(account.finished)
         if self._is_following_late:
             # Each of them was accounted for, and its inputs were kept, as in the slow way.
@@ -313,6 +317,9 @@ class FollowedTraining:
         losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
+        self._measures.adopt_inputs(self._records.take_inputs(int(state.step)))
+        if loop.mark is not None:
+            self._model.adopt_mark(*loop.mark)
         if self._is_timed:
             self._loop.adopt_times(
                 before_backward_ns=int(state.before_backward_ns), free_since_ns=int(state.free_since_ns)

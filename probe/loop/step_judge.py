@@ -76,7 +76,7 @@ class StepJudge:
         self._raises = mode == "raise"
         self._judges_each = judges_each or self._raises
         self._anomaly: AnomalyError | None = None
-        self.queue = StepQueue(incidents, guard, arrive=self._arrive)
+        self.queue = StepQueue(incidents, guard, arrive=self._arrive, note_alarm=samples.note_alarm)
 
     def begin_step(self, step: int) -> None:
         """A step begins: decide when it is to be judged."""
@@ -134,8 +134,6 @@ class StepJudge:
         """Act on what has been found, on whichever thread."""
         for verdict in self.queue.take_verdicts():
             self._schedule.suspect(verdict.suspicion)
-            for step in verdict.alarms:
-                self._samples.note_alarm(step)
 
     def take_anomaly(self) -> AnomalyError | None:
         """Return what `mode="raise"` has to raise, once."""

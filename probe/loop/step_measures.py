@@ -125,6 +125,10 @@ class StepMeasures:
         """Measure what costs little; None where the inputs are too large for it."""
         return self._guard.run("inputs", measure_inputs, called, args, kwargs, most_elements=GLANCED_ELEMENTS)
 
+    def adopt_inputs(self, inputs: InputSample | None) -> None:
+        """What was seen of the inputs of the step under way, while C followed it."""
+        self._inputs = self._inputs or inputs
+
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """It has returned `output`, or raised."""
         if self._observes_call:

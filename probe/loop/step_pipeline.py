@@ -139,6 +139,10 @@ class StepPipeline:
         """Go on behind steps up to this one, which came another way."""
         self.last_step = step
 
+    def reopen(self, measured: MeasuredStep) -> None:
+        """The newest of these is complete once another one begins: what is logged until then is for it."""
+        self._newest = QueuedStep(measured, (), "judged", time.monotonic())
+
     # -- the newest step
 
     def look_after_update(self, optimizer: Optimizer) -> None:

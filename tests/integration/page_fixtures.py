@@ -130,7 +130,7 @@ def _wait_for_renderers() -> None:
         if alive == before and not any(_is_ending(child) for child in children):
             return
         before = alive
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def _is_ending(process: psutil.Process) -> bool:

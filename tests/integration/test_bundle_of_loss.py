@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from journals import read_journal
+
+from probe.forensics.bundle.__main__ import main
 
 SCRIPT = Path(__file__).with_name("scripts") / "failing_loss.py"
 
@@ -44,14 +47,27 @@ def bundle(tmp_path, spool) -> Path:
     return Path(shutil.move(made, here / "bundle"))
 
 
+REPLAY = ["bundle", "--entry", "train:build_model", "--json"]
+
+
 def replay(bundle: Path) -> dict:
-    return json.loads(
-        run(["probe.forensics.bundle", "bundle", "--entry", "train:build_model", "--json"], bundle.parent)
-    )
+    return json.loads(run(["probe.forensics.bundle", *REPLAY], bundle.parent))
+
+
+def replay_in_this_process(bundle: Path, monkeypatch, capsys) -> dict:
+    """The same, without three seconds of imports; the script's module is loaded anew."""
+    with monkeypatch.context() as patch:
+        patch.chdir(bundle.parent)
+        patch.setattr(sys, "path", list(sys.path))
+        sys.modules.pop("train", None)
+        linecache.clearcache()
+        assert main(REPLAY) == 0
+    sys.modules.pop("train", None)
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
-def test_loss_and_its_line_come_again_until_the_lines_are_others(bundle):
+def test_loss_and_its_line_come_again_until_the_lines_are_others(bundle, monkeypatch, capsys):
     found = replay(bundle)
     assert (found["exact"], found["loss"], found["origin"]) == (True, True, found["recorded_origin"])
     frame = found["forward"][-1]
@@ -61,7 +77,7 @@ def test_loss_and_its_line_come_again_until_the_lines_are_others(bundle):
 
     changed = source.replace("torch.log(share + FLOOR)", "torch.log(share + 1e-6)")
     (bundle.parent / "train.py").write_text(changed, encoding="utf-8")
-    found = replay(bundle)
+    found = replay_in_this_process(bundle, monkeypatch, capsys)
     assert (found["exact"], found["loss"]) == (True, False)
     assert "the lines of the loss in train.py are not those of the run" in " ".join(found["notes"])
 
@@ -71,5 +87,5 @@ def test_loss_and_its_line_come_again_until_the_lines_are_others(bundle):
     planted = "import os\nos.mkdir('executed')"
     described["contents"]["loss_maker"]["text"] = planted
     (bundle / "bundle.json").write_text(json.dumps(described), encoding="utf-8")
-    assert replay(bundle)["loss"] is False
+    assert replay_in_this_process(bundle, monkeypatch, capsys)["loss"] is False
     assert not (bundle.parent / "executed").exists()

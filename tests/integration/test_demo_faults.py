@@ -8,8 +8,8 @@ import pytest
 from journals import Journal, read_journal
 
 ROOT = Path(__file__).parents[2]
-FAULT_STEP = 90
-
+FAULT_STEPS = {"nan": 60, "explode": 50, "vanish": 50, "dead": 50, "spike": 90, "exception": 50}
+"""As early as they are found: a spike of the loss only beside enough of a normal course."""
 
 _finished: dict[str, tuple[int, Journal]] = {}
 """What has been run: once each is enough."""
@@ -18,12 +18,12 @@ _finished: dict[str, tuple[int, Journal]] = {}
 def run_demo(fault: str, steps: int, spool: Path) -> tuple[int, Journal]:
     if fault in _finished:
         return _finished[fault]
-    arguments = ["--fault", fault, "--fault-step", str(FAULT_STEP), "--steps", str(steps)]
+    arguments = ["--fault", fault, "--fault-step", str(FAULT_STEPS.get(fault, 0)), "--steps", str(steps)]
     finished = subprocess.run(
         [sys.executable, str(ROOT / "demo_train.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
         cwd=spool.parent,
     )
     (run,) = spool.iterdir()
@@ -32,30 +32,31 @@ def run_demo(fault: str, steps: int, spool: Path) -> tuple[int, Journal]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "kind", "latest_start"),
+    ("fault", "kind", "at_most_later"),
     [
-        ("nan", "nonfinite_loss", FAULT_STEP),
-        ("explode", "gradient_explosion", FAULT_STEP),
-        ("vanish", "gradient_vanishing", FAULT_STEP + 10),
-        ("dead", "zero_gradient", FAULT_STEP + 15),
-        ("spike", "loss_spike", FAULT_STEP),
+        ("nan", "nonfinite_loss", 0),
+        ("explode", "gradient_explosion", 0),
+        ("vanish", "gradient_vanishing", 10),
+        ("dead", "zero_gradient", 15),
+        ("spike", "loss_spike", 0),
     ],
 )
 def test_fault_gives_its_event_kind_at_its_step(
-    fault: str, kind: str, latest_start: int, tmp_path: Path
+    fault: str, kind: str, at_most_later: int, tmp_path: Path
 ) -> None:
-    code, journal = run_demo(fault, FAULT_STEP + 40, tmp_path / "spool")
+    at = FAULT_STEPS[fault]
+    code, journal = run_demo(fault, at + 20, tmp_path / "spool")
     found = {event.kind: event for event in journal.latest_events}
     assert code == 0
     assert kind in found
-    assert FAULT_STEP <= found[kind].step <= latest_start
-    assert [frame.step for frame in journal.frames] == list(range(FAULT_STEP + 40))
+    assert at <= found[kind].step <= at + at_most_later
+    assert [frame.step for frame in journal.frames] == list(range(at + 20))
     assert journal.end is not None
 
 
 @pytest.mark.slow
 def test_fault_nan_names_the_planted_line_and_training_goes_on(tmp_path: Path) -> None:
-    _, journal = run_demo("nan", FAULT_STEP + 40, tmp_path / "spool")
+    _, journal = run_demo("nan", FAULT_STEPS["nan"] + 20, tmp_path / "spool")
     event = next(event for event in journal.latest_events if event.kind == "nonfinite_loss")
     assert event.origin is not None
     assert (event.origin.phase, event.origin.op, event.origin.module) == (
@@ -71,15 +72,16 @@ def test_fault_nan_names_the_planted_line_and_training_goes_on(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_fault_exception_is_recorded_and_ends_the_script(tmp_path: Path) -> None:
-    code, journal = run_demo("exception", FAULT_STEP + 20, tmp_path / "spool")
+    code, journal = run_demo("exception", FAULT_STEPS["exception"] + 20, tmp_path / "spool")
     (event,) = [event for event in journal.latest_events if event.severity == "critical"]
     assert code == 1
-    assert (event.kind, event.subject, event.step) == ("exception", "IndexError", FAULT_STEP)
+    assert (event.kind, event.subject, event.step) == ("exception", "IndexError", FAULT_STEPS["exception"])
     assert journal.end is not None
     assert journal.end.outcome == "exception"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # beside ten other processes its 300 steps took 170 s
 def test_healthy_run_gives_nothing_at_warning_or_above(tmp_path: Path) -> None:
     code, journal = run_demo("none", 300, tmp_path / "spool")
     assert code == 0

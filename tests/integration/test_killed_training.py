@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from delivery import assert_delivered
+from forked_scripts import ForkedScript, ForkedScripts
 
 from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
@@ -24,15 +22,33 @@ from probe.delivery.recorder.ring_header import HEADER_BYTES
 from probe.wire import Event, Frame, decode_record
 
 SCRIPT = Path(__file__).with_name("scripts") / "killed.py"
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 70
 
 
-def start(spool: Path, how: str, where: str, *, connect: str = "") -> subprocess.Popen[bytes]:
-    spool.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NANSCOPE_LINGER_S": "1"}
-    arguments = [str(spool), str(spool.parent / "log"), how, where, connect]
-    return subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=environment)
+Start = Callable[..., ForkedScript]
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[ForkedScripts]:
+    with ForkedScripts("probe.session") as scripts:
+        yield scripts
+
+
+@pytest.fixture
+def start(forked: ForkedScripts) -> Iterator[Start]:
+    """Start the script; what still runs at the end is killed."""
+    started: list[ForkedScript] = []
+
+    def run(spool: Path, how: str, where: str, *, connect: str = "") -> ForkedScript:
+        spool.mkdir(parents=True, exist_ok=True)
+        command = [str(SCRIPT), str(spool), str(spool.parent / "log"), how, where, connect]
+        started.append(forked.start(command, spool.parent, {"NANSCOPE_LINGER_S": "1"}))
+        return started[-1]
+
+    yield run
+    for script in started:
+        script.kill()
+        script.wait()
 
 
 def finished_steps(spool: Path) -> list[int]:
@@ -67,20 +83,18 @@ def assert_nothing_lost(spool: Path) -> None:
 
 @pytest.mark.parametrize("where", ["step", "evaluation", "checkpoint"])
 @pytest.mark.parametrize("how", ["kill", "exit", "segfault"])
-def test_killed_training_has_lost_no_finished_step(spool: Path, how: str, where: str) -> None:
+def test_killed_training_has_lost_no_finished_step(start: Start, spool: Path, how: str, where: str) -> None:
     process = start(spool, how, where)
-    assert process.wait(120) == {"kill": -signal.SIGKILL, "exit": 3, "segfault": -signal.SIGSEGV}[how]
+    assert process.wait() == {"kill": -signal.SIGKILL, "exit": 3, "segfault": -signal.SIGSEGV}[how]
     assert_nothing_lost(spool)
 
 
-def test_fault_of_the_newest_step_is_told_though_no_other_step_comes(spool: Path) -> None:
+def test_fault_of_the_newest_step_is_told_though_no_other_step_comes(start: Start, spool: Path) -> None:
     process = start(spool, "sleep", "fault")
-    try:
-        wait_until(lambda: len(finished_steps(spool)) == STEPS, "the training does not get on")
-        wait_until(lambda: "gradient_explosion" in kinds_of(spool), "the fault is not told")
-    finally:
-        process.kill()
-        process.wait(30)
+    wait_until(lambda: len(finished_steps(spool)) == STEPS, "the training does not get on")
+    wait_until(lambda: "gradient_explosion" in kinds_of(spool), "the fault is not told")
+    process.kill()
+    process.wait()
     assert_nothing_lost(spool)
 
 
@@ -88,9 +102,9 @@ def kinds_of(spool: Path) -> set[str]:
     return {event.kind for event in events_of(spool)}
 
 
-def test_helper_takes_the_ring_of_a_killed_trainer_once(spool: Path) -> None:
+def test_helper_takes_the_ring_of_a_killed_trainer_once(start: Start, spool: Path) -> None:
     process = start(spool, "kill", "step", connect="tcp://127.0.0.1:9")
-    process.wait(120)
+    process.wait()
     wait_until(lambda: not list(writer_of(spool).glob("ring*")), "nobody takes the ring")
     lock = lock_path(host_folder(spool / "killed"))
     wait_until(lambda: lock_owner(lock) is None, "the helper does not leave")
@@ -100,8 +114,10 @@ def test_helper_takes_the_ring_of_a_killed_trainer_once(spool: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["reader", "taker"])
-def test_reader_and_taker_give_the_same_records(spool: Path, tmp_path: Path, first: str) -> None:
-    start(spool, "kill", "step").wait(120)
+def test_reader_and_taker_give_the_same_records(
+    start: Start, spool: Path, tmp_path: Path, first: str
+) -> None:
+    start(spool, "kill", "step").wait()
     before = list(read_stream(writer_of(spool), "metrics"))
     store = DuckStore(tmp_path / "data")
     try:
@@ -134,10 +150,10 @@ def events_of(spool: Path) -> list[Event]:
     return [record for record in records if isinstance(record, Event)]
 
 
-def test_torn_record_is_told_and_the_accounts_balance(tmp_path: Path) -> None:
+def test_torn_record_is_told_and_the_accounts_balance(start: Start, tmp_path: Path) -> None:
     for attempt in range(5):
         spool = tmp_path / f"attempt-{attempt}" / "spool"
-        start(spool, "kill", "step").wait(120)
+        start(spool, "kill", "step").wait()
         if tear_newest(spool):
             break
     else:

@@ -1,7 +1,8 @@
 """`dashboard run`: an unmodified script does what it does without, and is recorded all the same.
 
 Every script runs twice as a process, with and without; what they print, how they end and what they say of an
-uncaught exception must be the same.
+uncaught exception must be the same. Without, a script that only prints and ends is forked from a process that
+has loaded torch.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked_scripts import ForkedScripts
 from journals import Journal, read_journal
 
 from dashboard.cli import main
@@ -85,6 +87,7 @@ def run_both(
     options: Sequence[str] = (),
     launcher: Sequence[str] = (),
     bare: Sequence[str] | None = None,
+    forked: ForkedScripts | None = None,
 ) -> Both:
     """Run a script without and with `dashboard run`, side by side; nothing but stderr may differ.
 
@@ -94,11 +97,14 @@ def run_both(
         options: of `dashboard run`.
         launcher: goes before both.
         bare: the command that must print the same, if it is another one.
+        forked: runs the script without, if nothing of how Python starts it is looked at.
     """
     folder.mkdir(exist_ok=True)
     key = (*launcher, *(command if bare is None else bare))
     recorded = start([*launcher, *DASHBOARD, "run", *options, *command], folder)
-    if key not in _bare:
+    if key not in _bare and forked is not None:
+        _bare[key] = Ending(*forked.start(key, folder).finish())
+    elif key not in _bare:
         python = [sys.executable, *key] if not launcher else [*launcher, sys.executable, *command]
         _bare[key] = finish(start(python, folder))
     both = Both(_bare[key], finish(recorded), spool=Path(os.environ["NANSCOPE_SPOOL"]))
@@ -109,6 +115,12 @@ def run_both(
 
 _bare: dict[tuple[str, ...], Ending] = {}
 """How the scripts end without us: needed once each."""
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[ForkedScripts]:
+    with ForkedScripts() as scripts:
+        yield scripts
 
 
 def losses_of(journal: Journal) -> list[float]:
@@ -186,8 +198,8 @@ def test_module_is_run_as_python_does(tmp_path: Path) -> None:
     assert both.journal.start.name == "training.inner"
 
 
-def test_two_models_have_a_run_each(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "gan.py"))
+def test_two_models_have_a_run_each(tmp_path: Path, forked: ForkedScripts) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "gan.py"), forked=forked)
     journals = {read_journal(run).start.name: read_journal(run) for run in both.runs}
     assert set(journals) == {"gan.py (judge)", "gan.py (painter)"}
     for name in ("judge", "painter"):
@@ -205,8 +217,10 @@ def test_two_models_have_a_run_each(tmp_path: Path) -> None:
     )
 
 
-def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "encoder_and_head.py"))
+def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "encoder_and_head.py"), forked=forked)
     journals = {read_journal(run).start.name: read_journal(run) for run in both.runs}
     assert set(journals) == {"encoder_and_head.py (encoder)", "encoder_and_head.py (head)"}
     losses, norms = zip(*(map(float, line.split()[1:]) for line in both.bare.out.splitlines()), strict=True)
@@ -217,22 +231,24 @@ def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(tmp_path: P
     assert [math.hypot(*both_norms) for both_norms in zip(*parts, strict=True)] == pytest.approx(norms)
 
 
-def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "parts.py"))
+def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path, forked: ForkedScripts) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "parts.py"), forked=forked)
     names = [parameter.name for parameter in both.journal.layouts[0].parameters]
     assert names == ["encoder.weight", "encoder.bias", "decoder.weight", "decoder.bias"]
     assert losses_of(both.journal) == pytest.approx(both.printed_losses)
 
 
-def test_closure_that_is_evaluated_several_times_is_one_step_from_the_first_on(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "lbfgs.py"))
+def test_closure_that_is_evaluated_several_times_is_one_step_from_the_first_on(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "lbfgs.py"), forked=forked)
     assert [frame.step for frame in both.journal.frames] == list(range(6))
     assert losses_of(both.journal) == pytest.approx(both.printed_losses)
     assert both.journal.layouts[0].model == "model"
 
 
-def test_updates_by_hand_are_recorded_from_the_second_step(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "by_hand.py"))
+def test_updates_by_hand_are_recorded_from_the_second_step(tmp_path: Path, forked: ForkedScripts) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "by_hand.py"), forked=forked)
     recorded = losses_of(both.journal)
     assert len(recorded) >= 2
     assert recorded == pytest.approx(both.printed_losses[1 : 1 + len(recorded)])
@@ -254,15 +270,17 @@ def test_uncaught_anomaly_has_its_public_name(tmp_path: Path) -> None:
     assert "_nanscope" not in recorded.err
 
 
-def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path) -> None:
-    assert run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "exit").recorded.code == 3
-    terminated = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "terminate")
+def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path, forked: ForkedScripts) -> None:
+    assert run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "exit", forked=forked).recorded.code == 3
+    terminated = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "terminate", forked=forked)
     assert terminated.recorded.code == -signal.SIGTERM
     assert terminated.recorded.out == "trained\n"
 
 
-def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "nan")
+def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), "nan", forked=forked)
     assert [event.kind for event in both.journal.latest_events if event.severity == "critical"] == [
         "nonfinite_loss"
     ]
@@ -271,24 +289,25 @@ def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(tmp_pa
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_ranks_that_a_script_starts_are_one_run(tmp_path: Path, method: str) -> None:
+def test_ranks_that_a_script_starts_are_one_run(tmp_path: Path, method: str, forked: ForkedScripts) -> None:
     script = str(SCRIPTS / "ranks.py")
-    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"])
+    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"], forked=forked)
     assert frames_of_two_ranks(both) == (3, 3)
 
 
-def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path) -> None:
+def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path, forked: ForkedScripts) -> None:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
     ranks = start([torchrun, *options, "--no-python", *DASHBOARD, "run", script], tmp_path)
-    bare = finish(start([sys.executable, script, "fork"], tmp_path))
+    bare = Ending(*forked.start([script, "fork"], tmp_path).finish())
     assert frames_of_two_ranks(Both(bare, finish(ranks), Path(os.environ["NANSCOPE_SPOOL"]))) == (3, 3)
 
 
-def test_torchrun_below_the_command_records_its_ranks(tmp_path: Path) -> None:
+def test_torchrun_below_the_command_records_its_ranks(tmp_path: Path, forked: ForkedScripts) -> None:
     script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
     command = ["-m", "torch.distributed.run", *options, script]
-    assert frames_of_two_ranks(run_both(tmp_path / "work", *command, bare=[script, "fork"])) == (3, 3)
+    both = run_both(tmp_path / "work", *command, bare=[script, "fork"], forked=forked)
+    assert frames_of_two_ranks(both) == (3, 3)
 
 
 def frames_of_two_ranks(both: Both) -> tuple[int, int]:
@@ -305,9 +324,9 @@ def frames_of_two_ranks(both: Both) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str) -> None:
+def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str, forked: ForkedScripts) -> None:
     script = str(SCRIPTS / "workers.py")
-    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"])
+    both = run_both(tmp_path / "work", script, method, bare=[script, "fork"], forked=forked)
     assert losses_of(both.journal) == pytest.approx(both.printed_losses)
     (run,) = both.runs
     assert len(list(run.glob("*-*/"))) == 1

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-FAULT_STEP = 120
+FAULT_STEP = 80
 PLANTED = "return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight"
 NEWEST_STEP = (
     "Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
@@ -61,7 +61,7 @@ def until(page: Page, script: str, arg: object = None) -> None:
 
 
 def start_training(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 60)]
+    arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 40)]
     return subprocess.Popen(
         [sys.executable, str(ROOT / "demo_train.py"), *arguments],
         env=environment,

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import probe
 from probe.loop import fast_path, sample_judge
+from probe.loop.closer_look import CloserLook
 from probe.measure.kernels import hot_binding
 from probe.session import Probe
 
@@ -79,6 +80,8 @@ def watched_training(
     patch = pytest.MonkeyPatch()
     # Which steps the detectors of samples see must not depend on the clock.
     patch.setattr(sample_judge, "_AT_LEAST_EVERY_S", math.inf)
+    # Nor when something is looked at more closely: that follows when an event is found.
+    patch.setattr(CloserLook, "begin", lambda *given: None)
     if not in_c:
         patch.setattr(
             fast_path.hot_binding, "status", lambda: hot_binding.HotStatus(None, "not in this test")

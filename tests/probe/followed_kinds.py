@@ -22,6 +22,8 @@ class Accumulating(Training):
     micro_steps: ClassVar[int] = 4
     planted_at: ClassVar[int] = 1
     divides: ClassVar[bool] = True
+    before: Callable[[int], None] = staticmethod(lambda at: None)
+    """Called before each micro-step."""
 
     def step(
         self,
@@ -36,6 +38,7 @@ class Accumulating(Training):
         for at in range(count or self.micro_steps):
             inputs, targets = self.batch()
             is_planted = at == self.planted_at
+            self.before(at)
             if clears and is_planted:
                 self.optimizer.zero_grad()
             self.planted_in.fault = fault if is_planted else None

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # the first optimizer would, on every rank
 import torch.distributed as dist
 from armed_training import watched_training
 from followed_kinds import Accumulating, Averaged, AveragedAtTheEnd, averaged_model

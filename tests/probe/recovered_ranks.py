@@ -14,6 +14,7 @@ from typing import Any
 
 import memory_limited_step
 import torch
+import torch._dynamo  # the first optimizer would, on every rank
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import GradientState

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first optimizer would, on every rank
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first optimizer would, on every rank
 import torch.distributed as dist
 from reference import Scene, local
 from small_training import small_model

@@ -21,6 +21,8 @@ enum { SMALL_OUTPUT = 1 << 18 };
 enum { LOOKED_AT = 64 };
 /* torch's numbers of devices. */
 enum { ON_CPU = 0, ON_CUDA = 1 };
+/* So many bytes of one parameter are compared, as unseen_updates.py does. */
+enum { MARK_BYTES = 448 };
 /* Elements above which a pass gives Python's lock away. */
 enum { LONG_PASS = 1 << 22 };
 
@@ -137,6 +139,9 @@ typedef struct {
     int64_t glanced_elements; /* where an input has more, `glance` does nothing */
     void *const *copies;       /* for each parameter where it can be copied to, or NULL */
     const int64_t *copy_bytes; /* for each the room there */
+    Object *marked; /* the parameter that tells of updates which no hook tells of, or NULL */
+    void *marked_data; /* where it lies */
+    int64_t marked_bytes;
 } HotLoop;
 
 /* What one forward was called with; outlives its step. */
@@ -171,6 +176,8 @@ typedef struct {
     double accumulation; /* what losses were divided by when that was the number of micro-steps */
     Object *unscaled, *scaled; /* what a GradScaler was given for the backward to come, and what it made of it */
     Object *sink; /* is given dL/d(output) once the slow way has taken the step over; borrowed */
+    int64_t is_marked, mark_version; /* what the marked parameter was after the newest backward of the step */
+    uint8_t mark[MARK_BYTES];
 } HotState;
 
 static HotApi hot_api;
@@ -318,7 +325,7 @@ static void drop_step(void) {
     for (int64_t i = 0; i <= hot.micro_step && i < MAX_MICRO_STEPS; i++) drop_call(&hot_calls[i]);
     drop(&hot.unscaled);
     drop(&hot.scaled);
-    hot.micro_step = 0;
+    hot.micro_step = hot.is_marked = 0;
     hot.before_backward_ns = 0;
     hot.state = IDLE;
 }
@@ -327,6 +334,31 @@ static void drop_step(void) {
 EXPORT void nanscope_hot_forget(void) {
     drop_step();
     for (int i = 0; i < KEPT_STEPS * MAX_MICRO_STEPS; i++) drop_inputs(&hot_kept[i]);
+}
+
+/* Whether the marked parameter lies where it lay. */
+static int finds_marked(int64_t *version) {
+    void *data = NULL;
+    if (hot_api.data_ptr(handle_of(hot_loop.marked), &data) || data != hot_loop.marked_data) return 0;
+    *version = number_of(hot_loop.marked, hot_api.name_version);
+    return 1;
+}
+
+/* Remember what the marked parameter is after a backward; 0 where it lies elsewhere. */
+static int mark_parameter(void) {
+    if (hot_loop.marked == NULL) return 1;
+    if (!finds_marked(&hot.mark_version)) return 0;
+    memcpy(hot.mark, hot_loop.marked_data, (size_t)hot_loop.marked_bytes);
+    hot.is_marked = 1;
+    return 1;
+}
+
+/* Whether parameters were updated since the newest backward of the step, though nobody has told of it. */
+static int is_updated_unseen(void) {
+    int64_t version = 0;
+    if (!hot.is_marked) return 0;
+    return !finds_marked(&version) || version != hot.mark_version ||
+           memcmp(hot.mark, hot_loop.marked_data, (size_t)hot_loop.marked_bytes) != 0;
 }
 
 #include "hot_forward.h"

@@ -138,7 +138,7 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
     Object *loss = only_loss(given[0]);
     if (!read_loss(loss, call) || !loss_is_as_learned(loss, learned)) return refuse();
     if (!is_called_from(&learned->backward_site)) return refuse();
-    if (hot.micro_step > 0 && !has_gradients()) return refuse();
+    if (hot.micro_step > 0 && (!has_gradients() || is_updated_unseen())) return refuse();
     call->divisor = NAN;
     if (learned->looks_at_loss && !look_at_loss(loss, call)) return refuse();
     call->loss = kept(loss);
@@ -158,7 +158,7 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     if (hot.state != IN_BACKWARD) return answer(0);
     hot.beats++;
     const HotCall *call = &hot_calls[hot.micro_step];
-    if (!hot.armed || call->task == NULL) return refuse();
+    if (!hot.armed || call->task == NULL || !mark_parameter()) return refuse();
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
     if (hot_loop.is_distributed) hot.free_since_ns = now_ns();

@@ -27,6 +27,7 @@ MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
 SITE_FRAMES: Final = 3
+MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""
 OWN_SCALARS: Final = ("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired")
@@ -118,7 +119,8 @@ class HotLoop(ctypes.Structure):
         ("ring", _Pointer),
         *[(name, _Int) for name in ("template_id", "norms_every", "ratios_every", "observed_every")],
         ("glanced_elements", _Int),
-        *[(name, _Pointer) for name in ("copies", "copy_bytes")],
+        *[(name, _Pointer) for name in ("copies", "copy_bytes", "marked", "marked_data")],
+        ("marked_bytes", _Int),
     ]
 
 
@@ -164,6 +166,8 @@ class HotState(ctypes.Structure):
         ("samples", _Int),
         *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
         *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
+        *[(name, _Int) for name in ("is_marked", "mark_version")],
+        ("mark", ctypes.c_uint8 * MARK_BYTES),
     ]
 
 

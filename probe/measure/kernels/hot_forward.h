@@ -189,6 +189,7 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     }
     if (hot.state != IDLE && !(hot.state == AFTER_BACKWARD && hot.micro_step < hot_loop.micro_steps)) return refuse();
     if (hot.state == IDLE && (hot.attention || hot.step >= hot.slow_at)) return refuse();
+    if (is_updated_unseen()) return refuse();
     if (hot.state == IDLE) hot.input_bytes = 0;
     const HotMicroStep *learned = &hot_loop.micro[hot.micro_step];
     if (!is_true(given[0], hot_api.name_training)) return refuse();

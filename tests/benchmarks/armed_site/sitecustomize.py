@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_LAST = ".loop.step_tracker"
+_LAST = ".loop.session_builder"
 """Imports all that is changed here."""
 
 
@@ -54,8 +54,7 @@ def _change(package: str) -> None:
     modules["loop.sample_judge"]._AT_LEAST_EVERY_S = float("inf")
     modules["settings.levels"].Settings.limit = 0.0
     # What is found is acted upon within a few steps, though a step of these scripts takes a millisecond.
-    records = modules["loop.followed_records"]
-    records._PERIOD_S, records._SHARE = 0.002, 1.0
+    modules["loop.news_watch"]._PERIOD_S = 0.002
     modules["loop.step_queue"]._PERIOD_S = modules["loop.step_queue"].JUDGE_S = 0.002
     modules["delivery.recorder.recorder"].WRITE_S = 0.002
     early = modules["loop.early_watch"].EarlyWatch
@@ -63,18 +62,11 @@ def _change(package: str) -> None:
 
     def noted(self: Any, *args: Any) -> None:
         note_step(self, *args)
-        hooks = self._hooks
-        for hook, call in (
-            *self._clear,
-            (hooks.after_step, self.after_step),
-            (hooks.before_backward, self.look_at_loss),
-            (hooks.measured, self.note_step),
-            (hooks.before_forward, self.begin_call),
-            (hooks.after_forward, self.end_call),
-            (hooks.forward_raised, self.call_raised),
-            (hooks.after_backward, self.after_backward),
-        ):
-            hook.want(call, False)
+        of_partials = [call for _, call in self._clear]
+        for hook in self._hooks._of_steps:
+            for call in hook.calls:
+                if getattr(call, "__self__", None) is self or call in of_partials:
+                    hook.remove(call)
 
     early.note_step = noted
     training = modules["loop.followed_training"].FollowedTraining
@@ -101,8 +93,8 @@ _CHANGED = (
     "loop.budget",
     "loop.sample_judge",
     "loop.early_watch",
-    "loop.followed_records",
     "loop.followed_training",
+    "loop.news_watch",
     "loop.step_queue",
     "delivery.recorder.recorder",
     "settings.levels",

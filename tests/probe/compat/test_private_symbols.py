@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -69,8 +70,10 @@ def _is_assigned(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store)
 
 
-MEMBERS: Final = frozenset().union(*(members_in(ast.parse(path.read_text())) for path in SOURCES))
-"""Attributes of the probe's own classes and modules."""
+@functools.cache
+def members_of_probe() -> frozenset[str]:
+    """Attributes of the probe's own classes and modules; not read when tests are only collected."""
+    return frozenset().union(*(members_in(ast.parse(path.read_text())) for path in SOURCES))
 
 
 def is_private(name: str) -> bool:
@@ -80,7 +83,7 @@ def is_private(name: str) -> bool:
 def used_in(text: str) -> Iterator[str]:
     """Yield the private names of torch that a source text uses, each with its line."""
     tree = ast.parse(text)
-    own = members_in(tree) | (MEMBERS - TORCH)
+    own = members_in(tree) | (members_of_probe() - TORCH)
     slots = {
         id(constant)
         for node in ast.walk(tree)

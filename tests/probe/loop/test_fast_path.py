@@ -310,7 +310,19 @@ def validation_loss_logged_in_the_forward(training: Training) -> None:
     training.steps(3)
 
 
+def fault_where_inputs_are_looked_at(training: Training) -> None:
+    """At every tenth step; these are out of the range that they were in."""
+    training.steps(5)
+    inputs, targets = training.batch()
+    inputs[3] *= 400
+    training.model.fault = lambda hidden: hidden / torch.zeros(()) * 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "batch", lambda: (inputs, targets))
+        training.steps(1)
+
+
 UNUSUAL: list[Act] = [
+    fault_where_inputs_are_looked_at,
     loss_without_the_output,
     validation_loss_logged_in_a_hook,
     validation_loss_logged_in_the_forward,
@@ -516,3 +528,38 @@ def test_samples_are_judged_in_the_order_of_their_steps(monkeypatch: pytest.Monk
             training.run.flush()
     assert {150, 160, 200} <= set(judged)
     assert judged == sorted(judged)
+
+
+def logged_validation(training: Training) -> None:
+    training.run.log(val_loss=1.0)
+
+
+def evaluated(training: Training) -> None:
+    inputs, targets = training.batch()
+    with torch.no_grad():
+        F.cross_entropy(training.model.eval()(inputs), targets)
+    training.model.train()
+
+
+@pytest.mark.parametrize("validate", [logged_validation, evaluated])
+def test_validation_loss_reaches_the_detectors_with_the_loss_of_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validate: Act
+) -> None:
+    told: list[tuple[int, float | None]] = []
+    take = SampleJudge.take
+
+    def noted(self: SampleJudge, measured: MeasuredStep) -> Verdict:
+        if measured.logged:
+            told.append((measured.step, measured.loss.value))
+        return take(self, measured)
+
+    def act(training: Training) -> None:
+        for _ in range(4):
+            training.steps(5)
+            validate(training)
+        training.steps(1)
+
+    monkeypatch.setattr(SampleJudge, "take", noted)
+    assert_same(tmp_path, act)
+    assert [step for step, _ in told[:4]] == [ARMED_AT + at for at in (4, 9, 14, 19)]
+    assert told[:4] == told[4:]

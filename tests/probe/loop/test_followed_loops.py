@@ -20,6 +20,7 @@ from followed_kinds import (
     OwnLoss,
     Scaled,
     ScaledAndClipped,
+    Single,
     Structured,
     Undivided,
     WithDictionary,
@@ -198,6 +199,67 @@ def test_unusual_micro_steps_are_recorded_as_in_the_slow_way(
         training.steps(3)
 
     assert_same(tmp_path, with_steps_around, kind=Accumulating)
+
+
+def add_to(training: Training, amount: float, *, clears: bool = True, through_data: bool = False) -> None:
+    """Change all parameters; no optimizer tells of it."""
+    with torch.no_grad():
+        for parameter in training.model.parameters():
+            (parameter.data if through_data else parameter).add_(amount)
+    if clears:
+        training.optimizer.zero_grad()
+
+
+def two_passes(training: Accumulating) -> None:
+    """As sharpness-aware minimisation does it: the first gradients only say where the second are taken."""
+    training.before = lambda at: None if at == 0 else add_to(training, 1e-3)
+    training.step(count=2)
+
+
+def two_passes_of_micro_steps(training: Accumulating) -> None:
+    training.before = lambda at: None if at != 2 else add_to(training, 1e-3)
+    training.step()
+
+
+def parameters_changed_and_gradients_kept(training: Accumulating) -> None:
+    training.before = lambda at: None if at != 1 else add_to(training, 1e-3, clears=False)
+    training.step()
+
+
+def updates_by_hand(training: Accumulating) -> None:
+    """Nobody tells of one in a row of steps."""
+    training.before = lambda at: None if at == 0 else add_to(training, 1e-3)
+    training.step(count=12)
+
+
+def updates_through_data(training: Accumulating) -> None:
+    """Which makes no new version of a parameter."""
+    training.before = lambda at: None if at == 0 else add_to(training, 1e-3, through_data=True)
+    training.step(count=12)
+
+
+UNSEEN: list[Callable[[Accumulating], None]] = [
+    two_passes,
+    two_passes_of_micro_steps,
+    parameters_changed_and_gradients_kept,
+    updates_by_hand,
+    updates_through_data,
+]
+
+
+@pytest.mark.parametrize("micro_steps", [1, 4])
+@pytest.mark.parametrize("act", UNSEEN, ids=lambda act: act.__name__)
+def test_update_that_nobody_tells_of_is_noticed_as_in_the_slow_way(
+    tmp_path: Path, act: Callable[[Accumulating], None], micro_steps: int
+) -> None:
+    def with_steps_around(training: Training) -> None:
+        assert isinstance(training, Accumulating)
+        training.steps(5)
+        act(training)
+        training.before = lambda at: None
+        training.steps(3)
+
+    assert_same(tmp_path, with_steps_around, kind=Single if micro_steps == 1 else Accumulating)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,8 +76,14 @@ class Queue:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.judge, self.now_s = Judge(), 100.0
         self.arrived: list[int] = []
+        self.alarms: list[int] = []
         self.guard = Guard()
-        self.queue = StepQueue(cast(IncidentReporter, self.judge), self.guard, arrive=self._arrive)
+        self.queue = StepQueue(
+            cast(IncidentReporter, self.judge),
+            self.guard,
+            arrive=self._arrive,
+            note_alarm=self.alarms.append,
+        )
         monkeypatch.setattr(step_queue.time, "monotonic", lambda: self.now_s)
 
     def _arrive(self, late: QueuedStep, guard: Guard) -> None:
@@ -95,17 +101,57 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return Queue(monkeypatch)
 
 
-def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
+def test_quiet_step_is_judged_at_the_next_look(steps: Queue) -> None:
     queued = steps.add(0)
-    steps.queue.look()
-    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
-    steps.now_s += 0.2
     steps.queue.look()
     assert steps.judge.steps == [0] and queued.state == "judged"
     assert steps.queue.period_s == 0.25
     assert steps.judge.guards[-1] is not steps.guard
     assert [verdict.alarms for verdict in steps.queue.take_verdicts()] == [(0,)]
     assert steps.queue.take_verdicts() == []
+
+
+def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
+    """While C follows the steps, nobody does for long."""
+    steps.add(0)
+    steps.add(1)
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert steps.alarms == [0, 1]
+    steps.queue.judge_at_once(build_observation(measured(2)), 2.0, LateEvidence(()), steps.guard)
+    assert steps.alarms == [0, 1, 2]
+
+
+def test_step_on_its_way_is_waited_for_once_it_is_old_enough(steps: Queue) -> None:
+    steps.add(0, state="late")
+    steps.add(1)
+    steps.queue.look()
+    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert steps.judge.steps == [0, 1] and steps.queue.period_s == 0.25
+
+
+@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (3e-4, 6e-5, 8), (2e-3, 1e-3, 4)])
+def test_pieces_are_as_long_as_a_millisecond_allows(
+    steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
+) -> None:
+    spent = [0.0]
+
+    def judge_quiet(batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+        steps.judge.batches.append(len(batch.steps))
+        spent[0] += fixed_s + step_s * len(batch.steps)
+        return Verdict()
+
+    steps.judge.judge_quiet = judge_quiet  # type: ignore[method-assign]
+    monkeypatch.setattr(step_queue.time, "thread_time", lambda: spent[0])
+    for step in range(300):
+        steps.queue.append(QueuedStep(measured(step), (), "waiting", 0.0))
+        # One by one, as when steps come rarely: that teaches nothing of many.
+        if step < 20:
+            steps.queue.look()
+    steps.queue.look()
+    assert set(steps.judge.batches[24:-1]) == {most}
 
 
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
@@ -131,7 +177,6 @@ def test_steps_that_pile_up_wait_for_no_device(steps: Queue) -> None:
 
 def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
     other = describe_model(torch.nn.Linear(2, 1), name="net")
-    steps.queue._step_s = 1e-6
     for step in range(6):
         steps.add(step, layout=LAYOUT if step < 2 else other)
     steps.queue.judge_all()
@@ -165,7 +210,9 @@ def test_failure_on_the_recorders_thread_switches_the_part_off_on_both(steps: Qu
 
 def test_two_threads_judge_each_step_once_and_in_order() -> None:
     judge = Judge()
-    queue = StepQueue(cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None)
+    queue = StepQueue(
+        cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None, note_alarm=lambda step: None
+    )
     is_over = threading.Event()
 
     def look() -> None:
@@ -191,7 +238,8 @@ def events_of(
     with monkeypatch.context() as patch, probe.watch(model, optimizer, run=run_id) as run:
         assert run._recorder is not None
         queue = next(watch for watch in run._recorder.watches if isinstance(watch, StepQueue))
-        patch.setattr(step_queue, "JUDGE_S", 0.0 if by_the_thread else 1e9)
+        if not by_the_thread:
+            patch.setattr(queue, "look", list)
         for part in range(12):
             train(model, optimizer, 10)
             if by_the_thread:
