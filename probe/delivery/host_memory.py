@@ -6,10 +6,10 @@ The helper, which looks at processes from outside, asks in `helper/census.py`. R
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-import psutil
+import msgspec
 
 _MACHINE: Final = "/proc/meminfo"
 _OWN: Final = "/proc/self/statm"
@@ -18,8 +18,7 @@ _FILE_BYTES: Final = 8192
 _KIB: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySample:
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
     """Memory as the operating system sees it, read about once a second."""
 
     rss_bytes: int
@@ -37,7 +36,7 @@ def read_memory() -> MemorySample | None:
             system_used_bytes=total - available,
             system_total_bytes=total,
         )
-    except (psutil.Error, OSError):
+    except OSError:
         return None
 
 
@@ -45,30 +44,54 @@ def resident_bytes() -> int:
     """Read this process's resident memory.
 
     Raises:
-        psutil.Error: the system does not tell.
+        OSError: the system does not tell.
     """
-    # psutil makes an object and reads four files for it: too dear for once a second, for ever.
     try:
         return int(_read(_OWN).split(maxsplit=2)[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
-        return int(psutil.Process().memory_info().rss)
+        return int(_asked(lambda psutil: psutil.Process().memory_info()).rss)
 
 
 def machine_bytes() -> tuple[int, int]:
     """Return the bytes of the machine's memory, and of that what programs could get.
 
     Raises:
-        psutil.Error: the system does not tell.
-        OSError: the same.
+        OSError: the system does not tell.
     """
     try:
-        total, _, available = _read(_MACHINE).split(b"\n", 3)[:3]
-        if total.startswith(b"MemTotal:") and available.startswith(b"MemAvailable:"):
-            return int(total.split()[1]) * _KIB, int(available.split()[1]) * _KIB
-    except (OSError, ValueError, IndexError):
-        pass
-    machine = psutil.virtual_memory()
-    return int(machine.total), int(machine.available)
+        total, available = _of_machine(b"MemTotal", b"MemAvailable")
+        return total, available
+    except (OSError, ValueError, LookupError):
+        machine = _asked(lambda psutil: psutil.virtual_memory())
+        return int(machine.total), int(machine.available)
+
+
+def read_swap() -> float:
+    """Read the bytes of the machine's swap space that are in use.
+
+    Raises:
+        OSError: the system does not tell.
+    """
+    try:
+        total, free = _of_machine(b"SwapTotal", b"SwapFree")
+        return float(total - free)
+    except (OSError, ValueError, LookupError):
+        return float(_asked(lambda psutil: psutil.swap_memory()).used)
+
+
+def _of_machine(*names: bytes) -> list[int]:
+    lines = dict(line.split(b":", 1) for line in _read(_MACHINE).splitlines() if b":" in line)
+    return [int(lines[name].split()[0]) * _KIB for name in names]
+
+
+def _asked(read: Callable[[Any], Any]) -> Any:
+    """Ask psutil, which is not loaded where files tell all, and takes four of them for one answer."""
+    import psutil
+
+    try:
+        return read(psutil)
+    except psutil.Error as error:
+        raise OSError(f"psutil cannot read memory: {error}") from error
 
 
 def _read(path: str) -> bytes:
@@ -78,8 +101,3 @@ def _read(path: str) -> bytes:
         return os.read(descriptor, _FILE_BYTES)
     finally:
         os.close(descriptor)
-
-
-def read_swap() -> float:
-    """Read the bytes of the machine's swap space that are in use."""
-    return float(psutil.swap_memory().used)

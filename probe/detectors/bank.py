@@ -6,7 +6,7 @@ proven quiet as a whole, and learnt in a few vectorised operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -28,9 +28,15 @@ MAX_BATCH: Final = 64
 
 
 class DetectorBank:
-    """One detector of every family, each with its own history: a fresh bank for every model."""
+    """One detector of every family, each with its own history: a fresh bank for every model.
 
-    def __init__(self, thresholds: DetectorThresholds) -> None:
+    Args:
+        thresholds: of all of them.
+        pause: called between two detectors of a batch: others may want the processor.
+    """
+
+    def __init__(self, thresholds: DetectorThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
+        self._pause = pause
         self._detectors = default_detectors(thresholds)
         self._gradients = next(d for d in self._detectors if isinstance(d, GradientScaleDetector))
         self._jumps = JumpWatch()
@@ -71,17 +77,23 @@ class DetectorBank:
         can_be_quiet = batch.grad_norm.size > 0 and all(a <= b for a, b in pairwise(batch.steps))
         found: dict[int, list[Finding]] = {}
         observations: list[Observation] = []
+        doubtful: list[Detector] = []
         with np.errstate(all="ignore"):
-            doubtful = [d for d in self._detectors if not (can_be_quiet and d.learn_quiet(batch))]
+            for detector in self._detectors:
+                if not (can_be_quiet and detector.learn_quiet(batch)):
+                    doubtful.append(detector)
+                self._pause()
         if self._gradients not in doubtful:
             self._jumps.note(self._gradients)
         for detector in doubtful:
             observations = observations or [batch.at(index) for index in range(len(batch))]
             for index, observation in enumerate(observations):
+                self._pause()
                 if findings := detector.observe(observation):
                     found.setdefault(index, []).extend(findings)
                 if detector is self._gradients:
                     self._jumps.note(self._gradients)
+        self._pause()
         self._jumps.judge(batch.steps, batch.losses, batch.total_grad_norms)
         return [(index, _first_of_kind(found[index])) for index in sorted(found)]
 

@@ -6,7 +6,6 @@ Called by the session on the training thread after the detectors; does no I/O, r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -22,8 +21,7 @@ REWRITE_S: Final = 600.0
 """A running episode is written again when its last state is this old, besides at counts 2, 4, 8, ..."""
 
 
-@dataclass(slots=True)
-class _Episode:
+class _Episode(msgspec.Struct):
     event: Event
     last_step: int
     written_at: float

@@ -6,9 +6,9 @@ Kept on the training thread. A whole batch of steps is learnt at once, with the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +29,7 @@ RESOLUTION: Final = 10.0 * float(np.finfo(np.float32).eps)
 than a rounding unit of float32. It also speaks for a run that resumes converged, without a past."""
 
 
-@dataclass(slots=True)
-class BatchPreview:
+class BatchPreview(msgspec.Struct):
     """What learning a batch would bring, and what its steps are judged by; nothing is learnt yet."""
 
     norms: Floats

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
+
+import msgspec
 
 WINDOW: Final = 16
 """Blocks that are judged together. A block is one reading, or 4, 16, 64 ... of them."""
@@ -31,8 +32,7 @@ _NEWEST_SHARE: Final = 0.5
 _MIB: Final = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that has grown over a whole window of readings, and still does."""
 
     bytes_per_step: float
@@ -150,8 +150,7 @@ class GrowthDetector:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """The lowest of some readings in a row, where it was read."""
 
     step: int
@@ -221,8 +220,7 @@ def _slope(earlier: _Quarter, later: _Quarter) -> float:
     return (later.value - earlier.value) / apart if apart > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeakLimits:
+class LeakLimits(msgspec.Struct, frozen=True, kw_only=True):
     """When growth of which nothing is known but its size is a leak. All of them must hold."""
 
     grown_bytes: float = 512.0 * _MIB

@@ -97,9 +97,9 @@ class NotUpdatedDetector:
         self._intervals += counted
         self._steps += steps * counted
         self._travel += median_of(np.nan_to_num(travel)) * counted
-        may_wait = np.array(
-            [_has_idle_group(sample) or name in self._waiting for name in sample.parameter_names]
-        )
+        may_wait: bool | list[bool] = _has_idle_group(sample)
+        if not may_wait and self._waiting:
+            may_wait = [name in self._waiting for name in sample.parameter_names]
         patience = np.where(may_wait, self._patience * IDLE_GROUP_FACTOR, self._patience)
         is_late = (self._intervals >= MIN_INTERVALS) & (self._steps >= patience)
         late = np.flatnonzero(is_late & ~self._has_moved & (self._travel >= MIN_TRAVEL))

@@ -5,14 +5,14 @@ Called by the leak watch on the training thread, with a new reading about once a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .base import Finding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceReading:
+class ResourceReading(msgspec.Struct, frozen=True, kw_only=True):
     """What is used of a machine, a process and a device at one moment; None: not known."""
 
     step: int
@@ -28,8 +28,7 @@ class ResourceReading:
     """Of all processors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLimits:
+class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Shares above which use is high. None: never."""
 
     system_fraction: float | None = 0.90

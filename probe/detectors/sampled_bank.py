@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .accumulation import AccumulationDetector
@@ -27,6 +29,10 @@ class SampledDetectorBank:
 
     What lasts is found at every sample while it does, also at those that did not measure it anew.
 
+    Args:
+        thresholds: of all of them.
+        pause: called between two detectors: others may want the processor.
+
     Attributes:
         anomaly_rate: is to be told (`note`) the steps with a warning of the detectors that see every step.
         accumulation: is to be told (`note`) of every update whether the gradients had been cleared.
@@ -36,7 +42,8 @@ class SampledDetectorBank:
         loss_shapes, loss_inputs: are to be told of the first losses what their graph says.
     """
 
-    def __init__(self, thresholds: SampledThresholds) -> None:
+    def __init__(self, thresholds: SampledThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
+        self._pause = pause
         self.anomaly_rate = AnomalyRateDetector(thresholds)
         self.accumulation = AccumulationDetector(thresholds)
         self.wiring = WiringDetector(thresholds)
@@ -69,8 +76,11 @@ class SampledDetectorBank:
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
+        findings: list[Finding] = []
         with np.errstate(all="ignore"):
-            findings = [finding for detector in self._detectors for finding in detector.observe(sample)]
+            for detector in self._detectors:
+                findings += detector.observe(sample)
+                self._pause()
         kinds: dict[str, Finding] = {}
         for finding in findings:
             kinds.setdefault(finding.kind, finding)

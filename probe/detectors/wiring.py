@@ -6,9 +6,9 @@ Numbers and names only; `probe/loop/wiring_watch.py` tells of every step, and of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +29,7 @@ CONDITIONAL_FACTOR: Final = 50
 """... for longer where gradients come and go: experts, or one head for each task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A module none of whose parameters is reached by gradients, though an optimizer is to update them."""
 
     name: str
@@ -44,8 +43,7 @@ class Part:
     """Whether the code that is to call it is none of the user's: a pooler that is not used is no mistake."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stray:
+class Stray(msgspec.Struct, frozen=True, kw_only=True):
     """A module that the model calls and does not have: it gets gradients, and nothing updates it."""
 
     type_name: str

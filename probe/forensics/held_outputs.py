@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -59,8 +59,7 @@ def _is_small(tensor: Tensor) -> bool:
     return not torch_memory.is_view(tensor) or torch_memory.storage_bytes(tensor) <= _ALIAS_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCheck:
+class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The outputs of a replayed forward against those of the step."""
 
     difference: str = ""

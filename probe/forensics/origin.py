@@ -8,9 +8,10 @@ a kind its inputs lack. Infinities written on purpose (masks) come last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 EITHER_KIND: Final = "NaN or Inf"
 """What an origin made that made both, or of which it is not known."""
@@ -65,8 +66,7 @@ Source: TypeAlias = Literal[
 one that it changes without reading it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One non-finite tensor that something read."""
 
     kinds: Kinds
@@ -78,8 +78,7 @@ class Cause:
     """Name of the argument, parameter or buffer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One op with a non-finite output."""
 
     index: int
@@ -115,8 +114,7 @@ class Record:
         return new
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where the slice ends: an op (`record`), or something that was bad before any op ran (`entry`)."""
 
     record: int | None = None

@@ -6,8 +6,8 @@ Made by the judge of `loop` and read by `incidents.py`, on the thread that judge
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from torch import Tensor, nn
 
 from ..forensics.bundle.black_box import PastBatch
@@ -16,8 +16,7 @@ from ..threads.stacks import RawFrame
 from ..wire import Frame
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvidence:
+class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What is still at hand of the step that is being judged, for a replay."""
 
     root: nn.Module
@@ -40,8 +39,7 @@ class StepEvidence:
     """What the steps before were called with."""
 
 
-@dataclass(frozen=True, slots=True)
-class LateEvidence:
+class LateEvidence(msgspec.Struct, frozen=True):
     """What is still at hand of a step that is judged after its update: nothing to replay."""
 
     stack: Sequence[RawFrame]

@@ -28,6 +28,7 @@ from ..forensics.bundle.writer import BundleWriter
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from ..guard import Guard
 from ..settings.config import ProbeConfig
+from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
@@ -52,7 +53,7 @@ class IncidentReporter(EventWriter):
         self._guard = guard
         self.lock = threading.RLock()
         """Held by who judges, for a millisecond at a time as long as nothing is found."""
-        self._detectors = DetectorBank(config.thresholds)
+        self._detectors = DetectorBank(config.thresholds, pause=give_way)
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; whoever finishes a step puts it there."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ..detectors.base import Finding
 from ..wire import Event
@@ -18,8 +19,7 @@ SUSPICIOUS: Final = frozenset(
 """Kinds of events that modules' numbers say more about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What was found at one step, or at several quiet ones that were judged in a row."""
 
     kinds: frozenset[str] = frozenset()

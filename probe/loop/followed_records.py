@@ -35,6 +35,7 @@ from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
+from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from .sample_judge import SampleJudge
 from .step_queue import QueuedStep, StepQueue
@@ -43,7 +44,6 @@ _MOST_INPUTS: Final = 64
 _PIECE_RECORDS: Final = 4
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
-_OTHERS_S: Final = 0.0002
 
 
 class Following(NamedTuple):
@@ -117,10 +117,11 @@ class FollowedRecords:
                 guard.run("detectors", self._take, ring, guard, most)
             if self._next_byte <= begin:
                 break
-            if is_recorders_thread:
-                # The lock and Python's own go to who waits for them.
-                time.sleep(_OTHERS_S)
-        if not is_recorders_thread and self._open is not None:
+            give_way()
+        if is_recorders_thread:
+            # Now, before they leave the ring: a kill in between would take what was found.
+            self._queue.look()
+        elif self._open is not None:
             with self._incidents.judging(guard):
                 guard.run("detectors", self._close_open, guard)
 

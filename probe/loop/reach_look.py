@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import nn
 
@@ -29,8 +29,7 @@ _PART: Final = "wiring"
 _CONTAINERS: Final = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-@dataclass(slots=True, eq=False)
-class _Seen:
+class _Seen(msgspec.Struct, eq=False):
     """What was seen of one part: of the module itself, or of those inside of it."""
 
     name: str
@@ -39,8 +38,8 @@ class _Seen:
     was_called: bool = False
     ran_without_grad: bool = False
     has_graph: bool = False
-    stack: list[RawFrame] = field(default_factory=list)
-    storages: list[torch.UntypedStorage] = field(default_factory=list)
+    stack: list[RawFrame] = msgspec.field(default_factory=list)
+    storages: list[torch.UntypedStorage] = msgspec.field(default_factory=list)
     """Of what it returned; held so that no other tensor gets the same address while the forward runs."""
     goes_into: str | None = None
 

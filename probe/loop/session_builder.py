@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -33,6 +33,7 @@ from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LeakWatch
 from ..settings.config import ProbeConfig
 from ..step.step_meters import StepMeters
+from ..threads.pieces import give_way
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .control_watch import ControlWatch
@@ -59,8 +60,7 @@ from .training_loop import TrainingLoop
 from .verdict_timing import VerdictTiming
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParts:
+class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of, whole from the beginning."""
 
     run: str
@@ -142,7 +142,7 @@ def _tracker_parts(
     recovery = StepRecovery.of(
         config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
     )
-    bank = SampledDetectorBank(config.sampled_thresholds)
+    bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
     writer = StepWriter(model, recorder)
     judge = StepJudge(

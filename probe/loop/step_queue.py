@@ -2,7 +2,7 @@
 
 A step waits in it while its values are on their way from a device (`late`), then for a few others
 (`waiting`): judged in a row, quiet steps cost a tenth. The training thread adds steps, and judges where an
-unusual one comes; the recorder's thread judges what has waited for long enough, in short pieces.
+unusual one comes; the recorder's thread judges what has come since it looked last, in short pieces.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from ..detectors.base import Observation
 from ..guard import Guard
@@ -19,21 +20,26 @@ from ..incidents.evidence import LateEvidence, StepEvidence
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..step.frames import MeasuredStep, build_batch
+from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from ..wire import Event
 
 JUDGE_S: Final = 0.2
-"""A step is judged once it is this old, whether another one comes or not."""
+"""Values on their way from a device are waited for once a step is this old."""
 _PERIOD_S: Final = 0.25
+"""A step is judged at most so long after its end, whether another one comes or not."""
 MOST_WAITING: Final = 32
 """Then the training thread judges them itself."""
-_PIECE_S: Final = 0.0006
-"""What a piece aims at, so that the lock is rarely held for a millisecond as long as nothing is found."""
-_OTHERS_S: Final = 0.0002
+_PIECE_S: Final = 0.001
+"""CPU time that a piece may take, as long as nothing is found: so long the lock of `incidents` is held."""
+_ROOM: Final = 0.7
+"""A piece that takes less than this share of it may be twice as long."""
+_LEAST: Final = 4
+"""Steps of a piece, if there are so many: most of what a single one costs is not of the step."""
+_FIRST: Final = 8
 
 
-@dataclass(slots=True, eq=False)
-class QueuedStep:
+class QueuedStep(msgspec.Struct, eq=False):
     """A finished step and how far it is."""
 
     measured: MeasuredStep
@@ -74,7 +80,8 @@ class StepQueue:
         """A guard's clock is that of one thread, and `look` comes on the recorder's."""
         self._steps: deque[QueuedStep] = deque()
         self._verdicts: deque[Verdict] = deque()
-        self._step_s = _PIECE_S
+        self._most = _FIRST
+        """Steps of a piece."""
         self.period_s = _PERIOD_S
 
     # -- on the training thread
@@ -150,7 +157,7 @@ class StepQueue:
     # -- on the recorder's thread
 
     def look(self) -> list[Event]:
-        """Judge what is old enough; the events are written where they are found."""
+        """Judge what has arrived; the events are written where they are found."""
         self.period_s = _PERIOD_S
         while self._steps:
             with self._incidents.judging(self._thread_guard):
@@ -159,8 +166,7 @@ class StepQueue:
                     self.period_s = min(left_s, _PERIOD_S)
                     break
                 self._judge_piece(self._thread_guard)
-            # The lock and Python's own go to who waits for them.
-            time.sleep(_OTHERS_S)
+            give_way()
         return []
 
     def close(self) -> list[Event]:
@@ -170,8 +176,11 @@ class StepQueue:
     # -- on either, under the lock
 
     def _left_s(self) -> float:
-        """How long the oldest step still waits."""
-        return self._steps[0].ended_s + JUDGE_S - time.monotonic() if self._steps else JUDGE_S
+        """How long the oldest step still waits for its values."""
+        oldest = self._steps[0] if self._steps else None
+        if oldest is None or oldest.state != "late":
+            return 0.0
+        return oldest.ended_s + JUDGE_S - time.monotonic()
 
     def _judge_waiting(self, guard: Guard) -> None:
         """Judge what has arrived; what is still on its way is not waited for."""
@@ -179,18 +188,26 @@ class StepQueue:
             self._judge_piece(guard)
 
     def _judge_piece(self, guard: Guard) -> None:
-        """Judge the oldest steps, for about a millisecond."""
+        """Judge the oldest steps, for a millisecond."""
         if not self._steps:
             return
         if self._steps[0].state == "late":
             self._take_late(self._steps[0], guard)
             return
         piece = self._take_piece()
-        started_s = time.monotonic()
+        started_s = time.thread_time()
         verdict = guard.run("detectors", self._judge, piece)
-        self._step_s = max((time.monotonic() - started_s) / len(piece), 1e-6)
+        self._note_cost(len(piece), time.thread_time() - started_s)
         if verdict is not None:
             self._keep(verdict)
+
+    def _note_cost(self, steps: int, taken_s: float) -> None:
+        """Choose the next pieces' length by what one has taken."""
+        # Not by the time of a step: that of single ones would have them single for ever.
+        if taken_s > _PIECE_S:
+            self._most = max(min(steps, self._most) // 2, _LEAST)
+        elif steps == self._most and taken_s < _ROOM * _PIECE_S:
+            self._most = min(2 * steps, MOST_WAITING)
 
     def _take_late(self, late: QueuedStep, guard: Guard) -> None:
         self._arrive(late, guard)
@@ -199,10 +216,9 @@ class StepQueue:
 
     def _take_piece(self) -> list[QueuedStep]:
         """Take successive steps of one layout."""
-        most = min(max(int(_PIECE_S / self._step_s), 1), MOST_WAITING)
         piece = [self._steps.popleft()]
         layout = piece[0].measured.layout
-        while self._steps and len(piece) < most:
+        while self._steps and len(piece) < self._most:
             following = self._steps[0]
             if following.state != "waiting" or following.measured.layout is not layout:
                 break

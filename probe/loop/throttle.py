@@ -7,8 +7,9 @@ is known before it is made: own time = what every step takes + the sum of cost /
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ..settings.levels import LABELS
 
@@ -25,8 +26,7 @@ _NEGLIGIBLE: Final = 0.03
 _GRADIENTS: Final = "gradients"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What training and the probe take, in nanoseconds of a typical step."""
 
     training_ns: float
@@ -122,8 +122,7 @@ def _steps_back(periods: Mapping[str, int], wanted: Mapping[str, int]) -> Iterat
     yield from ((name, periods[name] // 2) for name in stretched if name != _GRADIENTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One decision of the budget: what a `throttled` event says. Its severity is "info"."""
 
     feature: str

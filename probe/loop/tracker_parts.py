@@ -5,7 +5,7 @@ Made by `session_builder.py`, read by `step_tracker.py`; the classes say what ea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
@@ -25,8 +25,7 @@ from .training_loop import TrainingLoop
 from .verdict_timing import VerdictTiming
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerParts:
+class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one session, in the order in which they are made."""
 
     model: WatchedModel

@@ -6,9 +6,9 @@ Used by the step tracker at sampled steps, on the training thread, after the upd
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -58,8 +58,7 @@ def moment_statistics(
     return {name: values for name, values in found.items() if not values.is_empty}
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(msgspec.Struct, frozen=True):
     optimizer: Optimizer
     group: Mapping[str, Any]
     values: Mapping[str, Any]
@@ -99,8 +98,7 @@ def _tensor(state: _State, names: tuple[str, ...]) -> Tensor | None:
 # -- the effective step of Adam
 
 
-@dataclass(frozen=True, slots=True)
-class _AdamPart:
+class _AdamPart(msgspec.Struct, frozen=True):
     """A parameter's moments, or a slice of them where they are large."""
 
     index: int

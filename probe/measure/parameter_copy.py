@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -26,8 +26,7 @@ Kind: TypeAlias = tuple[torch.device, torch.dtype]
 _Signature: TypeAlias = tuple[torch.device, torch.dtype, torch.Size] | None
 
 
-@dataclass(slots=True, kw_only=True)
-class ParameterCopy:
+class ParameterCopy(msgspec.Struct, kw_only=True):
     """One flat buffer for each device and type, cut into views of the parameters' shapes."""
 
     parameters: Sequence[Tensor]
@@ -79,11 +78,14 @@ class ParameterCopy:
             if list(map(id, parameters)) != list(self.index_of):
                 return None
             self.parameters = parameters
-        if updated is None:
-            indices = list(range(len(parameters)))
-        else:
-            indices = sorted(self.index_of[key] for key in updated if key in self.index_of)
+        indices = self.indices_of(updated)
         return indices if len(self.unchanged(indices)) == len(indices) else None
+
+    def indices_of(self, updated: Collection[int] | None) -> list[int]:
+        """Return the indices of those updated, None for all; a copy just made need not be compared."""
+        if updated is None:
+            return list(range(len(self.parameters)))
+        return sorted(self.index_of[key] for key in updated if key in self.index_of)
 
     def unchanged(self, indices: list[int]) -> list[int]:
         """Those of them that have the device, type and shape that they had."""
@@ -129,7 +131,11 @@ def _reserve(tensors: dict[int, Tensor], kind: Kind) -> dict[int, Tensor]:
     device, dtype = kind
     sizes = [tensor.numel() for tensor in tensors.values()]
     parts = torch.split(torch.empty(sum(sizes), dtype=dtype, device=device), sizes)
-    return {index: part.view(tensors[index].shape) for index, part in zip(tensors, parts, strict=True)}
+    # A vector's part has its shape already: each view is one more tensor, of thousands in the first step.
+    return {
+        index: part if tensors[index].dim() == 1 else part.view(tensors[index].shape)
+        for index, part in zip(tensors, parts, strict=True)
+    }
 
 
 def _spare_bytes(device: torch.device) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -30,8 +30,7 @@ _MAX_PENDING: Final = 8
 """Results on their way from a device; an older one is given up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRatios:
+class UpdateRatios(msgspec.Struct, frozen=True, kw_only=True):
     """What the update of one step did; of several optimizers, as far as they have stepped."""
 
     step: int
@@ -101,7 +100,7 @@ class UpdateMeter:
             # The old buffers go before the new ones come.
             self._copy = None
             self._copy = ParameterCopy.of(parameters, self._limit_bytes)
-            indices = self._copy.find(parameters, updated) or []
+            indices = self._copy.indices_of(updated)
         self.reason = self._copy.reason
         self._armed = self._copy.take([index for index in indices if parameters[index].grad is not None])
 
@@ -196,8 +195,7 @@ class UpdateMeter:
 # -- the result
 
 
-@dataclass(frozen=True, slots=True)
-class _OnHost:
+class _OnHost(msgspec.Struct, frozen=True):
     """A result that is there at once."""
 
     values: Floats
@@ -207,22 +205,20 @@ class _OnHost:
         return torch.from_numpy(self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """(2, n) norms, before and of the change, of the n parameters at `indices`."""
 
     indices: list[int]
     norms: Copy
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(msgspec.Struct, frozen=True):
     """A result on its way to the host."""
 
     step: int
     count: int
     skipped: Copy | None
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Part] = msgspec.field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -242,8 +238,7 @@ class _Pending:
         return _Norms(self.step, values, measured)
 
 
-@dataclass(frozen=True, slots=True)
-class _Norms:
+class _Norms(msgspec.Struct, frozen=True):
     """What is known of one step."""
 
     step: int

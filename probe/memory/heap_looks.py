@@ -12,9 +12,9 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,19 +46,18 @@ class Grown(NamedTuple):
     """Between the two."""
 
 
-@dataclass(slots=True)
-class Look:
+class Look(msgspec.Struct):
     """What there was at one moment; over some steps, where one slice was not enough."""
 
     step: int
     """At which it began."""
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
     """Length of each container, by identity."""
-    steps: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = msgspec.field(default_factory=dict)
     """At which it had this length."""
-    tensors: dict[TensorKind, int] = field(default_factory=dict)
+    tensors: dict[TensorKind, int] = msgspec.field(default_factory=dict)
     """How many tensors of each kind there were."""
-    marks: list[int] = field(default_factory=list)
+    marks: list[int] = msgspec.field(default_factory=list)
     """Number of the next autograd node: at the look, and at the end of each step after it."""
     is_whole: bool = True
     """Whether nothing had to be left out for lack of time."""

@@ -6,10 +6,10 @@ Called by the leak watch on the training thread. Judges nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+import msgspec
 import torch
 
 from ..compat import torch_memory
@@ -32,8 +32,7 @@ _NOT_IN_HEAP: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryIncident:
+class MemoryIncident(msgspec.Struct, frozen=True):
     """What the watch has found, with the stack of an event."""
 
     finding: Finding

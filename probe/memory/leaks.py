@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
 from torch.utils.data import Dataset
 
 from .growth_lines import GrowthLine, Search, search_growth
@@ -24,8 +25,7 @@ _NAMED_LINES: Final = 4
 """Leaks that an event names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leak:
+class Leak(msgspec.Struct, frozen=True, kw_only=True):
     """Something that holds more at every step. Numbers and texts: keeps nothing alive but code."""
 
     identity: int
@@ -86,8 +86,7 @@ def _rate(per_step: float, what: str) -> str:
     return f"1 {what} in {1 / per_step:.3g} steps"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """A container with tensors that has grown between two looks. Keeps nothing alive but code and classes."""
 
     identity: int

@@ -10,10 +10,10 @@ import gc
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -53,12 +53,11 @@ class Block(NamedTuple):
     """``float32 (512, 512)``."""
 
 
-@dataclass(slots=True)
-class LiveMemory:
+class LiveMemory(msgspec.Struct):
     """What was alive on one device, and what was asked for. None: not known."""
 
     device: str
-    blocks: dict[int, Block] = field(default_factory=dict)
+    blocks: dict[int, Block] = msgspec.field(default_factory=dict)
     """By the address of the storage."""
     asked_bytes: float | None = None
     free_bytes: float | None = None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -33,8 +33,7 @@ Floats = npt.NDArray[np.float64]
 _GRADIENT_COLUMNS = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 
 
-@dataclass(slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(msgspec.Struct, kw_only=True):
     """Everything that is known of a step once its gradients are on the host; a recorder's `FrameSource`."""
 
     step: int
@@ -50,15 +49,15 @@ class MeasuredStep:
     loss: StepLoss
     samples: int
     """First dimension of the first input, summed over the micro-steps; 0 when unknown."""
-    scalars: dict[str, float] = field(default_factory=dict)
+    scalars: dict[str, float] = msgspec.field(default_factory=dict)
     """Time, memory and what else has one value per step, under the names of `wire.SCALARS`."""
     taken: StepTime | None = None
     """What the step took; None at the first."""
     has_statistics: bool = True
     """Whether the gradients' columns are written and judged, or were only looked at for NaN and Inf."""
-    sampled: dict[str, MaskedValues] = field(default_factory=dict)
+    sampled: dict[str, MaskedValues] = msgspec.field(default_factory=dict)
     """Further statistics of parameters, under the names of `wire.PARAMETER_COLUMNS`."""
-    histograms: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    histograms: dict[str, npt.NDArray[np.int64]] = msgspec.field(default_factory=dict)
     """(parameters, BINS) counts of elements by magnitude, under the names of `module_frames.HISTOGRAMS`."""
     modules: ModuleStatistics | None = None
     """What the modules returned and took, where it was observed."""
@@ -68,7 +67,7 @@ class MeasuredStep:
     """(parameters,) standard deviations as they were at the start; at the first step alone."""
     is_matrix: npt.NDArray[np.bool_] | None = None
     """(parameters,) which have at least two dimensions longer than 1; with `parameter_std`."""
-    logged: dict[str, Callable[[], float]] = field(default_factory=dict)
+    logged: dict[str, Callable[[], float]] = msgspec.field(default_factory=dict)
     """What the user logged; read when the frame is built, for it may still be on its way from a device."""
 
     late: LateValues | None = None

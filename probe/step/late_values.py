@@ -6,8 +6,8 @@ Made on the training thread by the training loop and by clipping, kept in `Measu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 from torch import Tensor
 
 from ..compat.host_copy import HostCopy
@@ -39,8 +39,7 @@ class LateClipping:
         return self._clipped(), self._limit()
 
 
-@dataclass(slots=True)
-class LateValues:
+class LateValues(msgspec.Struct):
     """What a step waits for."""
 
     gradients: PendingStatistics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -27,8 +27,7 @@ class StepLoss(NamedTuple):
     """Summed as backward received it."""
 
 
-@dataclass(slots=True)
-class _Scalar:
+class _Scalar(msgspec.Struct):
     """What backward was called on once."""
 
     raw: Tensor

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -29,19 +29,17 @@ _MAX_ITEMS: Final = 64
 LogValue = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Clipping:
+class Clipping(msgspec.Struct, frozen=True):
     """Global L2 norms before and after; `after` is None where it has to be measured."""
 
     before: float
     after: float | None
 
 
-@dataclass(slots=True)
-class OpenStep:
+class OpenStep(msgspec.Struct):
     """What has been gathered since the previous frame."""
 
-    captures: dict[RootCapture, int] = field(default_factory=dict)
+    captures: dict[RootCapture, int] = msgspec.field(default_factory=dict)
     """In the order of the calls, each with its number of samples."""
     settled: int = -1
     """`order` of the newest capture at the last backward that succeeded."""
@@ -64,7 +62,7 @@ class OpenStep:
     first_norm: float | None = None
     """Global L2 norm after the first of several backwards, where it was measured."""
     clipping: Clipping | LateClipping | None = None
-    logged: dict[str, LogValue] = field(default_factory=dict)
+    logged: dict[str, LogValue] = msgspec.field(default_factory=dict)
 
     def forget(self, capture: RootCapture) -> None:
         """Take back a forward that raised, or that no backward can follow any more."""

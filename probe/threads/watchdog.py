@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from threading import get_ident
 from typing import Any, Final
+
+import msgspec
 
 DEFAULT_HANG_S: Final = 5.0
 STEPS_PER_HANG: Final = 30.0
@@ -68,8 +69,7 @@ class LoopMark:
         self.thread, self.stack, self.wanted = get_ident(), stack, False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """How long nothing has happened, and what is usual."""
 
     idle_s: float

@@ -7,9 +7,9 @@ over time. Their edges fall exactly where fp16, bf16 and the two fp8 formats beg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -39,8 +39,7 @@ NAN_BIN: Final = INF_BIN + 1
 BINS: Final = NAN_BIN + 1
 
 
-@dataclass(frozen=True, slots=True)
-class FloatFormat:
+class FloatFormat(msgspec.Struct, frozen=True):
     """Where a number format loses values, rounding to nearest (IEEE 754; OCP 8-bit floating point 1.0)."""
 
     name: str
@@ -60,8 +59,7 @@ FORMATS: Final[dict[str, FloatFormat]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HeadRoom:
+class HeadRoom(msgspec.Struct, frozen=True):
     """Shares of a tensor's elements, in 0-1; each has the shape of the histograms without their last axis."""
 
     underflow_fraction: npt.NDArray[np.float64]

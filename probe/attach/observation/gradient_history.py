@@ -6,9 +6,9 @@ Called on the training thread with finished gradients; waits for the device. Dra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ _WHOLE_ELEMENTS: Final = 1024
 """Tensors up to this size are kept whole, also where there is room for a sample of the others only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientTurn:
+class GradientTurn(msgspec.Struct, frozen=True, kw_only=True):
     """How the gradients have turned since the step measured before."""
 
     cosine: float | None

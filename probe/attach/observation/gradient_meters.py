@@ -6,8 +6,8 @@ Called by the step's measures on the training thread, at the steps at which one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from torch import Tensor
 
 from ...measure.statistics.masked import MaskedValues
@@ -15,8 +15,7 @@ from .gradient_history import COPY_LIMIT_BYTES, GradientHistory
 from .gradient_noise import GradientNoise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedGradients:
+class FinishedGradients(msgspec.Struct, frozen=True, kw_only=True):
     """The gradients of one step before the update."""
 
     step: int
@@ -33,11 +32,10 @@ class FinishedGradients:
     """In all micro-steps; 0 where unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradientReading:
+class GradientReading(msgspec.Struct, frozen=True):
     """Scalars and per-parameter values for the frame."""
 
-    scalars: dict[str, float] = field(default_factory=dict)
+    scalars: dict[str, float] = msgspec.field(default_factory=dict)
     cosine: MaskedValues | None = None
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +18,7 @@ from .modules import ModuleIndex
 from .observed_step import ModuleCall, ObservedStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleStatistics:
+class ModuleStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one sampled step says of the model's modules."""
 
     modules: tuple[ModuleInfo, ...]

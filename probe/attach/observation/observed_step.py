@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -61,8 +60,7 @@ class ModuleCall(msgspec.Struct, gc=False):
     """Of its arguments and of its children's outputs; None unless memory is measured."""
 
 
-@dataclass(slots=True)
-class _LastOutput:
+class _LastOutput(msgspec.Struct):
     """The tensor measured last: containers return their last child's."""
 
     tensor: weakref.ref[Tensor]

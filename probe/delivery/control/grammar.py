@@ -6,9 +6,10 @@ Pure data, no torch and no numpy: the dashboard reads it too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
+
+import msgspec
 
 MAX_LENGTH: Final = 500
 """Characters of a condition."""
@@ -64,15 +65,13 @@ LEAST_HISTORY: Final = 8
 """Fewer steps have no median, mad, mean or max yet; `previous` needs one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A constant."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(msgspec.Struct, frozen=True):
     """A name of `NAMES`, or a function of the tables above; `pattern` is None for the whole model."""
 
     name: str
@@ -94,15 +93,13 @@ class Quantity:
         return self.name in (LOGGED, "update_ratio")
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """A statistic of the left side's history."""
 
     statistic: str
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True):
     """Two numbers make one."""
 
     operator: str
@@ -110,15 +107,13 @@ class Arithmetic:
     right: Term
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(msgspec.Struct, frozen=True):
     """A number with the other sign."""
 
     operand: Term
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two numbers are compared: true where it holds of any name that the pattern matches."""
 
     operator: str
@@ -128,16 +123,14 @@ class Comparison:
     """As it was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Junction:
+class Junction(msgspec.Struct, frozen=True):
     """Several conditions: all of them ("and") or any ("or")."""
 
     is_all: bool
     operands: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Negation:
+class Negation(msgspec.Struct, frozen=True):
     """The opposite of a condition."""
 
     operand: Condition

@@ -11,7 +11,6 @@ import copy
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,24 +25,21 @@ from .segments import PREFIX, parse_segment_name, split_records, unpack_header
 _HEADER_READ_BYTES: Final = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """One segment file, by what its name says."""
 
     path: Path
     first_seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Consecutive encoded records `first_seq, first_seq + 1, ...`."""
 
     first_seq: int
     records: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True):
     """Records `[first_seq, end_seq)` that are not in the journal any more, or that are damaged."""
 
     first_seq: int
@@ -51,8 +47,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTail:
+class StreamTail(msgspec.Struct, frozen=True):
     """Where the newest segment of a stream ends."""
 
     path: Path

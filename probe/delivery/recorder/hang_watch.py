@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
+
+import msgspec
 
 from ...compat.torch_frames import DATALOADER, has_given_nothing
 from ...guard import Guard
@@ -50,8 +51,7 @@ _CLOSER_FRACTION: Final = 0.1
 _SHOWN_THREADS: Final = 5
 
 
-@dataclass(slots=True)
-class _Hang:
+class _Hang(msgspec.Struct):
     """All standstills at one place of the script: one event."""
 
     event: Event

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import JournalError
+from ...threads.pieces import give_way
 from ..journal.journal import JournalWriter
 from .ring import Ring, capacity_for
 from .ring_format import ADDITION, FRAME, RAW, RingRecord, metrics_of, read_raw
@@ -25,7 +26,6 @@ RING_FRAMES: Final = 4096
 _PIECE_RECORDS: Final = 16
 _PIECE_BYTES: Final = 256 * 1024
 """What is written at once, so that training gets Python's lock again within a millisecond."""
-_OTHERS_S: Final = 0.0002
 _Group = tuple[bytes | None, Sequence[RingRecord]]
 
 
@@ -115,7 +115,8 @@ class MetricsQueue:
             everything: the newest step, too, to which something may still be added.
 
         Returns:
-            Seconds after which the newest step is old enough; None where none waits for that.
+            Seconds after which the newest step is old enough; None where none waits for that, or where
+            steps come so fast that it is when the next ones are written.
         """
         if not self._beside and all(ring.is_empty for ring in self._rings):
             return None
@@ -137,11 +138,12 @@ class MetricsQueue:
             return left_s
 
     def _write_ring(self, ring: Ring, *, everything: bool) -> float | None:
+        has_written = False
         while True:
             groups, left_s = self._groups(ring, everything)
             if not groups:
                 self.count_lost(ring.skip_damaged())
-                return left_s
+                return None if has_written else left_s
             self.before_take()
             encoded = [data for data, _ in groups if data is not None]
             last = groups[-1][1][-1]
@@ -153,7 +155,10 @@ class MetricsQueue:
                 store=lambda data=encoded: self._store(data),  # type: ignore[misc]
             )
             self.count_lost(len(groups) - len(encoded))
-            time.sleep(_OTHERS_S)
+            has_written = True
+            give_way()
+            if left_s is not None or ring.is_empty:
+                return None
 
     def _groups(self, ring: Ring, everything: bool) -> tuple[list[_Group], float | None]:
         """Return what is to be written next, and how long the newest step of all still waits."""

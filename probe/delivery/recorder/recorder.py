@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from ...errors import JournalError
+from ...threads.pieces import give_way, work_in_pieces
 from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
@@ -259,6 +260,7 @@ class Recorder:
         return self._closed or os.getpid() != self._pid
 
     def _run(self) -> None:
+        work_in_pieces()
         self._schedule.again(self._tend, _TEND_S)
         self._schedule.again(self._metrics, WRITE_S)
         while not self._closed:
@@ -284,6 +286,7 @@ class Recorder:
             if schedule.is_due(watch):
                 self._write_of_watch(watch.look())
                 schedule.again(watch, watch.period_s)
+                give_way()
         if schedule.is_due(self._tend):
             schedule.again(self._tend, _TEND_S)
             self._tend()

@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-import psutil
-
 _VALID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 _JOB_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
@@ -39,6 +37,8 @@ def derive_run_id(environment: Mapping[str, str] = os.environ) -> str:
 
 def _parent_identity() -> tuple[str, str]:
     """Process id and start time of the parent: process ids come around again."""
+    import psutil
+
     parent = os.getppid()
     try:
         return str(parent), str(psutil.Process(parent).create_time())

@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -88,8 +87,7 @@ class FailingStep(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
+class _Packed(msgspec.Struct, frozen=True):
     """What is to be written of a step."""
 
     model: Model

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -23,8 +23,7 @@ from .loss_ops import NO_LARGER, PASSING, operation
 from .loss_values import LossValues, leaf_of, operand_name, operand_of, operation_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossFinding:
+class LossFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Where a non-finite loss became so."""
 
     op: str | None = None

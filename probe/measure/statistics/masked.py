@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedValues:
+class MaskedValues(msgspec.Struct, frozen=True):
     """One value per parameter; where `missing`, the value is 0 and says nothing. NaN is a value."""
 
     values: npt.NDArray[np.float64]

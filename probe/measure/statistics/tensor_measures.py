@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -32,8 +32,7 @@ _TINY: Final = 1e-140
 """Below, squares of float64 may have vanished."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActivationStatistics:
+class ActivationStatistics(msgspec.Struct, frozen=True):
     """Statistics of a list of activations; every array is (tensors,) float64 in the list's order.
 
     Of a tensor without elements: `missing` is True and the rest 0. NaN and Inf elements propagate into `rms`,

@@ -9,9 +9,9 @@ Called by `statistics`; pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -39,8 +39,7 @@ _SAFE_RMS, _SAFE_NORM = 1e-15, 1e15
 """Below or above, float32 squares may have vanished or overflowed: use float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
+class _Chunk(msgspec.Struct, frozen=True):
     """Tensors that make one flat buffer: their indices, sizes and offsets in it, each (tensors,)."""
 
     at: npt.NDArray[np.intp]
@@ -48,8 +47,7 @@ class _Chunk:
     starts: npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchPlan:
+class TorchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which way each tensor of a list is measured. Holds as long as kinds and sizes stay the same."""
 
     count: int

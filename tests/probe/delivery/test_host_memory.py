@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 import pytest
@@ -31,3 +32,27 @@ def test_memory_without_those_files_is_asked_of_psutil(monkeypatch: pytest.Monke
     assert sample is not None
     assert sample.system_total_bytes == psutil.virtual_memory().total
     assert abs(sample.rss_bytes - psutil.Process().memory_info().rss) < 8 * MIB
+
+
+def test_swap_is_what_psutil_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = psutil.swap_memory().used
+    assert abs(host_memory.read_swap() - used) <= 8 * MIB
+    monkeypatch.setattr(host_memory, "_MACHINE", "/nonexistent/meminfo")
+    assert abs(host_memory.read_swap() - used) <= 8 * MIB
+
+
+def test_memory_that_nobody_tells_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(host_memory, "_MACHINE", "/nonexistent/meminfo")
+    monkeypatch.setattr(psutil, "virtual_memory", refuse)
+    assert host_memory.read_memory() is None
+
+
+def test_swap_in_use_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  100 kB\nMemAvailable:  40 kB\nSwapTotal:  30 kB\nSwapFree:  10 kB\n")
+    monkeypatch.setattr(host_memory, "_MACHINE", str(file))
+    assert host_memory.read_swap() == 20 * 1024
+    assert host_memory.machine_bytes() == (100 * 1024, 40 * 1024)

@@ -312,3 +312,17 @@ def test_row_history_extend_is_successive_additions(seed: int, rows: int) -> Non
         for column in columns:
             single.add(column)
         assert contents(batched) == contents(single)
+
+
+def test_bank_pauses_between_detectors_and_finds_the_same() -> None:
+    pauses: list[int] = []
+    plain = DetectorBank(DetectorThresholds())
+    paused = DetectorBank(DetectorThresholds(), pause=lambda: pauses.append(0))
+    steps = [
+        observe_norms(i, (300.0 if i == 207 else 1.0) * norms, loss=2.0)
+        for i, norms in enumerate(lognormal(5, steps=240))
+    ]
+    batches = [as_batch(steps[start : start + 8]) for start in range(0, 240, 8)]
+    found = [paused.observe_batch(batch) for batch in batches]
+    assert any(found) and found == [plain.observe_batch(batch) for batch in batches]
+    assert len(pauses) >= len(batches) * len(paused._detectors)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sampled_runs import NAMES, OPTIONS, describe, find, plain
 
+from probe.detectors import not_updated
 from probe.detectors.not_updated import NotUpdatedDetector
 from probe.detectors.sample import Sample
 from probe.detectors.updates import UpdateRatioDetector
@@ -63,6 +64,14 @@ def test_not_updated_parameters_of_an_optimizer_that_waits_get_more_time() -> No
     detector.note_waiting(frozenset([NAMES[2]]))
     found = find(walk(130, moves=lambda step: [True, True, False, True]), detector)
     assert found[0][0] == 100
+
+
+def test_not_updated_asks_for_the_rates_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sample] = []
+    monkeypatch.setattr(not_updated, "_has_idle_group", lambda sample: bool(asked.append(sample)))
+    samples = list(walk(60, moves=lambda step: [True, True, False, True]))
+    assert stuck(iter(samples))[0][0] == 20
+    assert 0 < len(asked) <= len(samples)
 
 
 def test_not_updated_finding_names_all_that_stand_still() -> None:

@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,39 @@ pytestmark = [
 ]
 
 
-class Lasting(Planted):
-    """Its fault comes again in a replay."""
+class Guilty(Planted):
+    """`bad` is called with the hidden values of every forward, a replay's too, as long as it is there.
+
+    A step that goes wrong by it comes from the same lines as all others, and is followed up to there.
+    """
+
+    bad: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        fault = self.fault
-        scores = super().forward(inputs)
-        self.fault = fault
-        return scores
+        self.fault = self.bad or self.fault
+        return super().forward(inputs)
+
+
+class Logging(Training):
+    """Logs everywhere while it is asked to."""
+
+    logs = False
+
+    def step(self, change: Any = None) -> Tensor:
+        inputs, targets = self.batch()
+        self.optimizer.zero_grad()
+        self.log("early")
+        loss = F.cross_entropy(self.model(inputs), targets)
+        self.log("after_forward")
+        loss.backward()
+        self.log("after_backward")
+        self.optimizer.step()
+        self.log("after_step")
+        return loss
+
+    def log(self, name: str) -> None:
+        if self.logs:
+            self.run.log(**{name: 1.0, f"{name}_tensor": torch.ones(())})
 
 
 class Clipped(Single):
@@ -169,19 +195,6 @@ def test_values_that_arrive_on_the_recorders_thread_are_the_same(
     assert_same(tmp_path, act)
 
 
-def log_everywhere(training: Training) -> None:
-    for number in range(4):
-        inputs, targets = training.batch()
-        training.optimizer.zero_grad()
-        training.run.log(early=number)
-        loss = F.cross_entropy(training.model(inputs), targets)
-        training.run.log(after_forward=number)
-        loss.backward()
-        training.run.log(after_backward=number, mine=loss)
-        training.optimizer.step()
-        training.run.log(after_step=number)
-
-
 def log_an_evaluation(training: Training) -> None:
     training.steps(3)
     training.run.log(val_loss=1.0)
@@ -209,27 +222,23 @@ def clip_by_our_own(training: Training) -> None:
         training.optimizer.step()
 
 
-def raise_in_the_forward(training: Training) -> None:
-    assert isinstance(training.model, Planted)
+def raising(hidden: Tensor) -> Tensor:
+    raise RuntimeError("planted")
 
-    def fault(hidden: Tensor) -> Tensor:
-        raise RuntimeError("planted")
 
-    training.model.fault = fault
-    with pytest.raises(RuntimeError, match="planted"):
-        training.step()
+def raising_in_the_backward(hidden: Tensor) -> Tensor:
+    hidden.register_hook(raising)  # type: ignore[no-untyped-call]
+    return hidden
+
+
+def raise_in_the_forward(training: Training, bad: Callable[[Tensor], Tensor] = raising) -> None:
+    with planted(training, bad), pytest.raises(RuntimeError, match="planted"):
+        training.steps(1)
     training.steps(3)
 
 
 def raise_in_the_backward(training: Training) -> None:
-    def change(loss: Tensor) -> Tensor:
-        loss = loss * 1
-        loss.register_hook(lambda gradient: 1 / 0)  # type: ignore[no-untyped-call]
-        return loss
-
-    with pytest.raises(ZeroDivisionError):
-        training.step(change)
-    training.steps(3)
+    raise_in_the_forward(training, raising_in_the_backward)
 
 
 def look_closer(training: Training) -> None:
@@ -242,7 +251,6 @@ def look_closer(training: Training) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        log_everywhere,
         log_an_evaluation,
         leave_the_update_out,
         change_the_rate,
@@ -255,7 +263,18 @@ def look_closer(training: Training) -> None:
 def test_unusual_step_on_a_device_is_recorded_as_in_the_slow_way(
     tmp_path: Path, device: Device, act: Act
 ) -> None:
-    assert_same(tmp_path, act)
+    assert_same(tmp_path, act, model=Guilty)
+
+
+def test_values_logged_in_followed_steps_stay_with_them(tmp_path: Path, device: Device) -> None:
+    def act(training: Training) -> None:
+        assert isinstance(training, Logging)
+        training.logs = True
+        training.steps(6)
+
+    journal = assert_same(tmp_path, act, kind=Logging)
+    logged = [frame for frame in journal.frames if "log/after_backward" in frame.scalars]
+    assert [frame.step for frame in logged] == [*range(ARMED_AT, ARMED_AT + 6)]
 
 
 def test_clipping_that_says_no_more_what_is_left_is_measured_anew(tmp_path: Path, device: Device) -> None:
@@ -280,16 +299,29 @@ def bad_quotient(hidden: Tensor) -> Tensor:
     return hidden / torch.zeros(()) * 0
 
 
+@contextmanager
+def planted(training: Training, bad: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Have the forwards of a training go wrong."""
+    assert isinstance(training.model, Guilty)
+    training.model.bad = bad
+    try:
+        yield
+    finally:
+        training.model.bad = training.model.fault = None
+
+
 def fault_in(*steps: int, fault: Any = bad_root, goes_back: bool = True) -> Act:
     """After each bad step the script goes back to the weights of before."""
 
     def act(training: Training) -> None:
-        assert isinstance(training.model, Planted)
         for step in range(max(steps) + 4):
             before = [parameter.detach().clone() for parameter in training.model.parameters()]
-            training.model.fault = fault if step in steps else None
-            training.step()
-            if goes_back and step in steps:
+            if step not in steps:
+                training.steps(1)
+                continue
+            with planted(training, fault):
+                training.steps(1)
+            if goes_back:
                 with torch.no_grad():
                     for parameter, value in zip(training.model.parameters(), before, strict=True):
                         parameter.copy_(value)
@@ -302,7 +334,7 @@ def fault_in(*steps: int, fault: Any = bad_root, goes_back: bool = True) -> Act:
 def test_fault_is_found_one_step_late_and_the_next_one_replayed(
     tmp_path: Path, device: Device, fault: Any
 ) -> None:
-    journal = assert_same(tmp_path, fault_in(5, 9, fault=fault), model=Lasting)
+    journal = assert_same(tmp_path, fault_in(5, 9, fault=fault), model=Guilty)
     first, second = (event for event in journal.latest_events if event.kind.startswith("nonfinite_"))
     assert (first.step, first.origin) == (ARMED_AT + 5, None)
     assert "judged after its update" in first.message
@@ -312,7 +344,7 @@ def test_fault_is_found_one_step_late_and_the_next_one_replayed(
 
 def test_step_after_a_late_fault_is_judged_before_its_update(tmp_path: Path, device: Device) -> None:
     """Its weights are ruined, and so is what it computes of them."""
-    journal = assert_same(tmp_path, fault_in(5, goes_back=False))
+    journal = assert_same(tmp_path, fault_in(5, goes_back=False), model=Guilty)
     assert next(event.step for event in journal.latest_events) == ARMED_AT + 5
     assert "nonfinite_parameter" in {event.kind for event in journal.latest_events}
 
@@ -321,14 +353,8 @@ def test_step_after_a_late_fault_is_judged_before_its_update(tmp_path: Path, dev
 def test_fault_in_other_loops_on_a_device_gives_the_same_events(
     tmp_path: Path, device: Device, kind: str
 ) -> None:
-    def act(training: Training) -> None:
-        assert isinstance(training, Accumulating)
-        training.steps(5)
-        training.step(fault=bad_root)
-        training.steps(3)
-
-    loop, model = KINDS[kind]
-    journal = assert_same(tmp_path, act, kind=loop, model=model)
+    loop, _ = KINDS[kind]
+    journal = assert_same(tmp_path, fault_in(5, goes_back=False), kind=loop, model=Guilty)
     assert ARMED_AT + 5 in {event.step for event in journal.latest_events}
 
 
@@ -384,20 +410,24 @@ def test_device_that_has_just_been_waited_for_is_judged_before_the_update(
     tmp_path: Path, device: Device
 ) -> None:
     device.is_idle = True
-    journal = assert_same(tmp_path, fault_in(5), model=Lasting)
+    journal = assert_same(tmp_path, fault_in(5), model=Guilty)
     event = next(event for event in journal.latest_events if event.kind == "nonfinite_gradient")
     assert event.step == ARMED_AT + 5 and event.origin is not None, event.message
 
 
 def test_ruined_parameters_are_told_where_the_device_is_idle(tmp_path: Path, device: Device) -> None:
     def act(training: Training) -> None:
-        training.steps(9)
+        assert isinstance(training.model, Planted)
+        training.steps(10)
         with torch.no_grad():
-            next(training.model.parameters())[0, 0] = math.inf  # norms are due at the next step
+            training.model.first.bias[0] = -math.inf  # its unit is silent: nothing else goes wrong
         training.steps(3)
 
     device.is_idle = True
-    assert_same(tmp_path, act)
+    journal = assert_same(tmp_path, act)
+    assert [(event.kind, event.step) for event in journal.latest_events] == [
+        ("nonfinite_parameter", ARMED_AT + 10)
+    ]
 
 
 # --------------------------------------------------------------------------------- what does not come back
@@ -548,14 +578,12 @@ def test_device_is_tried_with_values_of_before_they_were_cleared(device: Device)
 def test_late_verdict_on_the_cpu_is_followed_and_recorded_as_in_the_slow_way(
     tmp_path: Path, kind: str
 ) -> None:
-    loop, model = KINDS[kind]
+    loop, _ = KINDS[kind]
     followed: list[int] = []
 
     def act(training: Training) -> None:
-        assert isinstance(training, Accumulating)
         followed.append(steps_in_c(training, 20))
-        training.step(fault=bad_root)
-        training.steps(3)
+        fault_in(1, goes_back=False)(training)
 
-    assert_same(tmp_path, act, kind=loop, model=model, verdict="after_update")
+    assert_same(tmp_path, act, kind=loop, model=Guilty, verdict="after_update")
     assert followed == [20, 0]

@@ -42,7 +42,7 @@ class Records:
 def followed(count: int) -> tuple[FollowedRecords, Pieces]:
     pieces = Pieces()
     records = FollowedRecords(
-        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(look=list),  # type: ignore[arg-type]
         SimpleNamespace(),  # type: ignore[arg-type]
         incidents=pieces,  # type: ignore[arg-type]
         guard=Guard(),
@@ -55,11 +55,11 @@ def test_recorders_thread_takes_a_few_at_once_and_lets_training_go_on_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records, pieces = followed(10)
-    pauses: list[float] = []
-    monkeypatch.setattr(followed_records.time, "sleep", pauses.append)
+    pauses: list[int] = []
+    monkeypatch.setattr(followed_records, "give_way", lambda: pauses.append(len(pieces.taken)))
     records.take(is_recorders_thread=True)
     assert pieces.taken == [4, 4, 2]
-    assert len(pauses) == 3
+    assert pauses == [1, 2, 3]
     records.take(is_recorders_thread=True)
     assert len(pieces.taken) == 3
 

@@ -101,11 +101,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return Queue(monkeypatch)
 
 
-def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
+def test_quiet_step_is_judged_at_the_next_look(steps: Queue) -> None:
     queued = steps.add(0)
-    steps.queue.look()
-    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
-    steps.now_s += 0.2
     steps.queue.look()
     assert steps.judge.steps == [0] and queued.state == "judged"
     assert steps.queue.period_s == 0.25
@@ -123,6 +120,38 @@ def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
     assert steps.alarms == [0, 1]
     steps.queue.judge_at_once(build_observation(measured(2)), 2.0, LateEvidence(()), steps.guard)
     assert steps.alarms == [0, 1, 2]
+
+
+def test_step_on_its_way_is_waited_for_once_it_is_old_enough(steps: Queue) -> None:
+    steps.add(0, state="late")
+    steps.add(1)
+    steps.queue.look()
+    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert steps.judge.steps == [0, 1] and steps.queue.period_s == 0.25
+
+
+@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (3e-4, 6e-5, 8), (2e-3, 1e-3, 4)])
+def test_pieces_are_as_long_as_a_millisecond_allows(
+    steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
+) -> None:
+    spent = [0.0]
+
+    def judge_quiet(batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+        steps.judge.batches.append(len(batch.steps))
+        spent[0] += fixed_s + step_s * len(batch.steps)
+        return Verdict()
+
+    steps.judge.judge_quiet = judge_quiet  # type: ignore[method-assign]
+    monkeypatch.setattr(step_queue.time, "thread_time", lambda: spent[0])
+    for step in range(300):
+        steps.queue.append(QueuedStep(measured(step), (), "waiting", 0.0))
+        # One by one, as when steps come rarely: that teaches nothing of many.
+        if step < 20:
+            steps.queue.look()
+    steps.queue.look()
+    assert set(steps.judge.batches[24:-1]) == {most}
 
 
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
@@ -148,7 +177,6 @@ def test_steps_that_pile_up_wait_for_no_device(steps: Queue) -> None:
 
 def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
     other = describe_model(torch.nn.Linear(2, 1), name="net")
-    steps.queue._step_s = 1e-6
     for step in range(6):
         steps.add(step, layout=LAYOUT if step < 2 else other)
     steps.queue.judge_all()
@@ -210,7 +238,8 @@ def events_of(
     with monkeypatch.context() as patch, probe.watch(model, optimizer, run=run_id) as run:
         assert run._recorder is not None
         queue = next(watch for watch in run._recorder.watches if isinstance(watch, StepQueue))
-        patch.setattr(step_queue, "JUDGE_S", 0.0 if by_the_thread else 1e9)
+        if not by_the_thread:
+            patch.setattr(queue, "look", list)
         for part in range(12):
             train(model, optimizer, 10)
             if by_the_thread:

@@ -1,5 +1,6 @@
 """`UpdateMeter` against the difference of two copies in float64, in every way that an update can go."""
 
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from probe.measure.parameter_copy import ParameterCopy
 from probe.measure.update_meter import UpdateMeter, UpdateRatios
 
 
@@ -99,6 +101,21 @@ def test_repeated_measurements_reuse_the_copy_and_see_each_update() -> None:
     assert [view.data_ptr() for view in meter._copy.views.values()] == views  # type: ignore[union-attr]
     assert meter.bytes_held == held == sum(p.numel() * p.element_size() for p in parameters)
     assert second.total == pytest.approx(3 * (first.total or 0), rel=0.05)
+
+
+def test_first_copy_makes_one_tensor_a_parameter_and_compares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2,000 parameters this is half of what the probe takes of the first step."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(20)))
+    model(torch.ones(2, 4)).sum().backward()
+    parameters = list(model.parameters())
+    names: list[str] = []
+    monkeypatch.setattr(ParameterCopy, "unchanged", lambda *_: pytest.fail("compared with itself"))
+    sys.setprofile(lambda _, event, called: names.append(called.__name__) if event == "c_call" else None)
+    try:
+        UpdateMeter().before(parameters)
+    finally:
+        sys.setprofile(None)
+    assert names.count("view") == sum(parameter.dim() > 1 for parameter in parameters) == 20
 
 
 def test_parameter_without_gradient_is_missing() -> None:
