@@ -49,7 +49,13 @@ class Both(NamedTuple):
         is_located = [
             [event for event in events if event[4] is not None] for events in (self.in_c, self.slow)
         ]
-        return said[0] == said[1] and is_located[0] == is_located[1] and self.endings[0] == self.endings[1]
+        is_recorded = not any(ending.endswith("not recorded") for ending in self.endings)
+        return (
+            said[0] == said[1]
+            and is_located[0] == is_located[1]
+            and self.endings[0] == self.endings[1]
+            and is_recorded
+        )
 
     @property
     def lag(self) -> int:
@@ -88,7 +94,8 @@ def run_both(script: Script) -> Both:
         events.append(
             sorted((said(event) for event in outcome.events if event["kind"] not in OF_THE_CLOCK), key=repr)
         )
-        endings.append(outcome.ending)
+        # A script that is not recorded has no events either.
+        endings.append(outcome.ending if outcome.was_recorded else f"{outcome.ending}, not recorded")
     return Both(script, *events, len(followed), script.step in followed, (endings[0], endings[1]))
 
 
@@ -103,7 +110,7 @@ def describe(both: Both) -> str:
     if not both.is_equal:
         lines += [f"    only in C:     {event}" for event in both.in_c if event not in both.slow]
         lines += [f"    only not in C: {event}" for event in both.slow if event not in both.in_c]
-    if both.endings[0] != both.endings[1]:
+    if both.endings[0] != both.endings[1] or "not recorded" in both.endings[0]:
         lines.append(f"    ended with {both.endings[0]} in C, with {both.endings[1]} else")
     return "\n".join(lines)
 

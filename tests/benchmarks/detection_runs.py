@@ -41,6 +41,11 @@ class Outcome:
     complaint: str
     """What `dashboard events` said if it could not read all."""
 
+    @property
+    def was_recorded(self) -> bool:
+        """Whether there is a step, or at least an event."""
+        return bool(self.steps or self.events)
+
 
 def run_recorded(
     path: Path,
