@@ -205,14 +205,6 @@ class StepQueue:
         elif steps == self._most and taken_s < _ROOM * _PIECE_S:
             self._most = min(2 * steps, MOST_WAITING)
 
-    def _note_cost(self, steps: int, taken_s: float) -> None:
-        """Choose the next pieces' length by what one has taken."""
-        # Not by the time of a step: that of single ones would have them single for ever.
-        if taken_s > _PIECE_S:
-            self._most = max(min(steps, self._most) // 2, _LEAST)
-        elif steps == self._most and taken_s < _ROOM * _PIECE_S:
-            self._most = min(2 * steps, MOST_WAITING)
-
     def _take_late(self, late: QueuedStep, guard: Guard) -> None:
         self._arrive(late, guard)
         if late.state == "judged" and late in self._steps:

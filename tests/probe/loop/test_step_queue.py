@@ -101,8 +101,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return Queue(monkeypatch)
 
 
-def test_quiet_step_is_judged_at_the_next_look(steps: Queue) -> None:
+def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
     queued = steps.add(0)
+    steps.queue.look()
+    assert steps.judge.steps == [] and 0.0 < steps.queue.period_s <= 0.2 + 1e-9
+    steps.now_s += 0.2
     steps.queue.look()
     assert steps.judge.steps == [0] and queued.state == "judged"
     assert steps.queue.period_s == 0.25
@@ -228,8 +231,7 @@ def events_of(
     with monkeypatch.context() as patch, probe.watch(model, optimizer, run=run_id) as run:
         assert run._recorder is not None
         queue = next(watch for watch in run._recorder.watches if isinstance(watch, StepQueue))
-        if not by_the_thread:
-            patch.setattr(queue, "look", list)
+        patch.setattr(step_queue, "JUDGE_S", 0.0 if by_the_thread else 1e9)
         for part in range(12):
             train(model, optimizer, 10)
             if by_the_thread:
