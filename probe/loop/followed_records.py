@@ -38,7 +38,7 @@ from ..step.losses import StepLoss
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from .sample_judge import SampleJudge
-from .step_queue import QueuedStep, StepQueue
+from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _PIECE_RECORDS: Final = 4
@@ -147,7 +147,9 @@ class FollowedRecords:
         measured = measured_of(raw, following)
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)
-        return QueuedStep(measured, following.stack, "waiting", time.monotonic())
+        # It has waited since its end, not since it was found here; more is not believed of the clock.
+        age_s = min(max(time.time() - raw.time, 0.0), JUDGE_S)
+        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - age_s)
 
     def _add_update(self, update: RawUpdate) -> None:
         if self._open is None or self._open.measured.step != update.step:
