@@ -70,7 +70,8 @@ def test_variables_of_a_function_that_goes_on_are_not_kept_alive() -> None:
 
 
 def test_event_of_an_exception_has_the_shapes(spool: Path) -> None:
-    with pytest.raises(RuntimeError, match="weight tensor"), probe.watch(seeded_model()):
+    model = seeded_model()  # without it the run would be over
+    with pytest.raises(RuntimeError, match="weight tensor"), probe.watch(model):
         loss_of(torch.zeros(8, 2), torch.ones(3))
     (event,) = run_of(spool).latest_events
     assert "): out float32 (8, 2), weights float32 (3,), scale 3\n" in event.message
