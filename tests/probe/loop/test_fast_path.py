@@ -36,7 +36,7 @@ def with_fault(fault: Callable[[Tensor], Tensor]) -> Act:
     def act(training: Training) -> None:
         training.steps(5)
         training.model.fault = fault
-        training.step()
+        training.steps(1)
 
     return act
 
@@ -44,7 +44,7 @@ def with_fault(fault: Callable[[Tensor], Tensor]) -> Act:
 def with_loss(change: Callable[[Tensor], Tensor]) -> Act:
     def act(training: Training) -> None:
         training.steps(5)
-        training.step(change)
+        training.steps(1, change)
 
     return act
 
@@ -218,7 +218,7 @@ def optimizer_replaced_and_kept(training: Training) -> None:
 def learning_rate_changed(training: Training) -> None:
     for rate in (3e-3, 2e-3, 1e-3):
         training.optimizer.param_groups[0]["lr"] = rate
-        training.step()
+        training.steps(1)
 
 
 def gradients_clipped(training: Training) -> None:
@@ -232,7 +232,7 @@ def gradients_clipped(training: Training) -> None:
 
 def values_logged(training: Training) -> None:
     for at in range(10):
-        training.step()
+        training.steps(1)
         training.run.log(mine=float(at))
 
 
@@ -263,7 +263,7 @@ def forward_that_raises(training: Training) -> None:
 
     training.model.fault = fail
     with pytest.raises(RuntimeError, match="planted"):
-        training.step()
+        training.steps(1)
     training.steps(3)
 
 

@@ -56,7 +56,7 @@ def raising(**planted: Any) -> Act:
     def act(training: Training) -> None:
         assert isinstance(training, Accumulating)
         with pytest.raises(RuntimeError, match="planted"):
-            training.step(**planted)
+            training.steps(1, **planted)
 
     return act
 
@@ -64,7 +64,7 @@ def raising(**planted: Any) -> Act:
 def planted(**planted: Any) -> Act:
     def act(training: Training) -> None:
         assert isinstance(training, Accumulating)
-        training.step(**planted)
+        training.steps(1, **planted)
 
     return act
 
@@ -126,19 +126,19 @@ def test_fault_is_recorded_as_in_the_slow_way(tmp_path: Path, kind: str, fault: 
 
 
 def fewer_micro_steps(training: Accumulating) -> None:
-    training.step(count=2)
+    training.steps(1, count=2)
 
 
 def more_micro_steps(training: Accumulating) -> None:
-    training.step(count=6)
+    training.steps(1, count=6)
 
 
 def gradients_cleared_between(training: Accumulating) -> None:
-    training.step(clears=True)
+    training.steps(1, clears=True)
 
 
 def another_divisor(training: Accumulating) -> None:
-    training.step(change=lambda loss: loss / 2)
+    training.steps(1, change=lambda loss: loss / 2)
 
 
 def log_in_a_hook(training: Accumulating) -> None:
@@ -146,7 +146,7 @@ def log_in_a_hook(training: Accumulating) -> None:
         hidden.register_hook(lambda _: training.run.log(val_loss=1.0))  # type: ignore[no-untyped-call]
         return hidden
 
-    training.step(fault=tell)
+    training.steps(1, fault=tell)
 
 
 def log_in_the_forward(training: Accumulating) -> None:
@@ -154,7 +154,7 @@ def log_in_the_forward(training: Accumulating) -> None:
         training.run.log(val_loss=1.0)
         return hidden
 
-    training.step(fault=tell)
+    training.steps(1, fault=tell)
 
 
 def earlier_output_in_a_loss(training: Accumulating) -> None:
@@ -162,7 +162,7 @@ def earlier_output_in_a_loss(training: Accumulating) -> None:
     outputs: list[Tensor] = []
     handle = training.model.register_forward_hook(lambda module, args, output: outputs.append(output))
     with pytest.raises(RuntimeError, match="second time"):
-        training.step(change=lambda loss: (loss * 4 + outputs[0].sum() * 0) / 4)
+        training.steps(1, change=lambda loss: (loss * 4 + outputs[0].sum() * 0) / 4)
     handle.remove()
 
 
@@ -214,29 +214,29 @@ def add_to(training: Training, amount: float, *, clears: bool = True, through_da
 def two_passes(training: Accumulating) -> None:
     """As sharpness-aware minimisation does it: the first gradients only say where the second are taken."""
     training.before = lambda at: None if at == 0 else add_to(training, 1e-3)
-    training.step(count=2)
+    training.steps(1, count=2)
 
 
 def two_passes_of_micro_steps(training: Accumulating) -> None:
     training.before = lambda at: None if at != 2 else add_to(training, 1e-3)
-    training.step()
+    training.steps(1)
 
 
 def parameters_changed_and_gradients_kept(training: Accumulating) -> None:
     training.before = lambda at: None if at != 1 else add_to(training, 1e-3, clears=False)
-    training.step()
+    training.steps(1)
 
 
 def updates_by_hand(training: Accumulating) -> None:
     """Nobody tells of one in a row of steps."""
     training.before = lambda at: None if at == 0 else add_to(training, 1e-3)
-    training.step(count=12)
+    training.steps(1, count=12)
 
 
 def updates_through_data(training: Accumulating) -> None:
     """Which makes no new version of a parameter."""
     training.before = lambda at: None if at == 0 else add_to(training, 1e-3, through_data=True)
-    training.step(count=12)
+    training.steps(1, count=12)
 
 
 UNSEEN: list[Callable[[Accumulating], None]] = [
