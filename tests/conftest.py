@@ -26,16 +26,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: three workers for two cores, because much of the time goes by in waiting.
-
-    For browsers, for helpers that leave when all is delivered, for processes that have to be seen as stuck.
-    """
-    cores = len(os.sched_getaffinity(0))
-    return cores + cores // 2
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: of several workers none is to be left with a long one at the end."""
     marks = {"slow", "browser"}
