@@ -168,7 +168,8 @@ class StepPipeline:
     def log(self, values: dict[str, LogValue]) -> None:
         """Add values to the newest step; too late for its frame, they become one of their own."""
         newest, step = self._newest, self.last_step
-        if newest is not None and newest.is_open:
+        # A late one is not written yet, even where nothing more was expected of it.
+        if newest is not None and (newest.is_open or newest.state == "late"):
             step = newest.measured.step
             newest.measured.logged |= values
             if newest.state == "late":
