@@ -20,7 +20,7 @@ class LoggedValues:
         loop: has the step that is open.
         pipeline: has the one that was finished last.
         fast: has neither, where C follows the steps.
-        hooks: whoever logs by itself what a script may log is told.
+        hooks: what logs by itself what a script may log is called.
     """
 
     def __init__(self, loop: TrainingLoop, pipeline: StepPipeline, fast: FastPath, hooks: StepHooks) -> None:

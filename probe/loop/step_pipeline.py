@@ -39,7 +39,7 @@ class StepPipeline:
         measures, judge, writer: take each step, one after the other.
         schedule: follows what steps cost, and the commands between two of them.
         meters: read the time.
-        hooks: whoever looks at complete steps is called.
+        hooks: what looks at complete steps is called.
         recorder: has the newest reading of memory.
         incidents: whose lock is held while a step is changed that another thread may be judging.
         guard: of the training thread.
