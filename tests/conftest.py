@@ -1,6 +1,8 @@
 """What every test shares: private folders, a browser, and the proof that nothing of ours is left behind."""
 
+import functools
 import gc
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -25,6 +27,9 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+# Each session asks what is installed, of a hundred packages' files, and while tests run that does not change.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
