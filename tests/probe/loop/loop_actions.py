@@ -7,12 +7,14 @@ import copy
 import gc
 import io
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import probe
 
@@ -366,6 +368,94 @@ def second_session(loop: Loop) -> None:
         probe.watch(loop.other, loop.others_optimizer, run="second").close()
 
 
+def level_raised(loop: Loop) -> None:
+    if loop.run is not None:
+        loop.run.set_level("advanced")
+    loop.step()
+    loop.step()
+    if loop.run is not None:
+        loop.run.set_level("basic")
+
+
+def switched_off(loop: Loop) -> None:
+    if loop.run is not None:
+        loop.run.set_level("off")
+    loop.step()
+    loop.step()
+    if loop.run is not None:
+        loop.run.set_level("basic")
+
+
+def interrupted(loop: Loop, place: Callable[[Callable[..., None]], Any]) -> None:
+    """A Ctrl-C in the middle of a step, which the script survives."""
+
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle = place(interrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        loop.step()
+    handle.remove()
+
+
+def interrupted_forward(loop: Loop) -> None:
+    interrupted(loop, loop.model[2].register_forward_pre_hook)
+
+
+def interrupted_backward(loop: Loop) -> None:
+    interrupted(loop, loop.model[0].weight.register_hook)
+
+
+def interrupted_before_update(loop: Loop) -> None:
+    interrupted(loop, loop.optimizer.register_step_pre_hook)
+
+
+def interrupted_after_update(loop: Loop) -> None:
+    interrupted(loop, loop.optimizer.register_step_post_hook)
+
+
+def on_another_thread(loop: Loop) -> None:
+    thread = threading.Thread(target=loop.step)
+    thread.start()
+    thread.join()
+
+
+def optimizer_replaced(loop: Loop) -> None:
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
+
+
+def trained_in_evaluation_mode(loop: Loop) -> None:
+    loop.model.eval()
+    loop.step()
+    loop.model.train()
+
+
+def output_retained(loop: Loop) -> None:
+    loop.optimizer.zero_grad()
+    inputs, targets = loop.batch()
+    output = loop.model(inputs)
+    output.retain_grad()
+    F.cross_entropy(output, targets).backward()
+    loop.optimizer.step()
+
+
+def checkpointed(loop: Loop) -> None:
+    loop.optimizer.zero_grad()
+    inputs, targets = loop.batch()
+    F.cross_entropy(checkpoint(loop.model, inputs, use_reentrant=False), targets).backward()
+    loop.optimizer.step()
+
+
+def module_replaced(loop: Loop) -> None:
+    known, loop.model[2] = loop.model[2], nn.Tanh()
+    loop.step()
+    loop.model[2] = known
+
+
+def seeded_anew(loop: Loop) -> None:
+    torch.manual_seed(3)
+
+
 def steps(loop: Loop) -> None:
     """So many equal ones that C follows some, whatever has come before."""
     for _ in range(4):
@@ -423,4 +513,17 @@ ACTIONS: Final[tuple[Callable[[Loop], None], ...]] = (
     gradients_asked_for,
     functional,
     second_session,
+    level_raised,
+    switched_off,
+    interrupted_forward,
+    interrupted_backward,
+    interrupted_before_update,
+    interrupted_after_update,
+    on_another_thread,
+    optimizer_replaced,
+    trained_in_evaluation_mode,
+    output_retained,
+    checkpointed,
+    module_replaced,
+    seeded_anew,
 )

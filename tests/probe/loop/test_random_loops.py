@@ -49,6 +49,12 @@ FOUND: dict[str, tuple[list[Action], Action, dict[str, Any]]] = {
         Loop.step,
         {"verdict": "after_update"},
     ),
+    "logged at level off": ([act.steps, act.steps, act.switched_off, act.steps], act.loss_logged, {}),
+    "logged at level off, late": (
+        [act.steps, act.steps, act.switched_off, act.steps],
+        act.logged_in_between,
+        {"verdict": "after_update"},
+    ),
 }
 """Where the records differed once."""
 
