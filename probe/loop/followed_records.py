@@ -155,9 +155,8 @@ class FollowedRecords:
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)
         measured.logged = self._logged.pop(raw.step, {})
-        # It has waited since its end, not since it was found here; more is not believed of the clock.
-        age_s = min(max(time.time() - raw.time, 0.0), JUDGE_S)
-        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - age_s)
+        # It has waited long enough: no other one comes before the ring is looked at again.
+        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - JUDGE_S)
 
     def _add_update(self, update: RawUpdate) -> None:
         if self._open is None or self._open.measured.step != update.step:

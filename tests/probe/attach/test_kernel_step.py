@@ -316,9 +316,7 @@ def test_time_of_the_callbacks_is_the_probes() -> None:
     assert functions.state.own_ns == 0
 
 
-@pytest.mark.parametrize(
-    "due", [DUE, (*DUE, "activation_gradients", "module_times")], ids=["kernel", "python"]
-)
+@pytest.mark.parametrize("due", [DUE, (*DUE, "activation_gradients")], ids=["kernel", "python"])
 def test_observed_step_goes_with_its_graph(due: tuple[str, ...]) -> None:
     """In a cycle it would stay with all its records until Python's collector comes, which is seldom."""
     watched = Watched(seeded(MODELS["containers"]))
