@@ -17,9 +17,9 @@ from probe.loop.closer_look import CloserLook
 from probe.measure.kernels import hot_binding
 from probe.session import Probe
 
-ARMED_AT = 50
-"""The first looks end with the first step; detectors have seen what is usual by now."""
-LAST = 70
+ARMED_AT = 60
+"""Detectors have seen what is usual by now, and step 50 has measured what the update did."""
+LAST = 80
 
 
 class Planted(nn.Module):
@@ -81,7 +81,7 @@ def watched_training(
     # Nor when something is looked at more closely: that follows when an event is found.
     patch.setattr(CloserLook, "begin", lambda *given: None)
     try:
-        with early_arming(in_c=in_c):
+        with early_arming(in_c=in_c, at_once=False):
             training = begin(kind, model, options)
             with training.run:
                 training.steps(ARMED_AT)

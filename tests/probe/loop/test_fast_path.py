@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
+from probe.detectors.base import DetectorThresholds
 from probe.incidents.verdict import Verdict
 from probe.loop import step_queue
 from probe.loop.sample_judge import SampleJudge
@@ -360,7 +361,8 @@ def test_unusual_step_is_recorded_as_in_the_slow_way(
         training.steps(5)
         act(training)
 
-    assert_same(tmp_path, with_steps_around)
+    # Two losses in one step are no spike here: where the loop stood when it was found is the clock's.
+    assert_same(tmp_path, with_steps_around, thresholds=DetectorThresholds(loss_spike_factor=1e6))
 
 
 def half_frozen() -> Planted:
