@@ -154,12 +154,12 @@ def page(window: BrowserContext, served: Served) -> Iterator[Page]:
     opened.on("console", lambda message: _note_console(problems, message.type, message.text))
     opened.on("request", lambda request: _note_foreign(problems, request.url))
     yield opened
-    _forget(window, served.server.page)
+    forget(window, served.server.page)
     _wait_for_renderers()
     assert not problems, "\n".join(problems)
 
 
-def _forget(window: BrowserContext, address: str) -> None:
+def forget(window: BrowserContext, address: str) -> None:
     """Close what the test has opened, and keep nothing of it but compiled scripts."""
     first, *others = window.pages
     for opened in others:

@@ -6,8 +6,8 @@ import re
 import time
 
 import pytest
-from page_fixtures import Served, never_late, page_runs, until
-from playwright.sync_api import Page, expect
+from page_fixtures import TOKEN, Served, forget, never_late, page_runs, until
+from playwright.sync_api import BrowserContext, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -72,6 +72,20 @@ def test_page_token_leaves_the_address_and_is_remembered(page: Page, served: Ser
     assert "token" not in page.url
     page.goto(served.server.page)
     expect(page.locator("#empty-state")).to_be_visible()
+
+
+def test_page_of_another_test_has_nothing_of_this_one(
+    page: Page, window: BrowserContext, served: Served
+) -> None:
+    """They share a profile, of which only scripts are to stay."""
+    open_page(page, served)
+    page.evaluate("localStorage.setItem('left', 'behind')")
+    forget(window, served.server.page)
+    other = window.new_page()
+    answer = other.goto(served.server.page)
+    assert answer is not None and answer.status == 401
+    other.goto(f"{served.server.page}?token={TOKEN}")
+    assert other.evaluate("localStorage.getItem('left')") is None
 
 
 def test_page_nan_is_named_in_title_and_list_without_click(page: Page, served: Served) -> None:
