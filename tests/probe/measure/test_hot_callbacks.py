@@ -247,7 +247,7 @@ def test_frame_has_the_names_of_the_template(make: Callable[..., Training]) -> N
     (payload,) = training.records
     template = training.ring.raw_template(memoryview(payload))
     assert template is not None
-    frame = frame_of(template, payload)
+    frame = frame_of(template, read_raw(payload))
     assert {"lr/0": 0.1, "lr/1": 0.2}.items() <= frame.scalars.items()
     assert "grad_norm_clipped" not in frame.scalars and frame.scalars["step_time_s"] > 0
     assert (frame.layout, frame.stage) == (7, "local")
@@ -932,7 +932,7 @@ def test_what_python_reads_is_a_part_of_the_record(make: Callable[..., Training]
     assert training.calls.after_scaler_step(scaler, training.optimizer) is True
     (payload,) = training.records
     template = training.ring.raw_template(memoryview(payload))
-    assert template is not None and frame_of(template, payload).scalars["amp_scale"] == 4.0
+    assert template is not None and frame_of(template, read_raw(payload)).scalars["amp_scale"] == 4.0
 
 
 @pytest.mark.parametrize("what", ["raises", "no tuple"])
