@@ -4,7 +4,7 @@
  * compiled without -ffast-math. The headers are parts of this file; `passes.h`, which takes in `sampled.h`, is
  * included once for each vector width.
  *
- * Accuracy: 16- and 32-bit elements are summed in float within a block of 16 vectors, and the blocks in double
+ * Accuracy: 16- and 32-bit elements are summed in float within a block of 4 times 16 vectors, and the blocks in double
  * (norm within 1e-7 of the exact one, 1e-9 in practice). Where float squares may overflow, vanish or cancel,
  * the tensor is done again in double, and where double may, in double with a scale and around the mean.
  */
@@ -29,7 +29,7 @@
 enum { MISSING = 0, F32 = 1, F64 = 2, F16 = 3, BF16 = 4, COMPLEX = 8, KNOWN_SPECIAL = 254, SPECIAL = 255 };
 enum { NORM, MAX_ABS, MEAN, STD, NAN_COUNT, INF_COUNT, ROWS };
 /* So many tensors ahead, up to a page of each is fetched: 2,000 small ones took 310 us without, 205 with. */
-enum { BLOCK = 16, WIDEST = 64, LINE = 64, PAGE = 4096, AHEAD = 24 };
+enum { BLOCK = 16, STREAMS = 4, WIDEST = 64, LINE = 64, PAGE = 4096, AHEAD = 24 };
 /* Elements of a kept tensor for each of its marks; mirrored by binding.py. */
 enum { MARKED = 512 };
 

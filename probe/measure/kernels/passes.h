@@ -55,67 +55,77 @@ INLINE TARGET void NAMED(widen)(VF narrow, VD *low, VD *high) {
     *high = __builtin_convertvector(half, VD);
 }
 
+/* In pairs, not one after the other: of a small tensor this takes as long as reading it. */
 INLINE TARGET double NAMED(total)(VD lanes) {
-    double sum = 0.0;
-    for (int i = 0; i < HALF; i++) sum += lanes[i];
-    return sum;
+    double sums[HALF];
+    memcpy(sums, &lanes, sizeof sums);
+    for (int width = HALF / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) sums[i] += sums[i + width];
+    return sums[0];
 }
 
 typedef struct {
-    VF sums[2], squares[2];
-    VI largest[2], zeros, saturated;
+    VF sums[STREAMS], squares[STREAMS];
+    VI largest[STREAMS], zeros, saturated;
 } NAMED(State);
 
-INLINE TARGET void NAMED(add)(NAMED(State) * s, const char *data, int kind, int counting, VF low, VF high) {
+/* Add a vector's bytes of memory to one of the sums: LANES elements of 32 bits, or PAIR of 16. */
+INLINE TARGET void NAMED(add)(NAMED(State) * s, int j, const char *data, int kind, int counting, VF low, VF high) {
     VF x[2];
-    NAMED(load)(data, kind, &x[0], &x[1]);
-    for (int j = 0; j < 2; j++) {
-        VI magnitude = (VI)x[j] & 0x7fffffff;
-        s->sums[j] += x[j];
-        s->squares[j] += x[j] * x[j];
+    const int parts = kind == F32 ? 1 : 2;
+    if (kind == F32) memcpy(&x[0], data, sizeof x[0]);
+    else NAMED(load)(data, kind, &x[0], &x[1]);
+    s->sums[j] += kind == F32 ? x[0] : x[0] + x[1];
+    s->squares[j] += kind == F32 ? x[0] * x[0] : x[0] * x[0] + x[1] * x[1];
+    for (int i = 0; i < parts; i++) {
+        VI magnitude = (VI)x[i] & 0x7fffffff;
         s->largest[j] = NAMED(larger)(magnitude, s->largest[j]);
         if (counting) {
             s->zeros -= magnitude == 0;
-            s->saturated -= (VI)(x[j] <= low) | (VI)(x[j] >= high);
+            s->saturated -= (VI)(x[i] <= low) | (VI)(x[i] >= high);
         }
     }
 }
 
 INLINE TARGET void NAMED(flush)(NAMED(State) * s, VD *sums, VD *squares) {
     VD low, high;
-    NAMED(widen)(s->sums[0] + s->sums[1], &low, &high);
+    NAMED(widen)((s->sums[0] + s->sums[1]) + (s->sums[2] + s->sums[3]), &low, &high);
     *sums += low + high;
-    NAMED(widen)(s->squares[0] + s->squares[1], &low, &high);
+    NAMED(widen)((s->squares[0] + s->squares[1]) + (s->squares[2] + s->squares[3]), &low, &high);
     *squares += low + high;
     memset(s->sums, 0, sizeof s->sums);
     memset(s->squares, 0, sizeof s->squares);
 }
 
-/* Sums of 16- and 32-bit elements; not finite or too small where float squares do not carry them. */
+/* Sums of 16- and 32-bit elements; not finite or too small where float squares do not carry them.
+ *
+ * The four quarters of a tensor are read side by side: more of what is on its way from memory at once than the
+ * processor fetches ahead of one reader, who has to wait for every new page. */
 INLINE TARGET Sums NAMED(sum_floats)(const char *data, int kind, int64_t size, int counting, Counting c) {
-    const int step = PAIR * (kind == F32 ? 4 : 2);
+    const int step = sizeof(VF), unit = kind == F32 ? LANES : PAIR;
+    const int64_t quarter = size / (STREAMS * unit), apart = quarter * step;
     VF low = (VF){0} + (float)c.low, high = (VF){0} + (float)c.high;
     NAMED(State) s = {0};
     VD sums = {0}, squares = {0};
-    int64_t left = size;
-    for (; left >= BLOCK * PAIR; left -= BLOCK * PAIR) {
-        for (int k = 0; k < BLOCK; k++, data += step) {
-            /* A page ahead: the processor's own prefetching ends at the page. May lie beyond the tensor. */
-            __builtin_prefetch(data + PAGE);
-            if (step > LINE) __builtin_prefetch(data + PAGE + LINE);
-            NAMED(add)(&s, data, kind, counting, low, high);
-        }
+    int64_t done = 0;
+    for (; quarter - done >= BLOCK; done += BLOCK) {
+        for (int k = 0; k < BLOCK; k++, data += step)
+            for (int j = 0; j < STREAMS; j++) NAMED(add)(&s, j, data + j * apart, kind, counting, low, high);
         NAMED(flush)(&s, &sums, &squares);
     }
-    for (; left >= PAIR; left -= PAIR, data += step) NAMED(add)(&s, data, kind, counting, low, high);
+    for (; done < quarter; done++, data += step)
+        for (int j = 0; j < STREAMS; j++) NAMED(add)(&s, j, data + j * apart, kind, counting, low, high);
+    data += (STREAMS - 1) * apart;
+    int64_t left = size - STREAMS * quarter * unit;
+    for (; left >= unit; left -= unit, data += step) NAMED(add)(&s, 0, data, kind, counting, low, high);
     if (left) {
-        char rest[2 * WIDEST] = {0};
-        memcpy(rest, data, (size_t)(left * step / PAIR));
-        NAMED(add)(&s, rest, kind, counting, low, high);
+        char rest[WIDEST] = {0};
+        memcpy(rest, data, (size_t)(left * step / unit));
+        NAMED(add)(&s, 1, rest, kind, counting, low, high);
     }
     NAMED(flush)(&s, &sums, &squares);
     Sums result = {NAMED(total)(sums), NAMED(total)(squares), 0.0, 0, 0};
-    VI largest = NAMED(larger)(s.largest[0], s.largest[1]);
+    VI largest = NAMED(larger)(NAMED(larger)(s.largest[0], s.largest[1]), NAMED(larger)(s.largest[2], s.largest[3]));
     int32_t bits = 0;
     for (int i = 0; i < LANES; i++) bits = largest[i] > bits ? largest[i] : bits;
     /* A subnormal reads as 0 here; any number as small has the tensor done again. */
@@ -124,7 +134,7 @@ INLINE TARGET Sums NAMED(sum_floats)(const char *data, int kind, int64_t size, i
     memcpy(&value, &bits, 4);
     result.max_abs = value;
     if (counting) {
-        int64_t padding = left ? PAIR - left : 0;
+        int64_t padding = left ? unit - left : 0;
         result.zeros = result.saturated = -padding;
         if (!(0.0 <= c.low || 0.0 >= c.high)) result.saturated = 0;
         for (int i = 0; i < LANES; i++) {
