@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from early_arming import early_arming
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
-from probe.loop import fast_path, sample_judge
 from probe.loop.closer_look import CloserLook
 from probe.measure.kernels import hot_binding
 from probe.session import Probe
 
-ARMED_AT = 110
-"""The first looks end with step 99, and step 100 measures activations."""
-LAST = 130
+ARMED_AT = 60
+"""Detectors have seen what is usual by now, and step 50 has measured what the update did."""
+LAST = 80
 
 
 class Planted(nn.Module):
@@ -79,21 +78,16 @@ def watched_training(
 ) -> Iterator[Training]:
     """A training that is watched, up to step `ARMED_AT`; from there on C follows it, or not."""
     patch = pytest.MonkeyPatch()
-    # Which steps the detectors of samples see must not depend on the clock.
-    patch.setattr(sample_judge, "_AT_LEAST_EVERY_S", math.inf)
     # Nor when something is looked at more closely: that follows when an event is found.
     patch.setattr(CloserLook, "begin", lambda *given: None)
-    if not in_c:
-        patch.setattr(
-            fast_path.hot_binding, "status", lambda: hot_binding.HotStatus(None, "not in this test")
-        )
     try:
-        training = _begin(kind, model, options)
-        with training.run:
-            training.steps(ARMED_AT)
-            assert training.is_followed is in_c, f"refused at line {calls_state().refused_at} of hot.h"
-            yield training
-            assert training.run._guard.failures == 0, "a part of the probe has failed: see the log"
+        with early_arming(in_c=in_c, at_once=False):
+            training = begin(kind, model, options)
+            with training.run:
+                training.steps(ARMED_AT)
+                assert training.is_followed is in_c, f"refused at line {calls_state().refused_at} of hot.h"
+                yield training
+                assert training.run._guard.failures == 0, "a part of the probe has failed: see the log"
     finally:
         patch.undo()
 
@@ -105,7 +99,7 @@ def calls_state() -> hot_binding.HotState:
     return calls.state
 
 
-def _begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:
+def begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:
     """Watch a model that the training alone holds."""
     torch.manual_seed(0)
     model = make()

@@ -48,13 +48,19 @@ class Followed:
 
 
 @contextmanager
-def early_arming(*, in_c: bool) -> Iterator[Followed]:
-    """Have C follow all steps that it can from the third on, or none."""
+def early_arming(*, in_c: bool, at_once: bool = True) -> Iterator[Followed]:
+    """Have C follow all steps that it can from the third on, or none.
+
+    Args:
+        in_c: whether C follows any.
+        at_once: after one equal step; else after as many as in the product, once the first looks have ended.
+    """
     patch, followed = pytest.MonkeyPatch(), Followed()
     # What is measured must not depend on how long it takes.
     patch.setattr(Settings, "limit", 0.0)
-    patch.setattr(fast_path, "ARMED_AFTER", 1)
-    patch.setattr(fast_path, "_LONGEST_WAIT", 1)
+    if at_once:
+        patch.setattr(fast_path, "ARMED_AFTER", 1)
+        patch.setattr(fast_path, "_LONGEST_WAIT", 1)
     patch.setattr(budget, "_EARLY_STEPS", frozenset({0}))
     # Which steps the detectors of samples see must not depend on the clock.
     patch.setattr(sample_judge, "_AT_LEAST_EVERY_S", math.inf)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from armed_training import ARMED_AT, Planted, Training, watched_training
+from armed_training import ARMED_AT, Planted, Training, begin, watched_training
 from both_ways import Act, assert_same, recorded
 from journal_differences import numbers
 from run_numbers import run_of
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
+from probe.detectors.base import DetectorThresholds
 from probe.incidents.verdict import Verdict
 from probe.loop import step_queue
 from probe.loop.sample_judge import SampleJudge
@@ -360,7 +361,8 @@ def test_unusual_step_is_recorded_as_in_the_slow_way(
         training.steps(5)
         act(training)
 
-    assert_same(tmp_path, with_steps_around)
+    # Two losses in one step are no spike here: where the loop stood when it was found is the clock's.
+    assert_same(tmp_path, with_steps_around, thresholds=DetectorThresholds(loss_spike_factor=1e6))
 
 
 def half_frozen() -> Planted:
@@ -518,6 +520,16 @@ def test_level_off_leaves_a_count_of_the_steps_alone(tmp_path: Path) -> None:
     assert {*range(ARMED_AT + 22, ARMED_AT + 25)} <= {frame.step for frame in frames}
 
 
+def test_steps_are_followed_once_the_first_looks_have_ended() -> None:
+    """By the product's own periods, which the other tests shorten."""
+    training = begin(Training, Planted, {})
+    with training.run:
+        training.steps(40)
+        assert not training.is_followed
+        training.steps(70)
+        assert training.is_followed
+
+
 def test_samples_are_judged_in_the_order_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every 50 steps one goes the slow way, for its update ratios, and C follows the next ones."""
     judged: list[int] = []
@@ -532,7 +544,7 @@ def test_samples_are_judged_in_the_order_of_their_steps(monkeypatch: pytest.Monk
         for _ in range(10):
             training.steps(10)
             training.run.flush()
-    assert {150, 160, 200} <= set(judged)
+    assert {50, 60, 100} <= set(judged)
     assert judged == sorted(judged)
 
 
