@@ -5,6 +5,8 @@ Attributes load lazily, so that `import probe.wire` needs neither torch nor its 
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -126,17 +128,18 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME and name != "aio":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = f"{__name__}.{_HOME.get(name, 'actions.aio')}"
     try:
-        with lasting():
-            if name == "aio":
-                return import_module(".actions.aio", __name__)
-            return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        # Once loaded, nothing is made that lasts: a call at every step is not to collect garbage each time.
+        with nullcontext() if home in sys.modules else lasting():
+            module = import_module(home)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ImportError(
             f"probe.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0"
         ) from error
+    return module if name == "aio" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

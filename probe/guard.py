@@ -70,7 +70,7 @@ class Guard:
         """Call `function`; None when it failed, now or earlier (the part is then off for good)."""
         if part in self._off:
             return None
-        # Not kept here alone: a signal's handler, or the garbage collector, may come here amid any of this.
+        # Not kept here alone: a signal's handler, or the garbage collector, may come here in between.
         entered_ns = None if self._depth else _clock_ns()
         self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
         self._depth += 1
@@ -110,7 +110,7 @@ class Guard:
         self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[R | None, Exception | None]:
         """Call a function of the user's; return what it returned, and what it raised. Timed like ours."""
-        # Not kept here alone: a signal's handler, or the garbage collector, may come here amid any of this.
+        # Not kept here alone: a signal's handler, or the garbage collector, may come here in between.
         entered_ns = None if self._depth else _clock_ns()
         self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
         self._depth += 1

@@ -284,7 +284,7 @@ class Probe(AnalysisCalls, RuleCalls):
         )
 
     def _let_go(self) -> None:
-        """The model is gone. The garbage collector calls this, on any thread and amid anything that it does:
+        """The model is gone. The garbage collector calls this, on any thread and at any moment:
         writing must wait, for the lock that it takes may be held by this very thread."""
         self._stop_watching()
         if self._recorder is not None:
@@ -295,7 +295,7 @@ class Probe(AnalysisCalls, RuleCalls):
         tracker = self._tracker
         if not self.active or tracker is None:
             return
-        # First: whoever ends all sessions meanwhile has to find it here, or among those that run.
+        # First: what ends all sessions meanwhile has to find it here, or among those that run.
         _unfinished.append(self)
         if _sessions.get(self._key) is self:
             del _sessions[self._key]
@@ -319,7 +319,7 @@ class Probe(AnalysisCalls, RuleCalls):
         if recorder is None or self not in _unfinished:
             return
         if may_wait and recorder.is_own_thread:
-            # The garbage collector came here amid anything that the thread does.
+            # The garbage collector came here, whatever the thread does.
             recorder.close_soon(lambda: self._finish(may_wait=False))
             return
         if not self._finishing.acquire(timeout=_FINISH_S if may_wait else 0):
@@ -330,7 +330,7 @@ class Probe(AnalysisCalls, RuleCalls):
             self._finishing.release()
 
     def _finish_once(self, recorder: Recorder) -> None:
-        # A signal's handler may come back to here amid this.
+        # A signal's handler may come back to here in between.
         if self._is_finishing or self not in _unfinished:
             return
         self._is_finishing = True
@@ -372,7 +372,7 @@ class Probe(AnalysisCalls, RuleCalls):
 
 
 def _close_all() -> None:
-    """At the end of the process. A Ctrl-C amid it waits until all is written."""
+    """At the end of the process. A Ctrl-C meanwhile waits until all is written."""
     interruption: BaseException | None = None
     for session in [*_sessions.values(), *_unfinished]:
         for _ in range(_INTERRUPTIONS):

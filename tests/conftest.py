@@ -1,6 +1,8 @@
 """What every test shares: private folders, a browser, and the proof that nothing of ours is left behind."""
 
+import functools
 import gc
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -13,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+from cpu_table import CpuTable
 
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
@@ -24,6 +27,18 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+# Each session asks what is installed, of a hundred packages' files, and while tests run that does not change.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-table", type=Path, help="write the CPU seconds of each test file to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--cpu-table"):
+        config.pluginmanager.register(CpuTable(path))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

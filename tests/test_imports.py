@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,22 +62,27 @@ FROM_PROBE = {"wire", "errors", "detectors", "settings", "delivery", "__version_
 asked of a trainer."""
 
 
+@cache
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (level, module, name) of every import statement; `name` is empty for `import x`."""
+@cache
+def imports_of(path: Path) -> list[tuple[int, str, str]]:
+    """(level, module, name) of every import statement; `name` is empty for `import x`."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((0, alias.name, "") for alias in node.names)
+            found += [(0, alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from ((node.level, node.module or "", alias.name) for alias in node.names)
+            found += [(node.level, node.module or "", alias.name) for alias in node.names]
+    return found
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -186,9 +192,14 @@ def test_package_has_no_import_cycle(package: str) -> None:
     assert cycle(graph) is None
 
 
+@cache
+def names_in(package: str) -> set[str]:
+    return {module_name(path) for path in sources(package)}
+
+
 def edges(path: Path) -> Iterator[str]:
     """Modules of the same package that a file imports."""
-    names = {module_name(other) for other in sources(path.relative_to(ROOT).parts[0])}
+    names = names_in(path.relative_to(ROOT).parts[0])
     base = module_name(path).split(".")
     package = base if path.name == "__init__.py" else base[:-1]
     for level, module, name in imports_of(path):

@@ -30,7 +30,7 @@ NOT_IN_A_HEALTHY_RUN = (
     *(f"probe.delivery.control.{name}" for name in ("control_messages", "parser", "rule_options")),
     *("probe.delivery.helper.shipper", "probe.delivery.helper.link", "probe.detectors.ranks"),
 )
-"""Loaded by whoever first needs it, at a fault, a call or a request: by name, with all that lies inside."""
+"""Loaded by what first needs it, at a fault, a call or a request: by name, with all that lies inside."""
 OF_ANALYSIS = {"", ".analysis_calls", ".summary_calls", ".default_limits"}
 """What a session needs of `probe.actions.analysis`."""
 THERE_BEFORE_IT_IS_NEEDED = (

@@ -79,7 +79,7 @@ class StepHooks:
         self.before_closure: Hook[[Optimizer], None] = Hook()
         """An optimizer's step begins that will evaluate a closure before its update."""
         self.measured: Hook[[FinishedStep, MeasuredStep], None] = Hook()
-        """A step's gradients are measured, nothing else of it is. Whoever is called may wait for those on
+        """A step's gradients are measured, nothing else of it is. What is called may wait for those on
         their way from a device: no step is judged late as long as there is one."""
         self.judged: Hook[[FinishedStep, MeasuredStep, Verdict], None] = Hook()
         """It is judged, or waits for others."""

@@ -149,7 +149,7 @@ class _Functions:
         self._listeners: list[Listener] = []
         self._undo: list[Callable[[], None]] = []
         self._is_clipping = False
-        # The garbage collector may end the session of a dropped model amid all this, on the same thread.
+        # The garbage collector may end the session of a dropped model in between, on the same thread.
         self._lock = threading.RLock()
 
     @property

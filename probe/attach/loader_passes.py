@@ -37,7 +37,7 @@ class LoaderPasses:
     def __init__(self) -> None:
         self._listeners: tuple[PassListener, ...] = ()
         self._undo: list[Callable[[], None]] = []
-        # The garbage collector may end the session of a dropped model amid all this, on the same thread.
+        # The garbage collector may end the session of a dropped model in between, on the same thread.
         self._lock = threading.RLock()
 
     def add(self, listener: PassListener) -> None:

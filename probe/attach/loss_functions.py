@@ -1,7 +1,7 @@
 """Listens to the loss functions of `torch.nn.functional`, which those of `torch.nn` call, on request.
 
 Used by `evaluation.py` alone. While anyone listens the functions run other code, and have their own again
-afterwards: training pays nothing. The function objects stay what they are. So whoever imported one by name,
+afterwards: training pays nothing. The function objects stay what they are. So code that imported one by name,
 looks it up by its identity (tensor subclasses, torch.compile), or evaluated `F.cross_entropy` before the
 model's call in the same expression still has the right one.
 """
@@ -66,7 +66,7 @@ class LossFunctions:
     def __init__(self) -> None:
         self._listeners: tuple[LossListener, ...] = ()
         self._exchanges: list[_Exchange] | None = None
-        # The garbage collector may end the session of a dropped model amid all this, on the same thread.
+        # The garbage collector may end the session of a dropped model in between, on the same thread.
         self._lock = threading.RLock()
 
     def add(self, listener: LossListener) -> None:

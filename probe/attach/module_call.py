@@ -25,7 +25,7 @@ class ModuleCall:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The garbage collector may end a session amid anything.
+        # The garbage collector may end a session at any moment.
         self._lock = threading.RLock()
 
     def replace(

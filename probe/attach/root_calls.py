@@ -141,7 +141,7 @@ class RootCalls:
     """Tells every listener of the outermost training calls that concern its model, on any thread."""
 
     def __init__(self) -> None:
-        # A tuple that is replaced, never changed: the garbage collector may end a session amid anything.
+        # A tuple that is replaced, never changed: the garbage collector may end a session at any moment.
         self._watches: Watches = ()
         self._related: dict[int, Watches] = {}
         """What concerns whom, by identity of the module; only of modules that were met."""
@@ -205,7 +205,7 @@ class RootCalls:
                 self._guard.run("roots", self._arrange)
 
     def dispatch(self, call: Call, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run `call(module, *args, **kwargs)`; whoever watches it and has no root open is told."""
+        """Run `call(module, *args, **kwargs)`; a session that watches it and has no root open is called."""
         callback = dynamo_callback()
         if callback is not None:
             # Called from a function that dynamo runs: it must compile what the user calls, nothing of ours.

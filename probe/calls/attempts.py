@@ -119,5 +119,5 @@ class UpdateWatch:
 
 
 def _embeddings() -> Iterator[object]:
-    """All of the process: whoever updates them need not be watched. Asked for after a failure alone."""
+    """All of the process: what updates them need not be watched. Asked for after a failure alone."""
     return (each for each in gc.get_objects() if issubclass(type(each), nn.Embedding | nn.EmbeddingBag))

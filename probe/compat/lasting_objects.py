@@ -19,6 +19,7 @@ def lasting() -> Iterator[None]:
     never counted are what `gc.unfreeze` leaves. Garbage from before is collected first, for it would
     become old too. Nothing is done for who collects, or froze objects, by himself.
     """
+    global _frozen_by_others
     if not gc.isenabled():
         yield
         return
@@ -27,7 +28,12 @@ def lasting() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
+        _frozen_by_others = _frozen_by_others or gc.get_freeze_count() > 0
+        if not _frozen_by_others:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
+
+
+_frozen_by_others = False
+"""Asked until it is so: where torch was frozen as well, each count of it takes 50 ms."""

@@ -107,7 +107,7 @@ def left_out_of_pickles(hook: Callable[[Tensor], None]) -> Callable[[Tensor], No
 def call_after_graph(loss: Tensor, call: Callable[[], None]) -> None:
     """Have the next backward from a tensor call something once its graph has run.
 
-    It comes before all that the backward waits for at its end, which whoever waits has asked for later
+    It comes before all that the backward waits for at its end, which the waiting code has asked for later
     (`DistributedDataParallel`, at its last bucket). Nothing is called where torch has no such queue.
     """
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)

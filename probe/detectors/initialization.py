@@ -157,8 +157,10 @@ class InitializationDetector:
 
 def _by_depth(values: Floats, rows: npt.NDArray[np.intp]) -> tuple[tuple[int, float], ...]:
     """Position and value of these rows, evenly thinned where an event has no room for all."""
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_NEIGHBOURS)).astype(np.intp))
-    return tuple((int(at), float(values[rows[at]])) for at in chosen)
+    # Not np.unique, which loads numpy.ma at its first call.
+    gaps = max(min(len(rows), _MOST_NEIGHBOURS) - 1, 1)
+    chosen = sorted({at * (len(rows) - 1) // gaps for at in range(gaps + 1)})
+    return tuple((at, float(values[rows[at]])) for at in chosen)
 
 
 def _rows_by_type(types: tuple[str, ...]) -> list[npt.NDArray[np.intp]]:

@@ -50,6 +50,8 @@ STAYING: Final = 2.0
 """MADs above which four of the five must be: three outliers have not stayed."""
 BEFORE: Final = 16
 """Values before the five, which must be less than half as high: a slow rise is no jump."""
+BEHIND: Final = BEFORE + LASTING - 1
+"""Values of the block before that the first of a block is judged with."""
 DRIFT: Final = 0.5
 """MADs by which the median of these may lie above that of the series by chance; what is more is taken off."""
 SILENT: Final = 128
@@ -102,8 +104,8 @@ class JumpDetector:
         series = len(families)
         self._sum_factor = SUM_TAILS + SUM_ROWS * np.log(families)
         self._low_factor = LOW_TAILS + LOW_ROWS * np.log(families)
-        self._kept: Floats = np.full((2 * BLOCK, series), np.nan)
-        """Heights of the block before and of the one under way."""
+        self._kept: Floats = np.full((BEHIND + BLOCK, series), np.nan)
+        """The last heights of the block before, and those of the one under way."""
         self._filled = self._clock = self._blocks_seen = 0
         self._all = np.ones(series, dtype=np.bool_)
         self._lowest = np.full(series, np.inf)
@@ -119,7 +121,7 @@ class JumpDetector:
 
     def _judge_part(self, steps: Sequence[int], heights: Floats) -> list[Jump]:
         """Judge steps of one block."""
-        first = BLOCK + self._filled
+        first = BEHIND + self._filled
         self._kept[first : first + len(heights)] = heights
         capped = np.minimum(self._kept[first - LASTING + 1 : first + len(heights)], CAP)
         np.maximum(capped, 0.0, out=capped)
@@ -164,13 +166,13 @@ class JumpDetector:
         After the first few blocks only some are taken: limits change little by then, and sorting costs.
         """
         self._blocks_seen += 1
-        block = self._kept[BLOCK:]
+        block = self._kept[BEHIND:]
         missing = np.isnan(block)
         is_dense = BLOCK - missing.sum(axis=0) >= FEWEST if missing.any() else self._all
         if self._blocks_seen <= EVERY_BLOCK or self._blocks_seen % SOME_BLOCKS == 0:
             self._learn_tails(block, is_dense)
         self._gate = self._lowest if is_dense is self._all else np.where(is_dense, self._lowest, np.inf)
-        self._kept[:BLOCK] = block
+        self._kept[:BEHIND] = block[-BEHIND:]
         self._filled = 0
 
     def _learn_tails(self, block: Floats, is_dense: npt.NDArray[np.bool_]) -> None:

@@ -190,7 +190,8 @@ def _lost(sample: Sample, late: npt.NDArray[np.intp]) -> str:
         return ""
     if not (max(rates) * grad[late] < ROUNDING * norm[late]).all():
         return ""
-    others = np.setdiff1d(np.flatnonzero((grad > 0.0) & (norm > 0.0)), late)
+    # What is unique already is not looked for with np.unique, which loads numpy.ma at its first call.
+    others = np.setdiff1d(np.flatnonzero((grad > 0.0) & (norm > 0.0)), late, assume_unique=True)
     # Adam's steps do not shrink with the gradient: of ordinary ones at a low rate none is lost.
     if not len(others) or (grad[late] / norm[late]).max() > LOST_SHARE * median_of(
         grad[others] / norm[others]

@@ -318,7 +318,7 @@ class DetailRecorder(GuardedMode):
             module = asking.module if asking else None
         modules = self._tracker.running_names
         if asking is not None and torch_nodes.forward_code(node) is not None:
-            # A reentrant checkpoint recomputes: whoever called it comes first.
+            # A reentrant checkpoint recomputes: its caller comes first.
             frames, modules = (
                 (*asking.frames, *outer_torch_removed(list(frames))),
                 (*asking.modules, *modules),

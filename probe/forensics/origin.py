@@ -42,7 +42,7 @@ _MIXES: Final = frozenset(
     "mm addmm bmm addmv mv dot linear convolution native_layer_norm native_batch_norm native_group_norm "
     "mkldnn_linear mkldnn_rnn_layer".split()
 )
-"""Ops in which one infinity spoils the rest: whoever sends -inf into them meant no mask."""
+"""Ops in which one infinity spoils the rest: a script that sends -inf into them meant no mask."""
 _SCALES: Final = frozenset({"mul", "mul_", "div", "div_"})
 """Ops that leave a mask one only as long as nothing but -inf comes out."""
 _CARRIES: Final = frozenset("_to_copy clone copy_ cat stack index contiguous".split())

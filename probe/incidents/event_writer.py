@@ -52,7 +52,7 @@ class EventWriter:
     def make(
         self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame], ended: bool = True
     ) -> Event:
-        """Make the event of a finding, which whoever asked has written."""
+        """Make the event of a finding, which the caller writes."""
         return self._new_event(
             finding.kind,
             finding.subject,

@@ -56,7 +56,7 @@ class IncidentReporter(EventWriter):
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
-        """What the newest steps were called with; whoever finishes a step puts it there."""
+        """What the newest steps were called with; put there by what finishes a step."""
         """Watches the losses of the steps after one whose origin could not be told."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)

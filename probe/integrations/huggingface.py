@@ -105,7 +105,7 @@ class _TrainCalls:
         self._callbacks = 0
         self._original: Any = None
         self._wrapper: Any = None
-        # The garbage collector may end a callback amid all this, on the same thread.
+        # The garbage collector may end a callback in between, on the same thread.
         self._lock = threading.RLock()
 
     def add(self, callback: NanscopeCallback) -> None:

@@ -78,11 +78,11 @@ class Plan(NamedTuple):
     """Where an input has more, `glance` does nothing, and is not called."""
     observed_every: int = 0
     """Steps between two at which what modules return is measured; 0 for none. Of these `observe` and
-    `end_observation` are called at each forward, `collect` and `add_collected` round their records."""
+    `end_observation` are called at each forward, `collect` and `add_more` round their records."""
     observe: Callable[..., object] | None = None
     end_observation: Callable[[Any], object] | None = None
     collect: Callable[[], bool] | None = None
-    add_collected: Callable[[], object] | None = None
+    add_more: Callable[[], object] | None = None
     frozen: Sequence[nn.Parameter] = ()
     """Parameters of the model that are to be looked at once they are not frozen any more."""
     marked: MarkedParameter | None = None
@@ -393,7 +393,7 @@ def _objects(plan: Plan) -> dict[str, object]:
         "observe": plan.observe,
         "end_observation": plan.end_observation,
         "collect": plan.collect,
-        "add_collected": plan.add_collected,
+        "add_more": plan.add_more,
         "on_news": plan.on_news,
         "look_at_loss": plan.look_at_loss,
         "scalars": plan.scalars,

@@ -1,4 +1,4 @@
-"""Counts epochs, and has memory read where one ends: growth from epoch to epoch shows there, not amid one.
+"""Counts epochs, and has memory read where one ends: growth from epoch to epoch shows there.
 
 An epoch is a pass over a DataLoader that ran out while the watched model was trained; the loaders of other
 threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by

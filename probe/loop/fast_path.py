@@ -41,7 +41,7 @@ from ..measure.kernels.hot_binding import (
     IN_FORWARD,
 )
 from ..step.clipping import clip_by_norm, clip_coefficient
-from ..step.open_step import FinishedStep
+from ..step.open_step import FinishedStep, LogValue
 from ..threads.watchdog import pulse
 from .armed_loop import ArmedLoop, FollowedSteps, LateSteps, Plan
 from .loop_shape import LoopShape, SeenCalls, shape_of, site_of_call, usual_call
@@ -53,7 +53,9 @@ _PAID_OFF: Final = 8
 """Where so many times as many steps as had to be seen were followed, the next time begins anew."""
 _SCRIPT_FRAMES: Final = 2
 """A line is told from others by itself and by the line that called its function, as in `CallSites`."""
-_FOLLOWS: Final = (AFTER_FORWARD, IN_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
+_IN_CALL: Final = (IN_FORWARD, AFTER_FORWARD)
+_HAS_BACKWARD: Final = (IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
+_FOLLOWS: Final = (*_IN_CALL, *_HAS_BACKWARD)
 
 
 class Followed(Protocol):
@@ -110,6 +112,10 @@ class Followed(Protocol):
 
     def adopt_rest(self, loop: ArmedLoop) -> None:
         """What else C has noted since the newest step ended."""
+        ...
+
+    def log(self, values: dict[str, LogValue]) -> None:
+        """Keep what was logged of the step under way, which has had a backward."""
         ...
 
     def adopt_clipping(self, before: float, after: float) -> None:
@@ -245,8 +251,16 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged:
             return None
-        is_open = loop.state.state in (IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
-        return int(loop.state.step) - (0 if is_open else 1)
+        return int(loop.state.step) - (0 if _has_had_backward(loop.state) else 1)
+
+    def log(self, values: dict[str, LogValue]) -> bool:
+        """Give values to the step that C follows; False where it has had no backward yet."""
+        loop = self._loop
+        if loop is None or not _has_had_backward(loop.state):
+            return False
+        self._followed.log(values)
+        loop.state.has_logged = 1
+        return True
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor | None:
         """Clip the gradients of the step that C follows, by the norm that it is measured by.
@@ -359,3 +373,8 @@ class FastPath:
         if self._loop is not None:
             self._loop.stop()
         self.is_engaged, self._is_off = False, True
+
+
+def _has_had_backward(state: hot_binding.HotState) -> bool:
+    """Whether a backward of the step under way has begun, or has ended."""
+    return state.state in _HAS_BACKWARD or (state.state in _IN_CALL and state.micro_step > 0)

@@ -35,6 +35,7 @@ from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.frames import MeasuredStep
 from ..step.losses import StepLoss
+from ..step.open_step import LogValue
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from .sample_judge import SampleJudge
@@ -74,6 +75,7 @@ class FollowedRecords:
         self._following: dict[int, Following] = {}
         self._inputs: dict[int, InputSample] = {}
         self._modules: dict[int, ModuleStatistics] = {}
+        self._logged: dict[int, dict[str, LogValue]] = {}
         self._open: QueuedStep | None = None
         """The newest step, where what its update has changed follows in a record of its own."""
         self._newest: MeasuredStep | None = None
@@ -85,7 +87,7 @@ class FollowedRecords:
             self.take()
             self._ring, self._following = ring, {}
         # Of steps that went the slow way after all.
-        self._inputs, self._modules = {}, {}
+        self._inputs, self._modules, self._logged = {}, {}, {}
         self._next_byte = ring.counters.head
         self._following[number] = following
         for old in [key for key in self._following if key < number - 1]:
@@ -104,6 +106,11 @@ class FollowedRecords:
         """What the modules of a step that C follows have returned."""
         if modules is not None and len(self._modules) < _MOST_INPUTS:
             self._modules[step] = modules
+
+    def note_logged(self, step: int, values: dict[str, LogValue]) -> None:
+        """What is logged of a step that C follows, before it ends."""
+        if len(self._logged) < _MOST_INPUTS:
+            self._logged[step] = self._logged.get(step, {}) | values
 
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
@@ -147,9 +154,9 @@ class FollowedRecords:
         measured = measured_of(raw, following)
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)
-        # It has waited since its end, not since it was found here; more is not believed of the clock.
-        age_s = min(max(time.time() - raw.time, 0.0), JUDGE_S)
-        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - age_s)
+        measured.logged = self._logged.pop(raw.step, {})
+        # It has waited long enough: no other one comes before the ring is looked at again.
+        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - JUDGE_S)
 
     def _add_update(self, update: RawUpdate) -> None:
         if self._open is None or self._open.measured.step != update.step:

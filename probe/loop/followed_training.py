@@ -28,9 +28,11 @@ from ..forensics.loss.loss_graph import LossGraph, read_loss_graph
 from ..guard import Guard
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import OWN_SCALARS
+from ..measure.statistics.statistics import TensorStatistics
+from ..measure.statistics.torch_statistics import ROWS
 from ..step.backward_time import time_own_backward
 from ..step.losses import divisor_of
-from ..step.open_step import Clipping
+from ..step.open_step import Clipping, LogValue
 from ..step.step_meters import StepMeters
 from ..threads.stacks import raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
@@ -106,6 +108,8 @@ class FollowedTraining:
         self._is_timed = False
         """Whether what a backward waits for other ranks is measured."""
         self._is_following_late = False
+        self._logged: dict[str, LogValue] = {}
+        """Of the step under way."""
 
     # -- arming
 
@@ -155,7 +159,7 @@ class FollowedTraining:
             observe=self._observe,
             end_observation=self.end_forward,
             collect=lambda: self._modules.collect(_step_in_c()),
-            add_collected=self._modules.add_collected,
+            add_more=self._add_more,
             places=places,
             input_limit_bytes=self._input_limit_bytes,
             output_limit_bytes=self._output_limit_bytes,
@@ -222,6 +226,19 @@ class FollowedTraining:
             # Something else is due from now on, and at other steps.
             state.attention = 1
         self._modules.begin_forward(int(state.step), root, args, kwargs)
+
+    def log(self, values: dict[str, LogValue]) -> None:
+        """Keep what was logged of the step under way, which has had a backward: it follows its record."""
+        self._logged |= values
+        # Before the record is there: the recorder's thread may judge it at once.
+        self._records.note_logged(_step_in_c(), values)
+
+    def _add_more(self) -> None:
+        """A step is recorded: what else there is of it follows."""
+        self._modules.add_collected()
+        if self._logged:
+            logged, self._logged = self._logged, {}
+            self._guard.run("step", self._pipeline.add, _step_in_c() - 1, logged)
 
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """A forward that C has followed up to now has returned, or raised."""
@@ -312,8 +329,10 @@ class FollowedTraining:
         self._loop.adopt_backward(call.loss, unscaled=call.unscaled, divisor=call.divisor, is_over=is_over)
 
     def adopt_rest(self, loop: ArmedLoop) -> None:
-        """What else C has noted since the newest step ended."""
+        """What else was noted since the newest step ended."""
         state, losses = loop.state, self._loop.losses
+        self._loop.open.logged |= self._logged
+        self._logged = {}
         losses.accumulation = None if math.isnan(state.accumulation) else state.accumulation
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
@@ -331,14 +350,13 @@ class FollowedTraining:
             self._loop.end_backward(tensors)
 
     def adopt_clipping(self, before: float, after: float) -> None:
-        """Its gradients have been clipped; their statistics are those of now."""
+        """Its gradients were measured, all of them finite, and have been clipped."""
         if self._is_following_late:
             return  # the open step has them
-        measured = self._model.measure_gradients()
-        self._loop.adopt_clipping(
-            measured._replace(total_norm=before),
-            Clipping(before, after if after == after else measured.total_norm),
-        )
+        block, missing = _hot_calls().measured(ROWS, len(self._model.layout.parameters))
+        measured = TensorStatistics(block, missing, True, None if before != before else before)
+        clipped = after if after == after else self._model.measure_gradients().total_norm
+        self._loop.adopt_clipping(measured, Clipping(before, clipped))
 
     def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
         """Its forward has raised."""
@@ -352,6 +370,11 @@ def _step_in_c() -> int:
 
 
 def _state_of_c() -> hot_binding.HotState:
+    return _hot_calls().state
+
+
+def _hot_calls() -> hot_binding.HotCalls:
+    """C, which has followed steps."""
     calls = hot_binding.status().calls
     assert calls is not None
-    return calls.state
+    return calls

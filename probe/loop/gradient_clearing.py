@@ -22,7 +22,7 @@ SUSPICIOUS: Final = 2
 
 
 class UpdateListener(Protocol):
-    """Whoever is told of updates: the detector."""
+    """What is called at updates: the detector."""
 
     def note(self, step: int, *, cleared: bool | None, subject: str) -> None:
         """Account for one update; `subject` is a parameter whose gradient was not cleared."""

@@ -20,7 +20,7 @@ class LoggedValues:
         loop: has the step that is open.
         pipeline: has the one that was finished last.
         fast: has neither, where C follows the steps.
-        hooks: whoever logs by itself what a script may log is told.
+        hooks: what logs by itself what a script may log is called.
     """
 
     def __init__(self, loop: TrainingLoop, pipeline: StepPipeline, fast: FastPath, hooks: StepHooks) -> None:
@@ -30,10 +30,10 @@ class LoggedValues:
         """Give values to the most recent backward; too late for its frame, they get one of their own."""
         followed = self._fast.step_of_newest_backward
         if followed is not None and LOGGED_NAMES.isdisjoint(values):
-            if self._fast.late is None:
-                self._pipeline.add(followed, values)
-            else:
+            if self._fast.late is not None and not self._fast.is_counting:
                 self._fast.late.log(followed, values)
+            elif not self._fast.log(values):
+                self._pipeline.add(followed, values)
             return
         self._fast.leave()
         for call in self._hooks.logged.calls:

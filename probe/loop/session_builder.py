@@ -119,7 +119,7 @@ def _tracker_parts(
     incidents: IncidentReporter,
     guard: Guard,
 ) -> TrackerParts:
-    """Build what follows the steps: measure -> judge -> write, the loop, then whoever wants to be called."""
+    """Build what follows the steps: measure -> judge -> write, the loop, then what wants to be called."""
     model = WatchedModel(unwrap(root), layout, optimizer)
     hooks, meters = StepHooks(), StepMeters(guard, recorder)
     updates, turns = UpdateMeter(), GradientMeters()

@@ -47,7 +47,7 @@ class StepJudge:
         mode: what is done about an anomaly.
         judges_each: whether each step has to be judged before its update.
         incidents: makes events of what is found.
-        hooks: whoever acts on a step is called.
+        hooks: what acts on a step is called.
         write: takes a step that was late when its values are here, on either thread.
         guard: of the training thread.
 

@@ -57,7 +57,7 @@ class StepMeasures:
         meters: read memory.
         updates: measures updates.
         turns: compares gradients with each other.
-        hooks: whoever looks at a step that is measured is called.
+        hooks: what looks at a step that is measured is called.
         black_box: keeps what a step was called with.
         guard: runs what may fail.
     """

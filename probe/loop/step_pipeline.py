@@ -39,7 +39,7 @@ class StepPipeline:
         measures, judge, writer: take each step, one after the other.
         schedule: follows what steps cost, and the commands between two of them.
         meters: read the time.
-        hooks: whoever looks at complete steps is called.
+        hooks: what looks at complete steps is called.
         recorder: has the newest reading of memory.
         incidents: whose lock is held while a step is changed that another thread may be judging.
         guard: of the training thread.
@@ -132,6 +132,7 @@ class StepPipeline:
 
     def pass_step(self, step: int) -> None:
         """Count a step of which nothing is looked at; only commands are followed."""
+        self.complete_newest()
         self.last_step = step
         self._follow_commands(step)
 
@@ -168,8 +169,8 @@ class StepPipeline:
     def log(self, values: dict[str, LogValue]) -> None:
         """Add values to the newest step; too late for its frame, they become one of their own."""
         newest, step = self._newest, self.last_step
-        if newest is not None and newest.is_open:
-            step = newest.measured.step
+        # A late one is not written yet, even where nothing more was expected of it.
+        if newest is not None and (newest.is_open or newest.state == "late") and newest.measured.step == step:
             newest.measured.logged |= values
             if newest.state == "late":
                 with self._incidents.lock:

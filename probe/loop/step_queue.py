@@ -29,7 +29,7 @@ JUDGE_S: Final = 0.2
 _PERIOD_S: Final = 0.25
 MOST_WAITING: Final = 32
 """Then the training thread judges them itself."""
-_PIECE_S: Final = 0.001
+_PIECE_S: Final = 0.002
 """CPU time that a piece may take, as long as nothing is found: so long the lock of `incidents` is held."""
 _ROOM: Final = 0.7
 """A piece that takes less than this share of it may be twice as long."""
@@ -156,15 +156,21 @@ class StepQueue:
     # -- on the recorder's thread
 
     def look(self) -> list[Event]:
-        """Judge what is old enough; the events are written where they are found."""
+        """Judge what is old enough, and what has come after it: one wake for all of it.
+
+        The events are written where they are found.
+        """
         self.period_s = _PERIOD_S
+        has_judged = False
         while self._steps:
             with self._incidents.judging(self._thread_guard):
                 left_s = self._left_s()
-                if left_s > 0:
+                # What is on its way from a device is not waited for before its time.
+                if left_s > 0 and not (has_judged and self._steps and self._steps[0].state == "waiting"):
                     self.period_s = min(left_s, _PERIOD_S)
                     break
                 self._judge_piece(self._thread_guard)
+                has_judged = True
             give_way()
         return []
 
@@ -184,7 +190,7 @@ class StepQueue:
             self._judge_piece(guard)
 
     def _judge_piece(self, guard: Guard) -> None:
-        """Judge the oldest steps, for a millisecond."""
+        """Judge the oldest steps, for two milliseconds."""
         if not self._steps:
             return
         if self._steps[0].state == "late":

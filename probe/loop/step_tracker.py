@@ -1,7 +1,7 @@
 """Follows one model's training: the callbacks of the hooks and the session's calls, each in the guard.
 
 The `Listener` of an `Attachment`; one per session, used on the training thread. `training_loop.py` knows what
-belongs to a step, `step_pipeline.py` has it measured, judged and written, and whoever else wants to be called
+belongs to a step, `step_pipeline.py` has it measured, judged and written, and what else wants to be called
 at a point of a step is in its hook.
 """
 
@@ -86,7 +86,7 @@ class StepTracker:
         self._failed.forget()
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
         self._measures.begin_forward(root, args, kwargs)
-        # Whoever follows the call to its end is chosen when it begins.
+        # What follows the call to its end is chosen when it begins.
         after, raised = hooks.after_forward.calls, hooks.forward_raised.calls
         for tell in hooks.before_forward.calls:
             tell(root, args, kwargs)

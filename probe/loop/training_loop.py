@@ -48,7 +48,7 @@ class TrainingLoop(GatheredStep):
         pipeline: takes the finished steps.
         timing: says whether the step under way may be judged after its update.
         attachment: what the hooks tell besides.
-        hooks: whoever has to know of other parameters is called.
+        hooks: what has to know of other parameters is called.
         config: whether and how much is kept for a replay.
         recorder: takes new layouts.
 
@@ -223,7 +223,7 @@ class TrainingLoop(GatheredStep):
             self.open.first_norm = self._model.measure_gradients().total_norm
         self._model.note_backward()
         if not self._model.tells_of_updates:
-            # Whoever updates may clear the gradients before the next forward.
+            # The code that updates may clear the gradients before the next forward.
             self.open.after_backward = self._model.measure_gradients()
         newest = None if self._timing.is_late else self.losses.newest_on_cpu
         if newest is not None and not math.isfinite(newest) and not self.finished_early:

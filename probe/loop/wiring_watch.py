@@ -47,7 +47,7 @@ class WiringWatch:
         optimizers: gives those that were seen to update the model.
         updates: is told what weight decay takes.
         not_updated: is told what belongs to optimizers that have not made a step yet.
-        guard: runs what is called in the middle of a forward; whoever calls this one has it already.
+        guard: runs what is called in the middle of a forward; what calls this one has it already.
 
     Attributes:
         wants_calls: whether the next forward is to be followed (`begin_call`, `end_call`).

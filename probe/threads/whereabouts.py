@@ -53,7 +53,7 @@ _INSTALLED: Final = _with_links_followed(
 _PERSON: Final = re.compile(
     r"(/pdb|/bdb|/code|/pydevd[^/]*|/debugpy/.*|/core/debugger|/pudb/.*|/tkinter/__init__)\.py$"
 )
-"""Debuggers, consoles and windows: whoever is there waits for a person."""
+"""Debuggers, consoles and windows: a thread that stands there waits for a person."""
 _ASKING: Final = re.compile(r"(?<![\w.])(input|getpass)\s*\(")
 _OTHER_WORK: Final = re.compile(
     r"(^|_)(save|saves|saving|checkpoint|checkpointing|ckpt|upload|download"

@@ -129,7 +129,7 @@ __all__ = [
 ]
 
 _HOMES: Final = (".records", ".messages", ".encoding")
-"""In this order: whoever needs records alone loads nothing else."""
+"""In this order: a program that needs records alone loads nothing else."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,16 @@
-"""Fixtures shared by the integration tests: a served page and a browser."""
+"""Fixtures shared by the integration tests: a served page, a browser, and a process to fork scripts from."""
 
-from page_fixtures import browser, page, served
+from collections.abc import Iterator
 
-__all__ = ["browser", "page", "served"]
+import pytest
+from forked_scripts import ForkedScripts
+from page_fixtures import browser, page, playwright, profile, served, window
+
+__all__ = ["browser", "page", "playwright", "profile", "served", "window"]
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedScripts]:
+    """One for all the files of a worker."""
+    with ForkedScripts("probe.session") as scripts:
+        yield scripts

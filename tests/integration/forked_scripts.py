@@ -83,9 +83,9 @@ class ForkedScript:
             time.sleep(0.02)
         return self.code
 
-    def finish(self) -> tuple[int, str, str]:
+    def finish(self, timeout_s: float = 120.0) -> tuple[int, str, str]:
         """Wait; return the exit code and what was written to stdout and stderr."""
-        code = self.wait()
+        code = self.wait(timeout_s)
         out, err = ((self.written / f"{self.pid}.{name}").read_text() for name in ("out", "err"))
         return code, out, err
 

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing is stored twice, whoever is killed: real processes, real store, kill -9."""
+"""Nothing is lost and nothing is stored twice, whatever is killed: real processes, real store, kill -9."""
 
 from __future__ import annotations
 

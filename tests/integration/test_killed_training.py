@@ -28,12 +28,6 @@ STEPS = 70
 Start = Callable[..., ForkedScript]
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[ForkedScripts]:
-    with ForkedScripts("probe.session") as scripts:
-        yield scripts
-
-
 @pytest.fixture
 def start(forked: ForkedScripts) -> Iterator[Start]:
     """Start the script; what still runs at the end is killed."""

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,12 +115,6 @@ def run_both(
 
 _bare: dict[tuple[str, ...], Ending] = {}
 """How the scripts end without us: needed once each."""
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[ForkedScripts]:
-    with ForkedScripts() as scripts:
-        yield scripts
 
 
 def losses_of(journal: Journal) -> list[float]:

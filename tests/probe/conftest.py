@@ -8,7 +8,7 @@ import pytest
 from probe.measure.kernels import binding, compile
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernel, compiled from the sources as they are now."""
     if compile.find_compiler() is None:

@@ -1,4 +1,4 @@
-"""Ends that something breaks off, or comes amid: a Ctrl-C, a signal's handler, the collector, a thread."""
+"""Ends that something breaks off, or comes between: a Ctrl-C, a signal's handler, the collector, a thread."""
 
 import gc
 import subprocess
@@ -100,12 +100,12 @@ def test_handler_that_closes_amid_the_write_of_an_event_does_not_wait_for_itself
         return write(journal, *arguments)
 
     monkeypatch.setattr(JournalWriter, "append", close_and_write)
-    record_event_in_time(run, "amid this")
+    record_event_in_time(run, "meanwhile")
     run.close()
     recorded = run_of(spool)
     assert len(recorded.frames) == STEPS
     assert recorded.end is not None
-    assert [event.message for event in recorded.events] == ["amid this"]
+    assert [event.message for event in recorded.events] == ["meanwhile"]
 
 
 def test_event_that_comes_amid_the_write_of_another_is_written_after_it(
@@ -235,7 +235,7 @@ def test_exception_that_the_scripts_own_hook_took_is_recorded_at_exit(
 ) -> None:
     run, model, optimizer = watched()
     train(model, optimizer, 1)
-    # What the interpreter does with one that leaves the script, whoever its hook is.
+    # What the interpreter does with one that leaves the script, whatever its hook is.
     monkeypatch.setattr(sys, "last_value", ValueError("3 is too many"), raising=False)
     ours, sys.excepthook = sys.excepthook, lambda *_: None
     try:

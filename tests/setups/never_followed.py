@@ -102,6 +102,10 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
         "test_end_of_an_accelerated_run_leaves_the_step_of_another_thread_alone",
     ),
 }
+NOT_FOLLOWED_ON_RANKS: Final = frozenset(
+    {"sharded", "sharded later", "sharded and accumulated", "split", "replicated", "bad on one rank"}
+)
+"""Loops of `ranks.py` of which C follows no step: their parameters are distributed tensors."""
 
 
 def reason_of(name: str) -> str | None:

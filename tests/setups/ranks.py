@@ -1,8 +1,9 @@
 """The ranks of a distributed training: `python ranks.py FOLDER WORLD_SIZE LOOP...`.
 
 `test_setups_distributed` starts it, and says where the modules of the tests are. The ranks are forked from
-one process, which imports torch for all of them. Each runs every loop without and with the probe, and leaves
-in FOLDER what it saw (`LOOP-RANK.pt`) and the journals (`LOOP/spool`).
+one process, which imports torch for all of them. Each runs every loop without the probe, with it and no step
+followed in C, and with all followed that can be; it leaves in FOLDER what it saw (`LOOP-RANK.pt`) and the
+journals (`LOOP/slow`, `LOOP/in_c`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first optimizer would, on every rank
 import torch.distributed as dist
+from early_arming import early_arming
 from reference import Scene, local
 from small_training import small_model
 from torch import Tensor, nn
@@ -82,7 +84,7 @@ def accumulated(scene: Scene) -> nn.Module:
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     with scene.watch(ddp, optimizer):
-        for index, (inputs, targets) in enumerate(batches(6)):
+        for index, (inputs, targets) in enumerate(batches(12)):
             if index % 3 < 2:
                 with ddp.no_sync():
                     scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
@@ -278,26 +280,26 @@ class _Lines(logging.Handler):
 
 
 def run(name: str, folder: Path) -> None:
-    """Run one loop twice, and leave what this rank saw of it."""
-    plain, watched = Scene(None), Scene(folder / name / "spool")
+    """Run one loop in all ways, and leave what this rank saw of it."""
+    plain = Scene(None)
     wholes.clear()
+    ways: dict[str, dict[str, Any]] = {"plain": once(name, plain)}
+    for way in ("slow", "in_c"):
+        with early_arming(in_c=way == "in_c") as followed:
+            ways[way] = once(name, Scene(folder / name / way))
+        ways[way]["followed"] = followed.steps
+    seen = {"steps": plain.steps, "ways": ways, "twins": list(twins), "wholes": wholes[: len(wholes) // 3]}
+    torch.save(seen, folder / f"{name}-{dist.get_rank()}.pt")
+
+
+def once(name: str, scene: Scene) -> dict[str, Any]:
+    """Run one loop; returns the weights and the state of the random numbers after it, and what was told."""
     handler = _Lines()
     logging.getLogger("probe").addHandler(handler)
-    states, random_states = [], []
-    for scene in (plain, watched):
-        torch.manual_seed(7)
-        states.append(LOOPS[name](scene).state_dict())
-        random_states.append(torch.get_rng_state())
+    torch.manual_seed(7)
+    weights = LOOPS[name](scene).state_dict()
     logging.getLogger("probe").removeHandler(handler)
-    seen = {
-        "steps": plain.steps,
-        "states": states,
-        "random": torch.equal(*random_states),
-        "twins": list(twins),
-        "wholes": wholes[: len(wholes) // 2],
-        "told": handler.lines,
-    }
-    torch.save(seen, folder / f"{name}-{dist.get_rank()}.pt")
+    return {"weights": weights, "random": torch.get_rng_state(), "told": handler.lines}
 
 
 def be_rank(rank: int, world_size: int, folder: Path, names: list[str]) -> None:

@@ -1,4 +1,7 @@
-"""Several ranks as real processes (gloo): what each of them records, and that none waits for another."""
+"""Several ranks as real processes (gloo): what each of them records, and that none waits for another.
+
+Every loop runs with no step followed in C, and with all followed that can be.
+"""
 
 import os
 import socket
@@ -11,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from journal_differences import differences
 from journals import Journal, read_journal
+from never_followed import NOT_FOLLOWED_ON_RANKS
 from reference import frame_differences, gradient_differences, state_differences
 from run_numbers import scalars_of, steps_of
 from small_training import small_model, train
@@ -41,7 +46,8 @@ ON_TWO = (
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """What a training process of ours starts with: no settings of the user's, one thread."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NANSCOPE_")}
-    path = os.pathsep.join(map(str, [ROOT, HERE, HERE.parent, HERE.parent / "integration"]))
+    tests = (HERE, HERE.parent, HERE.parent / "probe", HERE.parent / "integration")
+    path = os.pathsep.join(map(str, (ROOT, *tests)))
     return {
         **kept,
         "PYTHONPATH": path,
@@ -87,21 +93,35 @@ def seen_by(folder: Path, name: str, rank: int) -> dict[str, Any]:
     return seen
 
 
-def journal_of(folder: Path, name: str, rank: int) -> Journal:
-    return read_journal(folder / name / "spool" / "run", rank)
+def journal_of(folder: Path, name: str, rank: int, way: str = "in_c") -> Journal:
+    return read_journal(folder / name / way / "run", rank)
 
 
 def differences_of(folder: Path, name: str, rank: int) -> list[str]:
     """Where one rank's frames are not what it saw, its weights not those of the run without the probe."""
-    seen, journal = seen_by(folder, name, rank), journal_of(folder, name, rank)
-    found = state_differences(*seen["states"]) + frame_differences(journal, seen["steps"])
-    return found if seen["random"] else [*found, "the probe has drawn random numbers"]
+    seen, found = seen_by(folder, name, rank), []
+    plain, *watched = seen["ways"].values()
+    for way in watched:
+        found += state_differences(plain["weights"], way["weights"])
+        if not torch.equal(plain["random"], way["random"]):
+            found.append("the probe has drawn random numbers")
+    return found + frame_differences(journal_of(folder, name, rank), seen["steps"])
 
 
 @pytest.mark.parametrize("name", ON_TWO)
 def test_each_of_two_ranks_records_what_it_has(two_ranks: Path, name: str) -> None:
     assert [differences_of(two_ranks, name, rank) for rank in range(2)] == [[], []]
     assert all(seen_by(two_ranks, name, rank)["steps"] for rank in range(2))
+
+
+@pytest.mark.parametrize("name", [*ON_TWO, "bad on one rank"])
+def test_ranks_record_the_same_with_steps_followed_in_c(two_ranks: Path, name: str) -> None:
+    for rank in range(2):
+        slow, in_c = (journal_of(two_ranks, name, rank, way) for way in ("slow", "in_c"))
+        assert differences(slow, in_c) == []
+        ways = seen_by(two_ranks, name, rank)["ways"]
+        assert ways["slow"]["told"] == ways["in_c"]["told"]
+        assert bool(ways["in_c"]["followed"]) == (name not in NOT_FOLLOWED_ON_RANKS), ways["in_c"]["followed"]
 
 
 @pytest.mark.parametrize("name", ["averaged", "accumulated"])
@@ -147,12 +167,12 @@ def test_sharded_norms_make_the_norm_of_the_whole(two_ranks: Path, name: str) ->
 @pytest.mark.parametrize("name", ["sharded", "sharded later", "split"])
 def test_user_is_told_once_that_norms_are_of_shards(two_ranks: Path, name: str) -> None:
     for rank in range(2):
-        (told,) = seen_by(two_ranks, name, rank)["told"]
+        (told,) = seen_by(two_ranks, name, rank)["ways"]["in_c"]["told"]
         assert "each rank records the gradients of its own part (stage 'shard')" in told
 
 
 def test_replicated_parameters_are_not_called_shards(two_ranks: Path) -> None:
-    assert seen_by(two_ranks, "replicated", 0)["told"] == []
+    assert seen_by(two_ranks, "replicated", 0)["ways"]["in_c"]["told"] == []
 
 
 def test_bad_step_of_a_sharded_model_is_not_replayed_and_says_why(two_ranks: Path) -> None:

@@ -49,7 +49,7 @@ class EpochMemory(Result):
     epoch: int
     """How many had ended, this one included."""
     step: int
-    """Its last; the next one, where the epoch ended amid an accumulation."""
+    """Its last; the next one, where the epoch ended in the middle of an accumulation."""
     time: float
     """UNIX seconds of that step."""
     process_rss_bytes: float | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -55,7 +55,7 @@ class KernelStep:
         self._units: dict[int, int] = {}
         self._noted: Noted | None = None
         # The kernel does not keep it.
-        self._unusual = self._take_unusual
+        self._unusual: Callable[[int, Any, int], None] | None = self._take_unusual
 
     @classmethod
     def begin(
@@ -111,6 +111,8 @@ class KernelStep:
             return
         self._noted = self.functions.noted()
         self.functions.end()
+        # It refers to this step, which would wait for Python's collector with all that was noted.
+        self._unusual = None
         self.is_closed = True
 
     def __del__(self) -> None:

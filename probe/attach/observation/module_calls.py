@@ -92,7 +92,7 @@ class ModuleCalls:
         self._place = module_call
         self._wrappers: dict[ModuleCall, _Wrapper] = {}
         self._thread = 0
-        # Sessions of other threads come and go too; the garbage collector may end one amid all this.
+        # Sessions of other threads come and go too; the garbage collector may end one in between.
         self._lock = threading.RLock()
 
     @property

@@ -101,10 +101,7 @@ class ObservedStep:
         self._marked_nodes: set[int] = set()
         self._last: _LastOutput | None = None
         self._first_call = 0
-        # Of the hooks: dynamo may be running what surrounds a backward.
         self._guard = guard
-        self._take = torch_dynamo.unseen_by_dynamo(self._take_guarded)
-        self._switch = torch_dynamo.unseen_by_dynamo(self._switch_guarded)
 
     # -- forward
 
@@ -261,11 +258,16 @@ class ObservedStep:
         self._marked_nodes.add(number)
         node.register_prehook(partial(self._switch, owner))
 
-    def _take_guarded(self, output: int, gradient: Tensor) -> None:
+    # The hooks: dynamo may be running what surrounds a backward. Kept by the step itself, they would keep it
+    # until Python's collector comes.
+
+    @torch_dynamo.unseen_by_dynamo
+    def _take(self, output: int, gradient: Tensor) -> None:
         run = self._guard.run_brief if is_small(gradient) else self._guard.run
         run("activation gradients", self._take_gradient, output, gradient)
 
-    def _switch_guarded(self, owner: int, _: Any) -> None:
+    @torch_dynamo.unseen_by_dynamo
+    def _switch(self, owner: int, _: Any) -> None:
         self._guard.run_brief("module times", self._switch_if_open, owner)
 
     def _switch_if_open(self, owner: int) -> None:

@@ -99,7 +99,7 @@ def start_helper(run_folder: Path, connect: str | None) -> str | None:
     """Start a helper for this host and run; return what went wrong, in one sentence, or None.
 
     It gets its own session, no inherited descriptors and no terminal: a grandchild that holds a script's
-    pipe would make whoever waits for the pipe hang. A shell puts it in the background and ends at once, so
+    pipe would make a reader of the pipe hang. A shell puts it in the background and ends at once, so
     that the helper's parent is init.
     """
     if not sys.executable:

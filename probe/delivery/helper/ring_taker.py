@@ -1,4 +1,4 @@
-"""Moves what the ring of a killed trainer holds into its journal: exactly once, whoever began it before.
+"""Moves what the ring of a killed trainer holds into its journal: exactly once, also if begun before.
 
 Called by the helper, which holds the host's lock, for trainers that are gone.
 """

@@ -7,10 +7,10 @@ import threading
 
 
 class Bell:
-    """Like `threading.Event`, but usable amid its own use by the same thread.
+    """Like `threading.Event`, but usable by a thread in the middle of its own use.
 
     A signal's handler and the garbage collector may come anywhere; an `Event` holds a lock for a moment, and
-    whoever came upon it then would wait for itself. One ring ends one `wait`, the running or the next one.
+    a thread that came upon it then would wait for itself. One ring ends one `wait`, this or the next one.
     """
 
     __slots__ = ("_silence",)

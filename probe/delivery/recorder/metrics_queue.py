@@ -68,7 +68,7 @@ class MetricsQueue:
     def make_room_for(self, parameters: int) -> None:
         """See to a ring that is large enough for steps of so many parameters; an older one is emptied first.
 
-        Whoever knows a ring by its address has to ask for the new one.
+        Code that knows a ring by its address has to ask for the new one.
         """
         with self._lock:
             wanted = capacity_for(parameters)

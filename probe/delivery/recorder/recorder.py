@@ -41,7 +41,7 @@ _CROWDED_S: Final = 0.05
 _TEND_S: Final = 1.0
 UNWRITTEN_EVENTS: Final = 256
 _CLOSE_S: Final = 2.0
-"""How long whoever flushes or closes waits for the thread: a disk can hang."""
+"""How long a flush or a close waits for the thread: a disk can hang."""
 _CLOSE_AGAIN_S: Final = 0.2
 """The same, for who comes when that time is over."""
 
@@ -170,7 +170,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Have the thread write what is in the ring, and wait for it, 2 s at most."""
-        # The garbage collector may call this on the thread itself, amid its writing.
+        # The garbage collector may call this on the thread itself, in the middle of its writing.
         if self._is_inert() or self.is_own_thread:
             return
         done = Bell()
@@ -184,7 +184,7 @@ class Recorder:
         return threading.current_thread() is self._thread
 
     def close_soon(self, close: Callable[[], None]) -> None:
-        """Have the thread call `close` at its next wake; takes no lock: may be called amid anything."""
+        """Have the thread call `close` at its next wake; takes no lock: may be called at any moment."""
         self._close_request = close
 
     def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> bool:

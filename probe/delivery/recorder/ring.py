@@ -116,7 +116,7 @@ class Ring:
     def append(self, kind: int, payload: bytes) -> bool:
         """Append a record; False, and nothing is changed, where it has no room.
 
-        A signal's handler or the garbage collector may come amid it and append as well: its record follows.
+        A signal's handler or the garbage collector may append in the middle of it: that record follows.
         """
         with self._lock:
             if self._is_appending:

@@ -5,7 +5,7 @@ to a multiple of 8. None wraps: a `PAD` record, which has no sequence number of 
 at the end of the data area; where not even its head has room, nothing is written there.
 
 The recorder's thread, the helper and every reader use the same functions, so that a record becomes the same
-metrics record whoever takes it.
+metrics record by what takes it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Owner(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What is being moved to the metrics stream, written before that: a kill amid it leaves no doubt.
+    """What is being moved to the metrics stream, written before that: a kill meanwhile leaves no doubt.
 
     What lies in `[tail, end)` becomes the metrics records from `next_seq` on, `records` of them. Where the
     stream ends at `next_seq + records` or later, all of them are there; where it ends before, the first are.

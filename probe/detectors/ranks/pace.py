@@ -22,7 +22,7 @@ from .replicas import RankFinding
 WINDOW: Final = 64
 """Steps that are looked at together."""
 EVERY: Final = 16
-"""Looked at whenever the step's number is divisible by this, so that whoever looks says the same."""
+"""Looked at whenever the step's number is divisible by this, so that all readers say the same."""
 LEAST_S: Final = 10.0
 """It has to be so for this long, the window included: what passes sooner is other programs' doing."""
 LATE_SHARE: Final = 0.2

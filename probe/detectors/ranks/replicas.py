@@ -1,7 +1,7 @@
 """Compares replicas: ranks that take the same updates and should hold the same parameters. Numbers only.
 
 Which ranks are replicas of each other is read off the numbers: those whose gradients agree, parameter by
-parameter, as an all-reduce leaves them, whoever called it. Ranks with gradients of their own (shards,
+parameter, as an all-reduce leaves them, whichever code called it. Ranks with gradients of their own (shards,
 pipeline stages, populations, local SGD between two meetings) are nobody's replicas and are not compared.
 After an all-reduce the bits are the same on every rank, so replicas stay the same bit by bit.
 """

@@ -113,7 +113,7 @@ typedef struct {
     Object *observe;        /* (module, args, kwargs): has the calls of a sampled forward's modules measured */
     Object *end_observation; /* (output): it has returned */
     Object *collect;        /* takes what they have told; True where the step goes on here */
-    Object *add_collected;  /* adds it to the step's record */
+    Object *add_more;       /* adds it, and what was logged since the backward, to the step's record */
     Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
     Object *find_outputs;   /* lists the tensors in what a forward returned */
     Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, what it has noted) */
@@ -172,6 +172,7 @@ typedef struct {
     int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t input_bytes, free_since_ns, before_backward_ns, frozen_at, samples;
+    int64_t has_logged; /* whether `add_more` has something to add that was logged in the middle of the step */
     double total_norm, before_clip, after_clip;
     double accumulation; /* what losses were divided by when that was the number of micro-steps */
     Object *unscaled, *scaled; /* what a GradScaler was given for the backward to come, and what it made of it */
@@ -199,6 +200,8 @@ static struct {
 EXPORT HotState *nanscope_hot_state(void) { return &hot; }
 EXPORT KeptInputs *nanscope_hot_kept(void) { return hot_kept; }
 EXPORT HotCall *nanscope_hot_calls(void) { return hot_calls; }
+EXPORT double *nanscope_hot_block(void) { return hot_memory.block; }
+EXPORT uint8_t *nanscope_hot_kinds(void) { return hot_memory.kinds; }
 EXPORT int64_t nanscope_hot_sizes(int which) {
     const int64_t sizes[] = {sizeof(HotApi), sizeof(HotLoop), sizeof(HotState), sizeof(KeptInputs), sizeof(HotCall)};
     return sizes[which];
@@ -325,7 +328,7 @@ static void drop_step(void) {
     for (int64_t i = 0; i <= hot.micro_step && i < MAX_MICRO_STEPS; i++) drop_call(&hot_calls[i]);
     drop(&hot.unscaled);
     drop(&hot.scaled);
-    hot.micro_step = hot.is_marked = 0;
+    hot.micro_step = hot.is_marked = hot.has_logged = 0;
     hot.before_backward_ns = 0;
     hot.state = IDLE;
 }
@@ -459,9 +462,9 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     const int is_observed = is_observed_step(hot.step);
     if (is_observed && (!is_answered(hot_loop.collect, NULL, 0) || !hot.armed)) return refuse();
     if (!append_step(rates, started)) return refuse();
-    if (has_ratios || is_observed) {
+    if (has_ratios || is_observed || hot.has_logged) {
         started = now_ns();
-        if (is_observed) is_answered(hot_loop.add_collected, NULL, 0);
+        if (is_observed || hot.has_logged) is_answered(hot_loop.add_more, NULL, 0);
         if (has_ratios) copy_parameters(hot.step - 1);
         hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
     }

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...compat import torch_ranks, torch_symbols
@@ -99,7 +101,7 @@ class HotLoop(ctypes.Structure):
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
         *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
-        *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_collected", "on_news")],
+        *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_more", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         *[(name, _Pointer) for name in ("measure", "finish")],
         ("receive", _Pointer * (MAX_MICRO_STEPS * MAX_OUTPUTS)),
@@ -163,7 +165,7 @@ class HotState(ctypes.Structure):
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],
-        ("samples", _Int),
+        *[(name, _Int) for name in ("samples", "has_logged")],
         *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
         *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
         *[(name, _Int) for name in ("is_marked", "mark_version")],
@@ -192,6 +194,8 @@ class HotCalls:
     open_calls: ctypes.Array[HotCall]
     """Of the step under way."""
     kept: ctypes.Array[KeptInputs]
+    measured: Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.bool_]]]
+    """Given rows and n: copies of what C has measured last of n gradients, and which of them are missing."""
     follow: Callable[[HotLoop], bool]
     forget: Callable[[], None]
 
@@ -336,9 +340,24 @@ def _bind(library: ctypes.PyDLL, api: _Api) -> HotCalls:
         state=state,
         open_calls=calls_type.from_address(_function(library, "nanscope_hot_calls", _Pointer)()),
         kept=kept_type.from_address(_function(library, "nanscope_hot_kept", _Pointer)()),
+        measured=_reader_of_measured(library),
         follow=lambda loop: bool(follow(ctypes.addressof(loop))),
         forget=_function(library, "nanscope_hot_forget", None),
     )
+
+
+def _reader_of_measured(
+    library: ctypes.PyDLL,
+) -> Callable[[int, int], tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    block_at = _function(library, "nanscope_hot_block", _Pointer)
+    kinds_at = _function(library, "nanscope_hot_kinds", _Pointer)
+
+    def read(rows: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        block = np.ctypeslib.as_array((ctypes.c_double * (rows * count)).from_address(block_at()))
+        kinds = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(kinds_at()))
+        return block.reshape(rows, count).copy(), kinds == binding.MISSING
+
+    return read
 
 
 def object_at(address: int | None) -> Any:

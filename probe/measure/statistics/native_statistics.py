@@ -50,7 +50,7 @@ class NativeMeasurement:
 
     def __init__(self, kernel: Kernel, count: int) -> None:
         self.lock = threading.Lock()
-        """Held by whoever measures."""
+        """Held while something is measured."""
         self._kernel, self._batch = kernel, Batch(count)
         self._calls = 0
         self._blocks: list[tuple[Floats, int]] = []

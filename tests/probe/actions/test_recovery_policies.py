@@ -245,7 +245,7 @@ def test_only_every_nth_call_is_checked_and_evaluation_is_not() -> None:
 
 
 def test_values_on_a_device_are_not_read_unless_asked_for() -> None:
-    # The meta device has no values: whoever reads them raises.
+    # The meta device has no values: reading them raises.
     tensor = torch.empty(2, 3, device="meta")
     assert violations_of(InputPolicy("raise", max_abs=1.0), "x", tensor, is_first=True) == []
     policy = InputPolicy("raise", max_abs=1.0, ndim=1)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from probe.attach.observation.kernel_step import KernelStep
 from probe.attach.observation.module_statistics import ModuleStatistics
+from probe.attach.observation.observed_step import ObservedStep
 from probe.loop.reach_look import ReachLook
 from probe.measure.kernels import call_binding
 
@@ -313,3 +314,21 @@ def test_time_of_the_callbacks_is_the_probes() -> None:
     assert functions is not None
     assert watched.guard.spent_ns > 0
     assert functions.state.own_ns == 0
+
+
+@pytest.mark.parametrize("due", [DUE, (*DUE, "activation_gradients")], ids=["kernel", "python"])
+def test_observed_step_goes_with_its_graph(due: tuple[str, ...]) -> None:
+    """In a cycle it would stay with all its records until Python's collector comes, which is seldom."""
+    watched = Watched(seeded(MODELS["containers"]))
+    kinds = (KernelStep, ObservedStep)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            watched.step(torch.randn(4, 6), due=due)
+        watched.observer.begin_forward(DUE, watched.model, (), {})
+        watched.observer.end_forward(raised=True)
+        left = [each for each in gc.get_objects() if isinstance(each, kinds)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import probe
+from probe.compat import lasting_objects
 from probe.compat.lasting_objects import lasting
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,9 +38,11 @@ class Cycle:
 
 
 @pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
-    """Python's collector as pytest has it, with nothing young left of other tests."""
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Python's collector as a script has it, with nothing young left of other tests."""
     gc.collect()
+    gc.unfreeze()
+    monkeypatch.setattr(lasting_objects, "_frozen_by_others", False)
     yield
     gc.enable()
     gc.unfreeze()
@@ -90,3 +94,19 @@ def test_what_the_user_froze_stays_frozen() -> None:
     with lasting():
         pass
     assert gc.get_freeze_count() == frozen
+
+
+def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [7]
+    monkeypatch.setattr(gc, "get_freeze_count", counts.pop)
+    for _ in range(3):
+        with lasting():
+            pass
+    assert counts == []
+
+
+def test_a_call_of_what_is_loaded_collects_nothing() -> None:
+    assert probe.clip_gradients
+    garbage = weakref.ref(Cycle())
+    assert probe.clip_gradients
+    assert garbage() is not None

@@ -97,7 +97,7 @@ def test_deadlock_is_told_with_its_line_and_ends(start: Callable[[float], Site])
 
 
 def in_a_thread(function: Callable[..., None], **options: int) -> threading.Thread:
-    """Whoever joins it stands at one line until `function` has returned."""
+    """A thread that joins it stands at one line until `function` has returned."""
     thread = threading.Thread(target=function, kwargs=options)
     thread.start()
     return thread

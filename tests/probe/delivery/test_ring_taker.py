@@ -1,4 +1,4 @@
-"""Taking the ring of a dead writer: once, whoever is killed in the middle of it, and whatever lies there."""
+"""Taking the ring of a dead writer: once, also when the taker is killed, and whatever lies there."""
 
 from __future__ import annotations
 

@@ -55,6 +55,10 @@ def test_signal_of_a_very_deep_model_fits_into_its_event() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=Evidence) == evidence
     assert [evidence.neighbours[0], evidence.neighbours[-1]] == [(0, 1.0), (499, sizes[-1])]
     assert len(evidence.neighbours) == 128
+    positions = [position for position, _ in evidence.neighbours]
+    spread = np.linspace(0, 499, 128)
+    assert max(abs(at - exact) for at, exact in zip(positions, spread, strict=True)) <= 1
+    assert all(value == sizes[at] for at, value in evidence.neighbours)
 
 
 def test_signal_that_dies_out_is_found_on_the_weights_as_they_were_made_alone() -> None:

@@ -30,10 +30,15 @@ def test_median_of_a_sequence(values: list[float]) -> None:
     assert median_of(values) == np.median(values)
 
 
-def test_median_loads_no_masked_arrays() -> None:
-    code = (
-        "import sys; from probe.detectors.medians import median_of; median_of([1.0, 2.0]); "
-        "sys.exit('numpy.ma' in sys.modules)"
-    )
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "from probe.detectors.medians import median_of; median_of([1.0, 2.0])",
+        "from probe.detectors.initialization import _by_depth as f; f(np.ones(9), np.arange(9))",
+        "np.setdiff1d(np.arange(9), np.arange(3), assume_unique=True)",
+    ],
+)
+def test_detectors_load_no_masked_arrays(calls: str) -> None:
+    code = f"import sys; import numpy as np; {calls}; sys.exit('numpy.ma' in sys.modules)"
     root = Path(__file__).resolve().parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0

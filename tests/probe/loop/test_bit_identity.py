@@ -1,4 +1,4 @@
-"""Training is the same to the last bit, whatever is measured of it and whoever follows its steps."""
+"""Training is the same to the last bit, whatever is measured of it and however its steps are followed."""
 
 from __future__ import annotations
 

@@ -65,18 +65,16 @@ def test_recorders_thread_takes_a_few_at_once_and_lets_training_go_on_between(
     assert len(pieces.taken) == 3
 
 
-@pytest.mark.parametrize(("age_s", "counted_s"), [(0.0, 0.0), (0.15, 0.15), (3.0, JUDGE_S), (-60.0, 0.0)])
-def test_a_step_has_waited_since_its_end(
-    monkeypatch: pytest.MonkeyPatch, age_s: float, counted_s: float
-) -> None:
-    """Not since the recorder's thread has found it; whatever has been done to the machine's clock."""
+@pytest.mark.parametrize("age_s", [0.0, 0.15, 3.0, -60.0])
+def test_a_step_is_judged_when_it_is_found(monkeypatch: pytest.MonkeyPatch, age_s: float) -> None:
+    """No other one comes before the next look; whatever has been done to the machine's clock."""
     records, _ = followed(0)
     monkeypatch.setattr(followed_records, "measured_of", lambda *given: SimpleNamespace())
     monkeypatch.setattr(followed_records.time, "time", lambda: 1000.0 + age_s)
     monkeypatch.setattr(followed_records.time, "monotonic", lambda: 50.0)
     records._following[7] = SimpleNamespace(stack=())  # type: ignore[assignment]
     queued = records._queued(SimpleNamespace(template=7, step=3, time=1000.0))  # type: ignore[arg-type]
-    assert queued is not None and queued.ended_s == pytest.approx(50.0 - counted_s)
+    assert queued is not None and queued.ended_s + JUDGE_S <= 50.0
 
 
 def test_training_takes_all_at_once() -> None:

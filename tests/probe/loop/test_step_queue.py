@@ -114,6 +114,24 @@ def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
     assert steps.queue.take_verdicts() == []
 
 
+def test_what_came_after_an_old_step_is_judged_with_it(steps: Queue) -> None:
+    """Each look wakes a thread, with the processor's caches empty: not one look for each few steps."""
+    for step in range(20):
+        steps.add(step)
+        steps.now_s += 0.01
+    steps.queue.look()
+    assert steps.judge.steps == list(range(20)) and len(steps.judge.batches) > 1
+
+
+def test_a_young_step_whose_values_are_on_their_way_is_not_waited_for(steps: Queue) -> None:
+    steps.add(0)
+    steps.now_s += 0.2
+    steps.add(1, state="late")
+    steps.queue.look()
+    assert steps.judge.steps == [0] and steps.arrived == []
+    assert steps.queue.period_s == pytest.approx(0.2)
+
+
 def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
     """While C follows the steps, nobody does for long."""
     steps.add(0)
@@ -125,8 +143,8 @@ def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
     assert steps.alarms == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (3e-4, 6e-5, 8), (2e-3, 1e-3, 4)])
-def test_pieces_are_as_long_as_a_millisecond_allows(
+@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (6e-4, 12e-5, 8), (4e-3, 2e-3, 4)])
+def test_pieces_are_as_long_as_two_milliseconds_allow(
     steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
 ) -> None:
     spent = [0.0]

@@ -979,7 +979,7 @@ from pathlib import Path
 import pytest
 from probe.measure.kernels import binding
 binding.LIBRARY = Path(sys.argv[1])
-chosen = ["-k", "not sanitizer and not compiled"]
+chosen = ["-k", "not sanitizer and not compiled and not warnings"]
 plain = ["--assert=plain", "-p", "no:cacheprovider"]
 sys.exit(pytest.main(["-q", "-x", *plain, *sys.argv[2:], *chosen]))
 """

@@ -363,7 +363,7 @@ def test_leaks_steady_loop_is_never_looked_at(watched: Watched) -> None:
 
 def test_leaks_a_look_keeps_nothing_alive(watched: Watched) -> None:
     class Odd:
-        """Fails whoever asks anything of it."""
+        """Raises for all that is asked of it."""
 
         def __getattribute__(self, name: str) -> object:
             raise AssertionError(name)
