@@ -841,6 +841,20 @@ def test_gradient_of_an_earlier_micro_step_has_the_step_taken_over(make: Callabl
     assert [at for at, _ in received] == [0]
 
 
+def test_time_of_every_callback_of_a_step_counts_as_the_probes_own(make: Callable[..., Training]) -> None:
+    training, spent = make(small()), [0]
+    loss = F.cross_entropy(training.forward(batch()[0]), batch()[1])
+    spent.append(training.state.step_own_ns)
+    assert training.calls.begin_backward(loss, None) is True
+    spent.append(training.state.step_own_ns)
+    loss.backward()
+    assert training.calls.end_backward() is True
+    spent.append(training.state.step_own_ns)
+    assert training.update() is True
+    spent.append(training.state.own_ns)
+    assert spent == sorted(set(spent))
+
+
 def test_every_output_is_held_and_hooked(make: Callable[..., Training]) -> None:
     training = make(Several(), outputs=2)
     result: Any = training.forward(batch()[0])
