@@ -22,10 +22,10 @@ NOT_IN_A_HEALTHY_RUN = (
         for name in ("replay", "passes", "rerun", "explain", "op_recorder", "dispatch")
     ),
     *(f"probe.forensics.{name}" for name in ("fidelity", "sources", "running_modules")),
-    *(f"probe.forensics.loss.loss_{name}" for name in ("code", "replay")),
+    *(f"probe.forensics.loss.loss_{name}" for name in ("code", "origin", "replay", "values")),
     *(f"probe.forensics.bundle.{name}" for name in ("calls", "environment", "last_steps", "loss_lines")),
     *(f"probe.forensics.bundle.{name}" for name in ("model_state", "packer", "schema", "unpacker", "values")),
-    *(f"probe.actions.recovery.{name}" for name in ("decline", "kept_state", "ledger", "tensor_conditions")),
+    *("probe.actions.recovery", "probe.measure.optimizer_state", "probe.attach.observation.context"),
     *(f"probe.actions.rules.{name}" for name in ("compiled", "step_view", "user_rule", "watchpoint")),
     *(f"probe.delivery.control.{name}" for name in ("control_messages", "parser", "rule_options")),
     *("probe.delivery.helper.shipper", "probe.delivery.helper.link", "probe.detectors.ranks"),

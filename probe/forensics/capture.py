@@ -13,7 +13,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,11 @@ from ..threads.stacks import RawFrame, raw_stack
 from .arguments import HeldArguments, find_outputs
 from .held_outputs import HeldOutput, held_values, hold_outputs
 from .loss.loss_graph import LossGraph, read_loss_graph
-from .loss.loss_origin import LossFinding, examine_loss
 from .module_state import StateCopy, StateWatch, numpy_state
 from .tensor_facts import classify
+
+if TYPE_CHECKING:
+    from .loss.loss_origin import LossFinding
 
 _CALL_SITE_FRAMES: Final = 16
 _STACK_FRAMES: Final = 256
@@ -196,6 +198,8 @@ class RootCapture:
             self.starts_from_one = is_from_one
         self._losses = () if are_finite else hold_outputs(losses)
         if not are_finite:
+            from .loss.loss_origin import examine_loss
+
             self.loss_finding = examine_loss(losses, boundary=boundary, outputs=self.outputs)
         self._backward_site = _backward_sites.take()
 

@@ -12,8 +12,6 @@ import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..actions.recovery.enforcement import Enforcement
-from ..actions.recovery.step_recovery import StepRecovery
 from ..actions.rules.entry_points import add_installed_rules
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
@@ -139,9 +137,13 @@ def _tracker_parts(
         black_box=incidents.black_box,
         guard=guard,
     )
-    recovery = StepRecovery.of(
-        config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
-    )
+    recovery = None
+    if config.recovery is not None:
+        from ..actions.recovery.step_recovery import StepRecovery
+
+        recovery = StepRecovery.of(
+            config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
+        )
     bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
     writer = StepWriter(model, recorder)
@@ -221,8 +223,16 @@ def _tracker_parts(
     )
     if recovery is not None:
         recovery.add_to(hooks)
-    policies = Enforcement.of(config, layout.record.model, incidents=incidents, guard=guard)
-    if policies is not None:
+    if config.input_policy is not None or config.output_policy is not None:
+        from ..actions.recovery.enforcement import Enforcement
+
+        policies = Enforcement(
+            config.input_policy,
+            config.output_policy,
+            model=layout.record.model,
+            incidents=incidents,
+            guard=guard,
+        )
         policies.add_to(hooks)
     EvaluationLoss(hooks, log=logged.log, guard=guard)
     return TrackerParts(

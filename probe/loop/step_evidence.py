@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from ..attach.observation.context import describe_outputs
+from ..attach.observation.module_statistics import ModuleStatistics
 from ..attach.watched_model import WatchedModel
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.capture import RootCapture
@@ -40,7 +41,7 @@ def evidence_of_step(
         was_scaled=finished.was_scaled,
         micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
         no_replay_reason=why_not_replayable(opened) or model.no_replay_reason,
-        context=describe_outputs(modules) if modules and with_context else (),
+        context=_context_of(modules) if modules and with_context else (),
         frames=lambda: [measured.build()],
         past_batches=black_box.before(measured.step),
     )
@@ -69,3 +70,10 @@ def evidence_of_exception(
         no_replay_reason=model.no_replay_reason,
         past_batches=black_box.before(sys.maxsize),
     )
+
+
+def _context_of(modules: ModuleStatistics) -> Sequence[str]:
+    # For events alone.
+    from ..attach.observation.context import describe_outputs
+
+    return describe_outputs(modules)

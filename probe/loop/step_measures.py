@@ -25,7 +25,6 @@ from ..forensics.bundle.black_box import BlackBox
 from ..guard import Guard
 from ..measure.input_sample import measure_inputs
 from ..measure.optimizer_meters import LearningRates, LossScale
-from ..measure.optimizer_state import moment_statistics
 from ..measure.statistics.magnitudes import log2_histograms
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
@@ -401,4 +400,6 @@ class StepMeasures:
             measured.sampled["gradient_cosine"] = reading.cosine
 
     def _collect_moments(self, measured: MeasuredStep) -> None:
+        from ..measure.optimizer_state import moment_statistics
+
         measured.sampled |= moment_statistics(self._alive(), self._model.layout.parameters)

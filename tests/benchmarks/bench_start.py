@@ -7,7 +7,9 @@ medians over the repeats. Bytecode is cached, as an installer leaves it. Per mod
 
 - *watch*: import and call of `probe.watch`, and how many modules that loads;
 - *steps*: the first three and the longest of 20, in ms of wall time and of the training thread's CPU time;
-- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB;
+- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB, and what a training
+  adds that only makes as many names as any import of some size: Python's table of them grows, and by what it
+  frees malloc's threshold for memory of its own does, so that what the training frees stays in the heap;
 - *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms, and to the
   moment when every hook of `atexit` has run, the probe's among them: what follows is Python's and torch's;
 - *idle*: CPU time of the recorder's thread and of the helper while the training sleeps, as shares of a core:
@@ -33,6 +35,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 STEPS: Final = 20
 STEPS_FOR_MEMORY: Final = 100
+NAMES: Final = 2000
+"""After `import torch` of this release 1,500 more have the table grow; the probe's modules bring 8,000."""
 BUSY_S: Final = 2.0
 """So long after its last step a run is not taken for idle: what it has recorded is judged and written."""
 RECORDER_THREAD: Final = "nanscope-recorder"
@@ -149,6 +153,7 @@ def run_training(job: dict[str, Any]) -> None:
     atexit.register(lambda: Path(job["closed_file"]).write_text(str(time.monotonic())))
     result: dict[str, Any] = {}
     resident = resident_mib()
+    names = [sys.intern(f"name_{number}") for number in range(job["names"])]
     if job["probe"]:
         result["watch"] = begin_watching(model, optimizer)
     wall, cpu = [], []
@@ -160,6 +165,7 @@ def run_training(job: dict[str, Any]) -> None:
         wall.append((time.perf_counter() - started) * 1e3)
         cpu.append((time.thread_time() - cpu_before) * 1e3)
     result |= {"wall": wall, "cpu": cpu, "mib": resident_mib() - resident}
+    del names
     if job["sleep_s"]:
         result["idle"] = measure_idle(job["sleep_s"])
     result |= {"last_line": time.monotonic(), "cpu_s": time.process_time()}
@@ -171,11 +177,20 @@ def run_training(job: dict[str, Any]) -> None:
 # -- in the process that compares
 
 
-def measure(model: str, *, probe: bool, steps: int = STEPS, raises: bool = False, sleep_s: float = 0) -> Any:
+def measure(
+    model: str, *, probe: bool, steps: int = STEPS, raises: bool = False, sleep_s: float = 0, names: int = 0
+) -> Any:
     """Run one training in a process of its own; returns its measurements with `exit_ms`."""
     with tempfile.TemporaryDirectory(prefix="bench-start") as folder:
         file, closed_file = str(Path(folder) / "result.json"), Path(folder) / "closed"
-        job = {"model": model, "probe": probe, "steps": steps, "raises": raises, "sleep_s": sleep_s}
+        job = {
+            "model": model,
+            "probe": probe,
+            "steps": steps,
+            "raises": raises,
+            "sleep_s": sleep_s,
+            "names": names,
+        }
         places = {"NANSCOPE_SPOOL": f"{folder}/spool", "NANSCOPE_CONNECT": "tcp://127.0.0.1:9"}
         places |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": BYTECODE}
         job |= {"file": file, "closed_file": str(closed_file)}
@@ -221,8 +236,13 @@ def report_watch_and_steps(model: str, repeats: int) -> None:
             firsts = " ".join(f"{value:7.1f}" for value in first)
             line = f"first three {firsts}, longest of the other 17 {later:6.1f}, median {quiet:6.1f} ms"
             print(f"{model:8} {clock:4} {title:8} {line}")
-    added = median(watched, lambda run: run["mib"]) - median(plain, lambda run: run["mib"])
-    print(f"{model:8} memory  {added:7.1f} MiB added after {STEPS_FOR_MEMORY} steps")
+    named = [measure(model, probe=False, steps=STEPS_FOR_MEMORY, names=NAMES) for _ in range(repeats)]
+    least = median(plain, lambda run: run["mib"])
+    added, by_names = (median(runs, lambda run: run["mib"]) - least for runs in (watched, named))
+    print(
+        f"{model:8} memory  {added:7.1f} MiB added after {STEPS_FOR_MEMORY} steps; "
+        f"{by_names:.1f} by {NAMES} names alone"
+    )
 
 
 def report_exit(repeats: int) -> None:

@@ -10,7 +10,7 @@ order changes from round to round. Per workload, of quiet steps, on which nothin
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
   *with sampled*: the same of the mean over all steps, in which each kind of step (with activations, with an
   update, behind one, with parameter norms, quiet) counts with its median as often as it comes, so that what
-  other programs take from a step is none of it; *raw*: of the plain mean;
+  other programs take from a step is none of it; *raw*: of the plain mean; below, what each kind of step adds;
 - *CPU*: median over the rounds of the training thread's CPU time above that of the plain model, with its 95 %
   interval; *x floor* is the ratio of the medians;
 - *wall*: the median and the 99th percentile of the step's wall time over that of the plain model.
@@ -88,6 +88,21 @@ def mean_of_kinds(spent: dict[int, float]) -> float:
     # Of a kind that was never seen nothing is known: the mean is that of the others.
     often = {kind: sum(kind_of(step) == kind for step in range(100)) for kind in by_kind}
     return sum(often[kind] * statistics.median(by_kind[kind]) for kind in by_kind) / sum(often.values())
+
+
+def print_kinds(spent: dict[int, float], step_us: float) -> None:
+    """Print what each kind of step costs, and what that adds to the mean of all steps."""
+    by_kind: dict[str, list[float]] = {}
+    for step, us in spent.items():
+        by_kind.setdefault(kind_of(step), []).append(us)
+    quiet = statistics.median(by_kind["quiet"])
+    for kind in (kind for kind in KINDS if kind in by_kind):
+        middle, often = statistics.median(by_kind[kind]), sum(kind_of(step) == kind for step in range(100))
+        added = often / 100 * (middle - quiet)
+        print(
+            f"        {kind:16} {often:2} of 100 steps, median {middle:6.0f} us: "
+            f"adds {added:5.1f} us a step, {100 * added / step_us:.2f} %"
+        )
 
 
 def own_us(spool: Path, run: str, first: int) -> dict[int, float]:
@@ -174,6 +189,8 @@ def report(workload: Workload, entries: list[Entry], spent: dict[int, float]) ->
             f"{100 * np.median(walls):+.2f} %, p99 {100 * np.percentile(walls, 99):+.0f} %{own}",
             flush=True,
         )
+        if entry.name == "probe":
+            print_kinds(spent, step_us)
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from ...errors import PolicyError
 from ...guard import Guard
 from ...incidents.incidents import IncidentReporter
 from ...measure.input_sample import argument_names
-from ...settings.config import ProbeConfig
 from ...settings.policies import InputPolicy, OutputPolicy, Policy
 from ...threads.stacks import capture_stack
 from ...wire import Event, Severity
@@ -54,15 +53,6 @@ class Enforcement:
         self._guard = guard
         self._inputs = None if inputs is None else _Side(inputs, "input", model, incidents)
         self._outputs = None if outputs is None else _Side(outputs, "output", model, incidents)
-
-    @classmethod
-    def of(
-        cls, config: ProbeConfig, model: str, *, incidents: IncidentReporter, guard: Guard
-    ) -> Enforcement | None:
-        """What a session's options ask for; None where they ask for nothing."""
-        if config.input_policy is None and config.output_policy is None:
-            return None
-        return cls(config.input_policy, config.output_policy, model=model, incidents=incidents, guard=guard)
 
     def add_to(self, hooks: StepHooks) -> None:
         """Have what there is a policy for checked from now on."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -119,8 +120,9 @@ def raw_bytes(parameters: int, scalars: int) -> int:
     return record_bytes(RAW_HEAD.size + 8 * scalars + 16 * parameters + (parameters + 7) // 8)
 
 
+@lru_cache(maxsize=4)
 def weights(words: int) -> Words:
-    """Return the factors of the checksum for so many words."""
+    """Return the factors of the checksum for so many words, which may not be written to."""
     return np.arange(1, 2 * words + 1, 2, dtype=np.uint64)
 
 
@@ -141,7 +143,7 @@ def records_between(
         end: total bytes up to which records were appended.
     """
     capacity, view = counters.capacity, data.data
-    factors = weights(0)
+    factors: Words | None = None
     while start < end:
         position = start % capacity
         left = capacity - position
@@ -153,7 +155,7 @@ def records_between(
         if size > left or start + size > end:
             return
         words = data[position + 8 : position + size].view(np.uint64)
-        if len(words) > len(factors):
+        if factors is None or len(words) > len(factors):
             factors = weights(len(words))
         if check != checksum(words, factors):
             return
@@ -236,13 +238,8 @@ def raw_scalars(template: Template, raw: RawStep) -> dict[str, float]:
     }
 
 
-def frame_of(template: Template, payload: bytes | memoryview) -> Frame:
-    """Return the frame that `MeasuredStep.build` gives for the same step.
-
-    Raises:
-        WireError: the payload is no raw record.
-    """
-    raw = read_raw(payload)
+def frame_of(template: Template, raw: RawStep) -> Frame:
+    """Return the frame that `MeasuredStep.build` gives for the same step."""
     scalars: dict[str, float] = {}
     if raw.loss is not None and raw.loss_raw is not None:
         scalars |= {"loss": raw.loss, "loss_raw": raw.loss_raw}
@@ -332,7 +329,8 @@ def _encoded(frame: Frame | None) -> bytes | None:
 def _frame(record: RingRecord, templates: Mapping[int, Template]) -> Frame | None:
     try:
         if record.kind == RAW:
-            return frame_of(templates[read_raw(record.payload).template], record.payload)
+            raw = read_raw(record.payload)
+            return frame_of(templates[raw.template], raw)
         if record.kind == UPDATE:
             update = read_update(record.payload)
             return frame_of_update(templates[update.template], update)

@@ -156,6 +156,7 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
 static Object *hot_end_backward(Object *self, Object *nothing) {
     (void)self, (void)nothing;
     if (hot.state != IN_BACKWARD) return answer(0);
+    const int64_t started = now_ns();
     hot.beats++;
     const HotCall *call = &hot_calls[hot.micro_step];
     if (!hot.armed || call->task == NULL || !mark_parameter()) return refuse();
@@ -163,12 +164,11 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     hot.micro_step++;
     if (hot_loop.is_distributed) hot.free_since_ns = now_ns();
     if (hot.news && hot_loop.on_news) {
-        const int64_t started = now_ns();
         hot.news = 0;
         Object *done = call_quietly(hot_loop.on_news, NULL, 0);
         if (done == hot_api.yes) hot.news = 1;
         if (done) hot_api.release(done);
-        hot.step_own_ns += now_ns() - started;
     }
+    hot.step_own_ns += now_ns() - started;
     return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */
 }

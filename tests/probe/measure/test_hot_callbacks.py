@@ -247,7 +247,7 @@ def test_frame_has_the_names_of_the_template(make: Callable[..., Training]) -> N
     (payload,) = training.records
     template = training.ring.raw_template(memoryview(payload))
     assert template is not None
-    frame = frame_of(template, payload)
+    frame = frame_of(template, read_raw(payload))
     assert {"lr/0": 0.1, "lr/1": 0.2}.items() <= frame.scalars.items()
     assert "grad_norm_clipped" not in frame.scalars and frame.scalars["step_time_s"] > 0
     assert (frame.layout, frame.stage) == (7, "local")
@@ -841,6 +841,20 @@ def test_gradient_of_an_earlier_micro_step_has_the_step_taken_over(make: Callabl
     assert [at for at, _ in received] == [0]
 
 
+def test_time_of_every_callback_of_a_step_counts_as_the_probes_own(make: Callable[..., Training]) -> None:
+    training, spent = make(small()), [0]
+    loss = F.cross_entropy(training.forward(batch()[0]), batch()[1])
+    spent.append(training.state.step_own_ns)
+    assert training.calls.begin_backward(loss, None) is True
+    spent.append(training.state.step_own_ns)
+    loss.backward()
+    assert training.calls.end_backward() is True
+    spent.append(training.state.step_own_ns)
+    assert training.update() is True
+    spent.append(training.state.own_ns)
+    assert spent == sorted(set(spent))
+
+
 def test_every_output_is_held_and_hooked(make: Callable[..., Training]) -> None:
     training = make(Several(), outputs=2)
     result: Any = training.forward(batch()[0])
@@ -932,7 +946,7 @@ def test_what_python_reads_is_a_part_of_the_record(make: Callable[..., Training]
     assert training.calls.after_scaler_step(scaler, training.optimizer) is True
     (payload,) = training.records
     template = training.ring.raw_template(memoryview(payload))
-    assert template is not None and frame_of(template, payload).scalars["amp_scale"] == 4.0
+    assert template is not None and frame_of(template, read_raw(payload)).scalars["amp_scale"] == 4.0
 
 
 @pytest.mark.parametrize("what", ["raises", "no tuple"])
