@@ -37,10 +37,19 @@ def version_of(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def storage_reference(tensor: Tensor) -> object:
-    """Return what equals that of every tensor in the same memory, even once that is freed; keeps none."""
-    reference: object = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-    return reference
+def storage_reference(tensor: Tensor) -> object | None:
+    """Return what equals that of every tensor in the same memory, even once that is freed; keeps none.
+
+    None where it has none (empty, meta). A sparse tensor's is that of its values. Unlike an address it is
+    never that of a later storage.
+    """
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor._values()
+    try:
+        storage = tensor.untyped_storage()
+        return StorageWeakRef(storage) if storage.data_ptr() else None  # type: ignore[no-untyped-call]
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -56,7 +56,7 @@ class ModuleCall(msgspec.Struct, gc=False):
     output_bytes: int = 0
     saved_bytes: int = 0
     allocated_bytes: int = 0
-    storages: set[int] | None = None
+    storages: set[object] | None = None
     """Of its arguments and of its children's outputs; None unless memory is measured."""
 
 
@@ -126,7 +126,7 @@ class ObservedStep:
                 for tensor in given:
                     self._mark_node(tensor, parent)
             if self.measures_memory:
-                call.storages = set(map(torch_memory.storage_key, given))
+                call.storages = set(map(torch_memory.storage_reference, given))
                 call.allocated_bytes = -self._allocated()
         self._stack.append(len(self.calls))
         self.calls.append(call)
@@ -278,12 +278,12 @@ class ObservedStep:
         parent = self.calls[call.parent].storages if call.parent >= 0 else None
         known = set() if call.storages is None else call.storages
         for tensor in _some_tensors(output):
-            key = torch_memory.storage_key(tensor)
-            if key and key not in known:
+            storage = torch_memory.storage_reference(tensor)
+            if storage is not None and storage not in known:
                 call.output_bytes += torch_memory.storage_bytes(tensor)
-            known.add(key)
+            known.add(storage)
             if parent is not None:
-                parent.add(key)
+                parent.add(storage)
 
     def _allocated(self) -> int:
         return cuda_allocated(self.device) if self.device.type == "cuda" else 0

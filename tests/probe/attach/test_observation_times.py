@@ -139,6 +139,26 @@ def test_saved_bytes_are_those_of_the_modules_own_operations() -> None:
     assert found.value("parameter_bytes", "linear") == (8 * 16 + 16) * 4
 
 
+def test_new_output_in_the_memory_of_one_that_is_gone_is_new() -> None:
+    """As where an allocator gives the same address again: what was there was another storage."""
+    memory = bytearray(4 * 8 * 4)
+
+    def allocated() -> Tensor:
+        return torch.frombuffer(memory, dtype=torch.float32).requires_grad_()
+
+    class Reused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.part(allocated())
+            return allocated()
+
+    found = Watched(Reused()).step(torch.ones(4, 8), due=("module_memory",))
+    assert found.value("output_bytes", "") == 4 * 8 * 4
+
+
 def test_saved_bytes_add_up_to_what_saved_tensor_hooks_see() -> None:
     model = seeded(
         lambda: nn.Sequential(
