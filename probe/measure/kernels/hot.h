@@ -23,8 +23,8 @@ enum { LOOKED_AT = 64 };
 enum { ON_CPU = 0, ON_CUDA = 1 };
 /* So many bytes of one parameter are compared, as unseen_updates.py does. */
 enum { MARK_BYTES = 448 };
-/* Elements above which a pass gives Python's lock away. */
-enum { LONG_PASS = 1 << 22 };
+/* Elements above which a pass, which takes a millisecond then, gives Python's lock away: to have it back may take five. */
+enum { LONG_PASS = 1 << 23 };
 
 /* Mirrored by hot_binding.py: functions of Python and torch, and objects that are compared with. */
 typedef struct {
