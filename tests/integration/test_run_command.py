@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +115,13 @@ def run_both(
 
 _bare: dict[tuple[str, ...], Ending] = {}
 """How the scripts end without us: needed once each."""
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[ForkedScripts]:
+    """Without the probe: these scripts show how one ends that has nothing of it, no import either."""
+    with ForkedScripts() as scripts:
+        yield scripts
 
 
 def losses_of(journal: Journal) -> list[float]:

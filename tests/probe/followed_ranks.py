@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -46,6 +47,8 @@ def be_rank(rank: int, folder: Path) -> None:
         for in_c in (True, False):
             train(folder, rank, name, in_c=in_c)
             dist.barrier()
+    # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

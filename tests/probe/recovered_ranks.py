@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def main(rank: int, folder: str) -> None:
                 f"{folder}/accelerate {name}-{rank}.pt",
             )
     if dist.is_initialized():
+        # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
+        time.sleep(0.1)
         dist.destroy_process_group()
 
 

@@ -50,6 +50,8 @@ def main(rank: int, folder: str) -> None:
     for loop in LOOPS:
         torch.save(train(loop, rank, Path(folder)), f"{folder}/{loop}-{rank}.pt")
         dist.barrier()
+    # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,8 @@ def be_rank(rank: int, world_size: int, folder: Path, names: list[str]) -> None:
     for name in names:
         run(name, folder)
         dist.barrier()
+    # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,8 @@ def train(rank: int, world_size: int, store: str | None) -> None:
         if rank == 0:
             print(repr(loss.item()), flush=True)
     dist.barrier()
+    # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 
