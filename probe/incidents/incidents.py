@@ -52,12 +52,11 @@ class IncidentReporter(EventWriter):
         super().__init__(start, model, config=config, recorder=recorder)
         self._guard = guard
         self.lock = threading.RLock()
-        """Held by who judges, for a millisecond at a time as long as nothing is found."""
+        """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
         self._recent = RecentSteps()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
-        """Watches the losses of the steps after one whose origin could not be told."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
         self._replays = 0

@@ -71,9 +71,9 @@ class FollowedModules:
 
     def _add_collected(self) -> None:
         collected, self._collected = self._collected, None
-        self._measures.forget_collected()
         if collected is None:
             return
+        self._measures.forget_collected()
         scalars = self._meters.read_memory() if self._schedule.period("memory") else {}
         if self._guard.failures:
             scalars["probe_failures"] = float(self._guard.failures)
