@@ -76,21 +76,25 @@ def start(spool: Path, one_thread: None, nothing_switched_off: None) -> Iterator
 
 def test_deadlock_is_told_with_its_line_and_ends(start: Callable[[float], Site]) -> None:
     site = start(0.3)
-    lock = threading.Lock()
+    lock, over = threading.Lock(), threading.Event()
     lock.acquire()
     other = threading.Thread(target=lambda: (site.wait_for_hang(), lock.release()))
+    third = threading.Thread(target=lambda: over.wait(60))  # stands still
+    third.start()
     for step in range(STEPS):
         site.step()
         if step == 8:
             other.start()
             lock.acquire()  # guilty
+    over.set()
     other.join(60)
+    third.join(60)
     (event,) = site.events()
     assert (event.subject, event.severity, event.step, event.ended) == ("stuck", "warning", 9, True)
     frame = [frame for frame in event.stacks.training_loop if frame.file == str(HERE)][-1]
     assert frame.line == line_of("guilty")
     assert f"test_hang_watch.py:{line_of('guilty')}, and went on" in event.message.splitlines()[0]
-    assert "Another thread is at test_hang_watch.py:" in event.message
+    assert f"Another thread is at test_hang_watch.py:{line_of('stands still')}." in event.message
     assert event.evidence.value is not None
     assert event.evidence.threshold is not None
     assert event.evidence.value >= event.evidence.threshold >= 0.3

@@ -41,12 +41,16 @@ def test_recorders_thread_wakes_four_times_a_second(spool: Path, one_thread: Non
         optimizer.step()
     run.flush()
     time.sleep(1.0)
-    before = recorder_wakes()
-    time.sleep(3.0)
-    wakes = recorder_wakes() - before
+    wakes = []
+    for _ in range(5):
+        before = recorder_wakes()
+        time.sleep(1.0)
+        wakes.append(recorder_wakes() - before)
     run.close()
-    # A wake may sleep twice: for its time, and for Python's lock.
-    assert 3 <= wakes <= 2 * 4 * 3
+    # A wake may sleep twice: for its time, and for Python's lock. What else the machine makes it wait for (a page,
+    # a lock of the kernel) comes on top, so that the quietest second counts.
+    assert min(wakes) <= 2 * 4
+    assert sum(wakes) >= 5
 
 
 class Clock:
