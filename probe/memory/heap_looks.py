@@ -10,7 +10,7 @@ import bisect
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -61,6 +61,10 @@ class Look(msgspec.Struct):
     """Number of the next autograd node: at the look, and at the end of each step after it."""
     is_whole: bool = True
     """Whether nothing had to be left out for lack of time."""
+
+    def tables(self) -> list[Sized]:
+        """Return what it keeps; most of its memory is theirs."""
+        return [self.sizes, self.steps, self.tensors, self.marks]
 
     def note_container(self, container: Any, length: int, step: int) -> None:
         """Note the length of a container."""

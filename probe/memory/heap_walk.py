@@ -13,7 +13,7 @@ import sysconfig
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Protocol
 
@@ -76,6 +76,11 @@ class HeapWalk:
         self._is_begun = False
         self._is_wide = is_wide
         self._names: deque[str] = deque()
+
+    def tables(self) -> list[Sized]:
+        """Return what it keeps; most of its memory is theirs."""
+        by_identity: list[Sized] = [self.parents, self.accesses, self.modules, self.roots_again, self.data]
+        return [*by_identity, self.waiting, self.kinds, self._names]
 
     def go_on(self, frame: FrameType | None, time_slice: TimeSlice, visitor: Visitor) -> None:
         """Visit what is left until the slice is over.

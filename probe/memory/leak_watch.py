@@ -7,9 +7,10 @@ the time, and only on suspicion.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Final, Literal
 
@@ -46,6 +47,9 @@ _HELD_BYTES: Final = 32 * _MIB
 _HELD_FRACTION: Final = 0.05
 """A container without graphs is a leak when it holds so much, absolutely and of the process's memory."""
 _MAX_REPORTS: Final = 5
+_SLOW_READING_NS: Final = 3_000_000
+_MAX_SLOW_READINGS: Final = 3
+"""In a row; a single one may have been held up."""
 
 
 class LeakWatch:
@@ -88,8 +92,8 @@ class LeakWatch:
         """In a row, without growth."""
         self._own_bytes: float | None = None
         self._free_bytes: float | None = None
-        self._looks_bytes = 0.0
-        """Of the heap: what looks that are not over remember. It is no growth of the script's."""
+        self._slow_readings = 0
+        """In a row, of the heap."""
         self._open: OpenLook | None = None
         """A look that is not finished."""
         self._search: LeakSearch | None = None
@@ -137,25 +141,26 @@ class LeakWatch:
         Returns:
             What is wrong; nearly always empty.
         """
+        found: list[MemoryIncident] = []
+        has_looked = False
         if self.is_looking:
             self._mark(step)
-            if self._is_time_to_look(step) and (leaks := self.look(step, frame)):
-                return leaks
-        found: list[MemoryIncident] = []
+            if self._is_time_to_look(step):
+                found, has_looked = self.look(step, frame), True
         if sample is not None and sample is not self._sample:
-            found = self.note(step, sample, frame)
-        if self._clock_ns() >= self._pacer.next_ns:
+            found += self.note(step, sample, frame)
+        # A reading takes up to milliseconds, too: never in one step with a slice.
+        if not has_looked and self._clock_ns() >= self._pacer.next_ns:
             self._read(step)
             if self.wants_look() and self._budget.allows():
-                self.look(step, frame)
+                self._open_look(step)
         return found
 
     def _mark(self, step: int) -> None:
         """Note the end of a step in the first look; forget that where steps have restarted."""
         first = self._first or (None if self._open is None else self._open.look)
         if first is not None and step < first.step:
-            with self._looking():
-                self._end_series()
+            self._end_series()
         elif first is not None:
             first.mark()
 
@@ -185,7 +190,8 @@ class LeakWatch:
         """Read the allocators, and judge what they say."""
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
         if self._read_heap is not None:
-            value = self._read_heap() - self._looks_bytes
+            value = self._read_heap() - self._remembered_bytes()
+            self._note_heap_reading(time.thread_time_ns() - cpu_ns)
             is_open = self.is_looking or value >= self._bars["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
         if self._read_cuda is None:
@@ -194,6 +200,15 @@ class LeakWatch:
             self._note_growth("device", on_device)
         self._quiet_readings = self._quiet_readings + 1 if self._growth is None else 0
         self._pacer.note(started_ns, time.thread_time_ns() - cpu_ns)
+
+    def _note_heap_reading(self, took_ns: int) -> None:
+        """Give the heap up where reading it is slow: malloc counts its free pieces, one by one, each time.
+
+        From then on growth of the process's own pages is what makes the watch look.
+        """
+        self._slow_readings = self._slow_readings + 1 if took_ns > _SLOW_READING_NS else 0
+        if self._slow_readings >= _MAX_SLOW_READINGS:
+            self._read_heap = None
 
     def _note_growth(self, place: Literal["host", "device"], growth: Growth | None) -> None:
         self._growth = growth
@@ -221,32 +236,33 @@ class LeakWatch:
         self.looks += 1
         time_slice = self._budget.open_slice()
         try:
-            with self._looking():
-                if self._search is None and not self._look_on(step, frame, time_slice):
-                    return []
-                return self._search_on(step, frame, time_slice)
+            if self._search is None and not self._look_on(step, frame, time_slice):
+                return []
+            return self._search_on(step, frame, time_slice)
         finally:
             self._budget.note(time_slice.spent_ns())
 
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Count what the heap grows or shrinks by in the block as the looks' own: megabytes, at times."""
-        if self._read_heap is None:
-            yield
-            return
-        before = self._read_heap()
-        try:
-            yield
-        finally:
-            self._looks_bytes += self._read_heap() - before
+    def _remembered_bytes(self) -> int:
+        """Bytes of the heap that open looks take, megabytes at times: no growth of the script's.
+
+        Their tables alone: what is smaller does not come from malloc.
+        """
+        looks = [look.tables() for look in (self._first, self._newest, self._open) if look is not None]
+        own = self._lengths, self._grown_before, self._emptied
+        return sum(map(sys.getsizeof, {id(table): table for table in chain(own, *looks)}.values()))
+
+    def _open_look(self, step: int) -> None:
+        """Begin a look, whose first slice is the next step's."""
+        # What no variable of the script leads to is looked for when the rest has explained nothing.
+        self._open = OpenLook(step, before=self._first, is_wide=self._fruitless % 2 == 1)
+        if self._first is None:
+            self._open.look.mark()
 
     def _look_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
         """Go on with a look, or begin one; return whether there is something to be searched."""
         if self._open is None:
-            # What no variable of the script leads to is looked for when the rest has explained nothing.
-            self._open = OpenLook(step, before=self._first, is_wide=self._fruitless % 2 == 1)
-            if self._first is None:
-                self._open.look.mark()
+            self._open_look(step)
+        assert self._open is not None
         if not self._open.go_on(step, frame, time_slice):
             return False
         taken, self._open = self._open, None

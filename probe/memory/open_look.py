@@ -6,7 +6,7 @@ Used by the leak watch on the training thread. Keeps numbers, names and identiti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from types import FrameType
 from typing import Any, Final
 
@@ -54,6 +54,11 @@ class OpenLook:
         self._graphs: list[Access] = []
         """Tensors whose graphs are still to be followed."""
         self._is_second_try = False
+
+    def tables(self) -> list[Sized]:
+        """Return what it keeps; most of its memory is theirs."""
+        own = [self.grown, self.suspects, self.carried, self._graphs]
+        return [*own, *self.look.tables(), *self._walk.tables()]
 
     def go_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
         """Look for one slice; return whether that was the last one.

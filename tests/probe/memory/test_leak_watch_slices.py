@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from probe.delivery.host_memory import MemorySample
 from probe.memory.heap_meter import Pacer
 from probe.memory.heap_walk import HeapWalk
 from probe.memory.leak_reports import MemoryIncident
@@ -165,3 +168,72 @@ def test_leak_in_a_library_is_found_once_the_script_explains_nothing(monkeypatch
         if found:
             break
     assert found[0].finding.subject == "torch.utils.kept_for_ever"
+
+
+class CountedHeap(GrowingHeap):
+    """Counts its readings."""
+
+    readings = 0
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return super().__call__()
+
+
+def test_no_step_has_both_a_reading_of_the_heap_and_a_slice() -> None:
+    heap = CountedHeap()
+    watch = LeakWatch(read_heap=heap, read_process=lambda: 1.0, pacer=EveryStep(), budget=Budget(pieces=10))
+    model = nn.Linear(4, 4)
+    kept: list[Tensor] = []
+    slices = 0
+    for number in range(300):
+        kept.append(model(torch.ones(1, 4)).sum())
+        before = heap.readings, watch.looks
+        watch.follow(number, None, sys._getframe())
+        read, looked = heap.readings - before[0], watch.looks - before[1]
+        assert read + looked <= 1
+        slices += looked
+    assert slices > 5
+
+
+class SlowHeap(CountedHeap):
+    """Has so many free pieces that a reading takes four milliseconds."""
+
+    def __call__(self) -> float:
+        started = time.thread_time()
+        while time.thread_time() - started < 0.004:
+            pass
+        return super().__call__()
+
+
+def test_a_heap_that_is_slow_to_read_is_given_up_for_the_process() -> None:
+    heap, clock = SlowHeap(), iter(range(10**9))
+    pages = (float(number * MIB) for number in itertools.count(1000))
+    watch = LeakWatch(
+        clock_ns=lambda: next(clock) * 100_000_000,
+        read_heap=heap,
+        read_process=lambda: next(pages),
+        pacer=EveryStep(),
+        budget=Budget(pieces=10**9),
+    )
+    model = nn.Linear(4, 4)
+    kept: list[Tensor] = []
+    found: list[MemoryIncident] = []
+    for number in range(600):
+        kept.append(model(torch.ones(1, 4)).sum())
+        sample = MemorySample(rss_bytes=MIB, system_used_bytes=2**30, system_total_bytes=2**34)
+        found += watch.follow(number, sample, sys._getframe())
+    assert heap.readings == 3
+    leaks = [incident.finding for incident in found if incident.finding.kind == "memory_leak"]
+    assert [leak.subject for leak in leaks] == ["kept"]
+
+
+def test_a_single_slow_reading_gives_nothing_up() -> None:
+    heap = SlowHeap()
+    watch = LeakWatch(read_heap=heap, read_process=lambda: 1.0, pacer=EveryStep())
+    for number in range(2):
+        watch.follow(number, None, None)
+    heap.__class__ = CountedHeap
+    for number in range(2, 20):
+        watch.follow(number, None, None)
+    assert heap.readings >= 19
