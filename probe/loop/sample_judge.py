@@ -54,6 +54,11 @@ class SampleJudge:
         """The detectors were told something; what they make of it is not to wait for a measurement."""
         self._has_news = self._bank.has_news
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the next step is to be judged for what the detectors were told."""
+        return self._has_news
+
     def wants(self, measured: MeasuredStep) -> bool:
         """Whether a step has anything that steps usually have not, or none was judged for long."""
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:

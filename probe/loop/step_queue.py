@@ -36,6 +36,7 @@ _ROOM: Final = 0.7
 _LEAST: Final = 4
 """Steps of a piece, if there are so many: most of what a single one costs is not of the step."""
 _FIRST: Final = 8
+_LONGEST: Final = 64
 
 
 class QueuedStep(msgspec.Struct, eq=False):
@@ -81,7 +82,12 @@ class StepQueue:
         self._verdicts: deque[Verdict] = deque()
         self._most = _FIRST
         """Steps of a piece."""
+        self._when_judged: Callable[[], None] = lambda: None
         self.period_s = _PERIOD_S
+
+    def call_when_judged(self, note: Callable[[], None]) -> None:
+        """Have `note` called, under the lock, when the recorder's thread has judged all that waited."""
+        self._when_judged = note
 
     # -- on the training thread
 
@@ -171,6 +177,8 @@ class StepQueue:
                     break
                 self._judge_piece(self._thread_guard)
                 has_judged = True
+                if not self._steps:
+                    self._thread_guard.run("detectors", self._when_judged)
             give_way()
         return []
 
@@ -209,7 +217,7 @@ class StepQueue:
         if taken_s > _PIECE_S:
             self._most = max(min(steps, self._most) // 2, _LEAST)
         elif steps == self._most and taken_s < _ROOM * _PIECE_S:
-            self._most = min(2 * steps, MOST_WAITING)
+            self._most = min(2 * steps, _LONGEST)
 
     def _take_late(self, late: QueuedStep, guard: Guard) -> None:
         self._arrive(late, guard)

@@ -143,7 +143,7 @@ def test_alarms_wait_for_nobody_to_take_the_verdicts(steps: Queue) -> None:
     assert steps.alarms == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 32), (6e-4, 12e-5, 8), (4e-3, 2e-3, 4)])
+@pytest.mark.parametrize(("fixed_s", "step_s", "most"), [(4e-4, 1e-5, 64), (6e-4, 12e-5, 8), (4e-3, 2e-3, 4)])
 def test_pieces_are_as_long_as_two_milliseconds_allow(
     steps: Queue, monkeypatch: pytest.MonkeyPatch, fixed_s: float, step_s: float, most: int
 ) -> None:
@@ -163,6 +163,20 @@ def test_pieces_are_as_long_as_two_milliseconds_allow(
             steps.queue.look()
     steps.queue.look()
     assert set(steps.judge.batches[24:-1]) == {most}
+
+
+def test_when_the_thread_has_judged_all_it_says_so(steps: Queue) -> None:
+    told: list[list[int]] = []
+    steps.queue.call_when_judged(lambda: told.append(list(steps.judge.steps)))
+    steps.queue.look()
+    assert told == []
+    for step in range(20):
+        steps.add(step)
+    steps.queue.look()
+    assert told == []
+    steps.now_s += 0.2
+    steps.queue.look()
+    assert told == [list(range(20))]
 
 
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
