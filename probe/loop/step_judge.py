@@ -217,5 +217,5 @@ class StepJudge:
             measured,
             model=self._model,
             black_box=self._incidents.black_box,
-            with_context=self._schedule.due.anomaly_context > 0,
+            with_context=self._schedule.features.anomaly_context > 0,
         )

@@ -1,7 +1,7 @@
 """Makes Python functions of the kernel's callbacks for a healthy step; checks that they read torch right.
 
-Mirrors the structures of `hot_state.h`. Called by the loop's fast path, on the training thread, when it arms for
-the first time; nothing happens at import.
+Mirrors the structures of `hot_state.h`. Called by the loop's fast path, on the training thread, when it arms
+for the first time; nothing happens at import.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Samples:
 class Schedule:
     """Stands in for a `MeasureSchedule`: nothing more is due."""
 
-    due = Features(gradients=1)
+    features = Features(gradients=1)
     is_basic = True
     mailbox = SimpleNamespace(waiting=False)
 
