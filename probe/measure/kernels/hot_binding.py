@@ -28,7 +28,7 @@ MAX_GROUPS: Final = 32
 MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
-SITE_FRAMES: Final = 3
+SITE_FRAMES: Final = 24
 MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""

@@ -4,7 +4,7 @@
 typedef void Object; /* a Python object */
 
 enum { MAX_ARGUMENTS = 16, MAX_OUTPUTS = 8, MAX_MICRO_STEPS = 32, MAX_GROUPS = 32, MAX_AMBIENT = 8, MAX_SCALARS = 8 };
-enum { KEPT_STEPS = 8, SITE_FRAMES = 3, WRAPPING_FRAMES = 4 };
+enum { KEPT_STEPS = 8, SITE_FRAMES = 24, WRAPPING_FRAMES = 4 };
 /* Up to so many bytes an output is held itself, as held_outputs.py does; above, by a weak reference. */
 enum { SMALL_OUTPUT = 1 << 18 };
 /* So many frozen parameters are looked at in a step. */
