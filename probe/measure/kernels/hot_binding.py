@@ -1,7 +1,7 @@
 """Makes Python functions of the kernel's callbacks for a healthy step; checks that they read torch right.
 
-Mirrors the structures of `hot.h`. Called by the loop's fast path, on the training thread, when it arms for
-the first time; nothing happens at import.
+Mirrors the structures of `hot_state.h`. Called by the loop's fast path, on the training thread, when it arms
+for the first time; nothing happens at import.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "note_stack", "glance")],
         *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_more", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         *[(name, _Pointer) for name in ("measure", "finish")],
