@@ -25,7 +25,7 @@ MOST_STEPS: Final = 64
 """More do not wait: a step that goes the slow way has those before it taken out of the ring first."""
 RENEWED_AFTER: Final = 256
 """Steps after which limits are gathered anew, which costs as much as to judge a step: medians move on."""
-_LONGEST_PAUSE: Final = 32
+_LONGEST_PAUSE: Final = 8
 
 
 class CalmSteps:
@@ -41,8 +41,9 @@ class CalmSteps:
         """For so many times none are gathered after limits were of no use, and how many are left of these."""
 
     def forget(self) -> None:
-        """Nothing may wait until limits are given again."""
+        """Nothing may wait until steps of C's are judged again: what is judged meanwhile is not seen here."""
         self._glance = None
+        self._pause = self._left = 0
 
     def may_wait(self, ring: Ring) -> bool:
         """Look at what is new; whether it, and what has waited before, may wait for the next wake."""
@@ -50,7 +51,8 @@ class CalmSteps:
         if glance is None:
             return False
         found = None
-        if self._next_byte >= counters.tail:
+        # What was judged and has left the ring meanwhile lies there all the same, until it is written over.
+        if counters.head - self._next_byte <= ring.capacity // 2:
             found = glance.steps_of(ring.address, self._next_byte, counters.head)
         if found is None:
             self._glance = None

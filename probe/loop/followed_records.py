@@ -44,7 +44,7 @@ from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 256
 _MOST_STACKS: Final = 128
-_PIECE_RECORDS: Final = 4
+_PIECE_RECORDS: Final = 8
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
 
@@ -72,7 +72,8 @@ class FollowedRecords:
         self._queue, self._samples = queue, samples
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._calm = CalmSteps()
+        self._calm, self._has_news = CalmSteps(), False
+        """What may wait; and whether a step of C's was taken since it was last told."""
         self._ring: Ring | None = None
         self._next_byte = 0
         self._following: dict[int, Following] = {}
@@ -130,8 +131,8 @@ class FollowedRecords:
 
     def note_judged(self) -> None:
         """All that was taken is judged: what follows may wait as long as it is like that; under the lock."""
-        incidents = self._incidents
-        if self._ring is None or not self._following or not incidents.is_calm:
+        incidents, (is_news, self._has_news) = self._incidents, (self._has_news, False)
+        if not is_news or not incidents.is_calm:
             self._calm.forget()
             return
         number = max(self._following)
@@ -179,6 +180,7 @@ class FollowedRecords:
         following = self._following.get(raw.template)
         if following is None:
             return None
+        self._has_news = True
         measured = measured_of(raw, following)
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)

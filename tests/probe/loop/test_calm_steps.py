@@ -245,10 +245,22 @@ def test_padding_and_the_end_of_the_ring_are_passed_over() -> None:
     assert kinds == {PAD, RAW}
 
 
-def test_what_was_overwritten_is_not_looked_at() -> None:
+def test_what_has_left_the_ring_meanwhile_is_looked_at_too() -> None:
+    """While a wake judges and writes, other steps come and leave the ring with those before them."""
+    run = Run()
+    for _ in range(30):
+        run.wake(2)
+        run.append(1)
+        assert not run.judge()
+        assert run.wake(1)
+
+
+def test_what_was_written_over_is_not_looked_at() -> None:
     run = Run()
     assert run.wake(2)
-    run.append(2)
+    begun = run.ring.counters.head
+    while run.ring.counters.head - begun <= run.ring.capacity // 2:
+        run.append(1)
     counters = run.ring.counters
     run.ring.take(end=counters.head, end_seq=counters.next_seq, records=0, next_seq=-1, store=lambda: None)
     assert not run.calm.may_wait(run.ring)
