@@ -44,7 +44,7 @@ from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 256
 _MOST_STACKS: Final = 128
-_PIECE_RECORDS: Final = 8
+_PIECE_RECORDS: Final = 4
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
 

@@ -15,6 +15,7 @@ from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
+from ..threads.pieces import give_way
 from ..threads.processor_wait import ProcessorWait
 from ..threads.stacks import raw_stack
 
@@ -76,6 +77,7 @@ class SampleJudge:
         """Judge a finished step."""
         self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured, processor_share=self._processors.share())
+        give_way()
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
             findings = self._bank.observe(sample)

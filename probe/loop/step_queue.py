@@ -36,7 +36,6 @@ _ROOM: Final = 0.7
 _LEAST: Final = 4
 """Steps of a piece, if there are so many: most of what a single one costs is not of the step."""
 _FIRST: Final = 8
-_LONGEST: Final = 64
 
 
 class QueuedStep(msgspec.Struct, eq=False):
@@ -209,7 +208,7 @@ class StepQueue:
         if taken_s > _PIECE_S:
             self._most = max(min(steps, self._most) // 2, _LEAST)
         elif steps == self._most and taken_s < _ROOM * _PIECE_S:
-            self._most = min(2 * steps, _LONGEST)
+            self._most = min(2 * steps, MOST_WAITING)
 
     def _take_late(self, late: QueuedStep, guard: Guard) -> None:
         self._arrive(late, guard)

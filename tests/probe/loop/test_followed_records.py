@@ -55,11 +55,11 @@ def followed(count: int) -> tuple[FollowedRecords, Pieces]:
 def test_recorders_thread_takes_a_few_at_once_and_lets_training_go_on_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    records, pieces = followed(18)
+    records, pieces = followed(10)
     pauses: list[int] = []
     monkeypatch.setattr(followed_records, "give_way", lambda: pauses.append(len(pieces.taken)))
     records.take(is_recorders_thread=True)
-    assert pieces.taken == [8, 8, 2]
+    assert pieces.taken == [4, 4, 2]
     assert pauses == [1, 2, 3]
     records.take(is_recorders_thread=True)
     assert len(pieces.taken) == 3
