@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_recorder.py [--workloads mlp lstm] [--seconds 15] [--wakes 80]
 
 *live*: CPU time of the thread in a step, and as a share of the training thread's in the same steps; how often
-it wakes a second.
+it wakes a second; and the helper's share. On a loaded machine steps take longer and wakes come as often, so
+that the share is higher.
 
 *replay*: the records of these steps are given once more to the same session, whose thread has ended: its
 tasks are done here, by a clock that goes from one to the next, so that the load of the machine changes
@@ -30,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import psutil
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -38,6 +40,7 @@ from overhead_recorders import NO_DASHBOARD
 from workloads import WORKLOADS, Workload
 
 import probe
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.delivery.journal.segments import record_prefix
 from probe.delivery.recorder.recorder import Recorder
 from probe.delivery.recorder.ring import Ring
@@ -77,6 +80,8 @@ class Live(NamedTuple):
     recorder_us: float
     wakes: float
     """A second."""
+    helper_us: float
+    """CPU time of the helper in a step."""
 
 
 def recorder_thread() -> threading.Thread:
@@ -90,20 +95,28 @@ def switches(thread: threading.Thread) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("voluntary")))
 
 
-def train_live(train: Callable[[], None], seconds: float) -> Live:
-    """Train for so long and say what both threads took."""
+def helper_ns(run_folder: Path) -> int:
+    """CPU time that the helper has taken so far; 0 where there is none."""
+    owner = lock_owner(lock_path(host_folder(run_folder)))
+    times = None if owner is None else psutil.Process(owner).cpu_times()
+    return 0 if times is None else int(1e9 * (times.user + times.system))
+
+
+def train_live(train: Callable[[], None], seconds: float, run_folder: Path) -> Live:
+    """Train for so long and say what both threads took, and the helper."""
     thread = recorder_thread()
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
-    before = time.clock_gettime_ns(clock), time.thread_time_ns(), switches(thread)
+    before = time.clock_gettime_ns(clock), time.thread_time_ns(), switches(thread), helper_ns(run_folder)
     begun_s, steps = time.perf_counter(), 0
     while steps < FEWEST_STEPS or time.perf_counter() - begun_s < seconds:
         train()
         steps += 1
     wall_s = time.perf_counter() - begun_s
-    after = time.clock_gettime_ns(clock), time.thread_time_ns(), switches(thread)
-    recorder_ns, training_ns, woken = (late - early for late, early in zip(after, before, strict=True))
-    return Live(wall_s / steps, training_ns / steps / 1e3, recorder_ns / steps / 1e3, woken / wall_s)
+    after = time.clock_gettime_ns(clock), time.thread_time_ns(), switches(thread), helper_ns(run_folder)
+    taken = [late - early for late, early in zip(after, before, strict=True)]
+    recorder_us, training_us, _, helper_us = (one / steps / 1e3 for one in taken)
+    return Live(wall_s / steps, training_us, recorder_us, taken[2] / wall_s, helper_us)
 
 
 # -- what is given once more
@@ -384,12 +397,13 @@ def measure(workload: Workload, options: argparse.Namespace) -> None:
         parts = Parts()
         if options.parts_of_live:
             time_parts(parts, run)
-        live = train_live(train, options.seconds)
+        live = train_live(train, options.seconds, Path(folder) / "recorder")
         parts.restore()
         share = 100 * live.recorder_us / live.training_us
         print(
             f"{workload.title:18} live: {live.recorder_us:7.0f} us a step of {live.training_us / 1e3:6.1f} "
-            f"ms, {share:5.2f} %; {live.wakes:.0f} wakes a second"
+            f"ms, {share:5.2f} %; {live.wakes:.0f} wakes a second; "
+            f"helper {100 * live.helper_us / live.training_us:.2f} %"
         )
         if options.parts_of_live:
             print_parts(parts, max(options.seconds / live.step_s, FEWEST_STEPS), options.least_us)
