@@ -69,19 +69,19 @@ class UnseenUpdates:
         self._several: list[MarkedParameter] = []
         self._marks: list[tuple[MarkedParameter, State]] = []
 
-    def note(self, parameters: Sequence[nn.Parameter], *, is_told: bool) -> None:
+    def note(self, parameters: Sequence[nn.Parameter], *, has_hooks: bool) -> None:
         """Remember the parameters as they are now, after a backward.
 
         Args:
             parameters: of the model, the same object as long as they are the same.
-            is_told: whether hooks tell of updates; then this is but for the first of two passes, which
+            has_hooks: whether hooks tell of updates; then this is but for the first of two passes, which
                 changes every parameter.
         """
-        self._marks = [(mark, mark.state()) for mark in self._marked(parameters, is_told=is_told)]
+        self._marks = [(mark, mark.state()) for mark in self._marked(parameters, has_hooks=has_hooks)]
 
     def marked(self, parameters: Sequence[nn.Parameter]) -> MarkedParameter | None:
         """Return the parameter that is looked at where hooks tell of updates, and that has a gradient now."""
-        return next(iter(self._marked(parameters, is_told=True)), None)
+        return next(iter(self._marked(parameters, has_hooks=True)), None)
 
     def adopt(self, mark: MarkedParameter, state: State) -> None:
         """Somebody else has remembered what a parameter was after a backward."""
@@ -98,10 +98,10 @@ class UnseenUpdates:
         """An update was told of."""
         self._marks = []
 
-    def _marked(self, parameters: Sequence[nn.Parameter], *, is_told: bool) -> list[MarkedParameter]:
+    def _marked(self, parameters: Sequence[nn.Parameter], *, has_hooks: bool) -> list[MarkedParameter]:
         if parameters is not self._parameters:
             self._choose(parameters)
-        chosen = self._one if is_told else self._several
+        chosen = self._one if has_hooks else self._several
         marked = [mark for mark in chosen if mark.parameter.grad is not None]
         return marked or [MarkedParameter(each) for each in parameters if each.grad is not None][:1]
 

@@ -63,7 +63,7 @@ class WatchedModel:
         self._frozen: list[nn.Parameter] = []
         self._updates = UnseenUpdates()
         self._unseen_updates = 0
-        self._has_told = False
+        self._has_reported = False
         self.is_reduced = False
         """Whether DistributedDataParallel averages the gradients of the newest forward over the ranks."""
         self.is_sharded = False
@@ -95,7 +95,7 @@ class WatchedModel:
 
     def note_step_of(self, optimizer: Optimizer) -> int:
         """An owned optimizer steps; return the number that it shares with those of the same parameters."""
-        self._has_optimizer = self._has_told = True
+        self._has_optimizer = self._has_reported = True
         self._unseen_updates = 0
         self._updates.forget()
         self._notice_thawing(optimizer)
@@ -133,11 +133,11 @@ class WatchedModel:
     @property
     def tells_of_updates(self) -> bool:
         """Whether the optimizer's hooks are known to tell of the updates."""
-        return self._has_told and self._unseen_updates < 2
+        return self._has_reported and self._unseen_updates < 2
 
     def note_backward(self) -> None:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
-        self._updates.note(self.layout.parameters, is_told=self.tells_of_updates)
+        self._updates.note(self.layout.parameters, has_hooks=self.tells_of_updates)
 
     def marked_parameter(self) -> MarkedParameter | None:
         """Return the parameter that tells of unseen updates as long as hooks tell of the others."""

@@ -36,7 +36,7 @@ class LossInputDetector:
     def __init__(self) -> None:
         self._looks = self._count = 0
         self._misfit: LossInput | None = None
-        self._is_told = False
+        self._is_reported = False
 
     @property
     def is_over(self) -> bool:
@@ -52,10 +52,10 @@ class LossInputDetector:
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding once enough losses were made in this way."""
-        if self._misfit is None or self._count < AGREEING or self._is_told:
+        if self._misfit is None or self._count < AGREEING or self._is_reported:
             return []
         # Once is enough: an episode that went on would hide a plateau that has another reason.
-        self._is_told = True
+        self._is_reported = True
         is_bounded = self._misfit.squashed is not None
         return [
             Finding(

@@ -48,7 +48,7 @@ class UpdateRatioDetector:
         self._thresholds = thresholds
         self._succession = Succession()
         self._decay: Finding | None = None
-        self._told: Finding | None = None
+        self._reported: Finding | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -83,7 +83,7 @@ class UpdateRatioDetector:
     @property
     def has_news(self) -> bool:
         """Whether `observe` has something to tell that it was told of, and has not said yet."""
-        return self._decay is not None and self._decay is not self._told
+        return self._decay is not None and self._decay is not self._reported
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one of each kind."""
@@ -98,7 +98,7 @@ class UpdateRatioDetector:
             if total is not None and total > 0.0:
                 high = self._judge_high(sample, total) or high
                 self._low = self._judge_low(sample, sample.update_ratio, total)
-        self._told = self._decay
+        self._reported = self._decay
         return [finding for finding in (high or self._decay, self._low) if finding is not None]
 
     def _total(self, sample: Sample, ratio: Floats) -> float | None:

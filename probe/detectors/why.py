@@ -222,8 +222,8 @@ def chain(moves: list[Move]) -> str | None:
 
     A NaN reaches everything within its step, so steps on which all is lost say nothing of the order.
     """
-    is_told = len({move.step for move in moves}) > 1 or any(np.isfinite(move.times) for move in moves)
-    if len(moves) < 2 or not is_told:
+    is_ordered = len({move.step for move in moves}) > 1 or any(np.isfinite(move.times) for move in moves)
+    if len(moves) < 2 or not is_ordered:
         return None
     parts = []
     for step in sorted({move.step for move in moves}, reverse=True):

@@ -65,7 +65,7 @@ class WiringDetector:
         self._orphans_are_backbone = False
         self._strays: Sequence[Stray] = ()
         self._is_conditional = False
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
         self._step = 0
         self.steps = 0
         """With a backward, since the layout is what it is."""
@@ -82,7 +82,7 @@ class WiringDetector:
         self._reached = np.array([name in self._ever_reached for name in names], dtype=np.bool_)
         self._parts, self._orphans, self._strays = (), (), ()
         self.steps = self.idle_steps = self.empty_steps = 0
-        self._told = frozenset()
+        self._reported = frozenset()
 
     def note_gradients(self, step: int, missing: Flags) -> None:
         """Account for a step with a backward: which parameters had no gradient, (parameters,)."""
@@ -145,13 +145,13 @@ class WiringDetector:
     @property
     def has_news(self) -> bool:
         """Whether something is found that `observe` has not told yet."""
-        return not self._known() <= self._told
+        return not self._known() <= self._reported
 
     # -- SampleDetector
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one finding: of what is wrong, that which explains the most."""
-        self._told = self._known()
+        self._reported = self._known()
         if self._is_cleared:
             return [self._whole_model(self._cleared())]
         if self._never_steps:

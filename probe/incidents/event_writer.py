@@ -42,7 +42,7 @@ class EventWriter:
         self._start, self._model = start, model
         self._config, self._recorder = config, recorder
         self._logger = config.logger or _logger
-        self._told: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         """How many events there were of each kind and subject."""
 
     def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
@@ -125,10 +125,10 @@ class EventWriter:
     def _bounded(self, kind: str, subject: str, stacks: Stacks) -> Stacks:
         """Leave out the source around the lines of what has come often: events are never evicted."""
         key = (kind, subject)
-        count = self._told.get(key, 0) + 1
-        if count > _WHOLE_STACKS or (key not in self._told and len(self._told) >= _MAX_SUBJECTS):
+        count = self._counts.get(key, 0) + 1
+        if count > _WHOLE_STACKS or (key not in self._counts and len(self._counts) >= _MAX_SUBJECTS):
             return Stacks(**{name: _bare(getattr(stacks, name)) for name in stacks.__struct_fields__})
-        self._told[key] = count
+        self._counts[key] = count
         return stacks
 
     def _announce(self, event: Event) -> None:

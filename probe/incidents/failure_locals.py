@@ -42,14 +42,14 @@ def _line(frame: FrameType, number: int) -> str:
     code = frame.f_code
     values = function_variables(frame)
     is_function = code.co_name != "<module>"
-    told = [f"{name} {text}" for name, value in values.items() if (text := _shape(value))]
-    if not told:
+    shown = [f"{name} {text}" for name, value in values.items() if (text := _shape(value))]
+    if not shown:
         return ""
     if is_function:
-        told += [f"{name} {value}" for name, value in values.items() if _is_number(value)]
-    more = f", and {len(told) - _MAX_NAMES} more" if len(told) > _MAX_NAMES else ""
+        shown += [f"{name} {value}" for name, value in values.items() if _is_number(value)]
+    more = f", and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
     place = f"{code.co_qualname} " if is_function else ""
-    text = f"In {place}({Path(code.co_filename).name}:{number}): {', '.join(told[:_MAX_NAMES])}{more}"
+    text = f"In {place}({Path(code.co_filename).name}:{number}): {', '.join(shown[:_MAX_NAMES])}{more}"
     return text if len(text) <= _TEXT_LIMIT else f"{text[:_TEXT_LIMIT]}..."
 
 
@@ -81,7 +81,7 @@ def _shape_of_tensor(value: Tensor) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that is told as it is; Python refuses to spell one of thousands of digits."""
+    """Whether it is one that is shown as it is; Python refuses to spell one of thousands of digits."""
     return type(value) in (bool, float) or (type(value) is int and abs(value) <= _LARGEST)
 
 

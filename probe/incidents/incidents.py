@@ -121,14 +121,14 @@ class IncidentReporter(EventWriter):
         return norms is None or bool(np.isfinite(norms).all())
 
     def judge_quiet(
-        self, batch: ObservationBatch, times: Sequence[float], stack: Sequence[RawFrame]
+        self, batch: ObservationBatch, times: Sequence[float], stacks: Sequence[Sequence[RawFrame]]
     ) -> Verdict:
         """Detect, write and log what is wrong at successive steps whose values are all finite.
 
         Args:
             batch: the steps.
             times: UNIX seconds of each.
-            stack: of the training loop when the first of them was measured.
+            stacks: of the training loop, when each was measured.
         """
         self._recent.note(batch)
         found = dict(self._detectors.observe_batch(batch))
@@ -136,7 +136,7 @@ class IncidentReporter(EventWriter):
         critical = None
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             findings = found.get(index, [])
-            begun = self._write(findings, step, time, LateEvidence(stack))
+            begun = self._write(findings, step, time, LateEvidence(stacks[index]))
             critical = first_critical(begun, findings)
             suspicion = suspicion_of(begun) or suspicion
         return Verdict(

@@ -73,7 +73,7 @@ class Budget:
 
     # -- every step
 
-    def due(self, step: int) -> Features:
+    def features_at(self, step: int) -> Features:
         """Return what is to be measured at a step: a feature's field is its period where due, else 0."""
         bits = 0
         for period, phase, bit in self._groups:
@@ -82,8 +82,8 @@ class Budget:
         self._is_besides = step in _EARLY_STEPS and not bits & self._early
         if self._is_besides:
             bits |= self._early
-        due = self._due.get(bits)
-        return self._features_of(bits) if due is None else due
+        features = self._features.get(bits)
+        return self._features_of(bits) if features is None else features
 
     def is_sampled(self, step: int) -> bool:
         """Whether the time of a step holds what is not done at every step.
@@ -333,13 +333,13 @@ class Budget:
         is_early = 1 < self._periods[_EARLY] == self._wanted[_EARLY]
         self._early = 1 << FEATURES.index(_EARLY) if is_early else 0
         self._groups = tuple((period, phase, bits) for (period, phase), bits in groups.items())
-        self._due: dict[int, Features] = {}
+        self._features: dict[int, Features] = {}
 
     def _features_of(self, bits: int) -> Features:
         """Build what is due for a combination of groups, once."""
         chosen = {name: self._periods[name] for at, name in enumerate(FEATURES) if bits >> at & 1}
-        due = self._due[bits] = Features(**chosen)
-        return due
+        features = self._features[bits] = Features(**chosen)
+        return features
 
 
 def _mean_but_highest(values: Iterable[int]) -> float:

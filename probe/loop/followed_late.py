@@ -124,7 +124,7 @@ class LateFollowing:
             return False
         self._pipeline.begin_step()
         self._pipeline.complete_newest()
-        if schedule.observed is not None or schedule.due.update_ratios or not self._timing.is_late:
+        if schedule.observed is not None or schedule.features.update_ratios or not self._timing.is_late:
             return False
         gradients = loop.measure_gradients()
         if isinstance(gradients, TensorStatistics):
@@ -190,7 +190,7 @@ class LateFollowing:
             gradients, loss = late.gradients.read(), late.loss()
         if not gradients.is_finite or loss.value is None or not math.isfinite(loss.value):
             return False
-        return not self._schedule.due.parameter_norms or bool(
+        return not self._schedule.features.parameter_norms or bool(
             np.isfinite(self._model.parameter_norms()).all()
         )
 

@@ -39,7 +39,7 @@ class MeasureSchedule:
 
     Attributes:
         mailbox: commands, taken out at the end of a step.
-        due: what is measured at the step under way: a feature's period where due, else 0.
+        features: what is measured at the step under way: a feature's period where due, else 0.
         observed: the dearest feature that follows modules' calls and is due at the step under way, if any.
         is_plain: whether the step under way keeps the tripwire and what a replay needs, and nothing else, so
             that it can be compared with its neighbours.
@@ -54,7 +54,7 @@ class MeasureSchedule:
         releases: Mapping[str, Callable[[], None]],
     ) -> None:
         self.mailbox = Mailbox()
-        self.due: Features = _NOTHING
+        self.features: Features = _NOTHING
         self.observed: str | None = None
         self.is_plain = False
         self._guard, self._incidents, self._releases = guard, incidents, releases
@@ -90,10 +90,10 @@ class MeasureSchedule:
     def begin_step(self, step: int) -> None:
         """The first forward or backward of a step begins; decides what is measured of it."""
         self.is_plain = self._calibration.is_plain(step)
-        due = _NOTHING if self.is_plain else self._budget.due(step)
-        if due is not self.due:
-            self.due = due
-            self.observed = next((name for name in _OBSERVED if getattr(due, name)), None)
+        features = _NOTHING if self.is_plain else self._budget.features_at(step)
+        if features is not self.features:
+            self.features = features
+            self.observed = next((name for name in _OBSERVED if getattr(features, name)), None)
 
     def run(self, feature: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Run one feature in the guard and charge the budget with its time."""

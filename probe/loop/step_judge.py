@@ -109,7 +109,7 @@ class StepJudge:
             self.take_verdicts()
         elif measured.has_statistics:
             newest.state = "waiting"
-            newest.stack = self.queue.newest_stack or raw_stack(sys._getframe(2), limit=_STACK_FRAMES)
+            newest.stack = raw_stack(sys._getframe(2), limit=_STACK_FRAMES)
         for call in self._hooks.judged.calls:
             call(finished, measured, verdict)
         return verdict
@@ -221,5 +221,5 @@ class StepJudge:
             measured,
             model=self._model,
             black_box=self._incidents.black_box,
-            with_context=self._schedule.due.anomaly_context > 0,
+            with_context=self._schedule.features.anomaly_context > 0,
         )

@@ -51,7 +51,7 @@ class StepMeasures:
 
     Args:
         model: the watched one.
-        schedule: says what is due.
+        schedule: says what is measured at this step.
         meters: read memory.
         updates: measures updates.
         turns: compares gradients with each other.
@@ -103,15 +103,15 @@ class StepMeasures:
         self._observes_call = schedule.observed is not None
         if self._observes_call:
             self._guard.run("measures", self._observe, called, args, kwargs, is_settled)
-        elif schedule.due.parameter_norms:
+        elif schedule.features.parameter_norms:
             self.glance_at_inputs(called, args, kwargs)
 
     def _observe(self, called: nn.Module, args: Any, kwargs: Any, is_settled: bool) -> None:
         self._observed_from_ns = self._guard.spent_so_far_ns()
-        due = self._schedule.due
-        if due.activations and self._inputs is None and not torch_modes.in_transform():
+        features = self._schedule.features
+        if features.activations and self._inputs is None and not torch_modes.in_transform():
             self._inputs = self._guard.run("inputs", measure_inputs, called, args, kwargs)
-        names = [name for name, period in due.periods().items() if period]
+        names = [name for name, period in features.periods().items() if period]
         self._observer.begin_forward(names, called, args, kwargs, is_settled=is_settled)
 
     def glance_at_inputs(self, called: nn.Module, args: Any, kwargs: Any) -> None:
@@ -147,13 +147,13 @@ class StepMeasures:
         schedule = self._schedule
         if schedule.observed is not None and self._observer.is_observing:
             self._observer.end_backward()
-            of_gradients = schedule.due.activation_gradients
+            of_gradients = schedule.features.activation_gradients
             self._charge_observation("activation_gradients" if of_gradients else schedule.observed)
 
     @property
     def wants_first_norm(self) -> bool:
         """Whether the gradient after the first of several backwards is to be measured."""
-        return self._schedule.due.gradient_noise > 0 and self._accumulates
+        return self._schedule.features.gradient_noise > 0 and self._accumulates
 
     def note_scaler(self, scaler: Any) -> None:
         """A GradScaler scales the loss."""
@@ -182,8 +182,8 @@ class StepMeasures:
             finished: the step.
             waits: whether what is still on its way from a device is to be waited for.
         """
-        measured, due = self._known_of(finished), self._schedule.due
-        if waits or finished.was_scaled or due.gradient_noise or due.gradient_cosine:
+        measured, features = self._known_of(finished), self._schedule.features
+        if waits or finished.was_scaled or features.gradient_noise or features.gradient_cosine:
             measured.arrive()
         for call in self._hooks.measured.calls:
             call(finished, measured)
@@ -192,9 +192,9 @@ class StepMeasures:
         return measured
 
     def _known_of(self, finished: FinishedStep) -> MeasuredStep:
-        due, opened = self._schedule.due, finished.opened
-        scalars = self._clip_scalars(opened, finished.late) if due.clipping else {}
-        if due.memory:
+        features, opened = self._schedule.features, finished.opened
+        scalars = self._clip_scalars(opened, finished.late) if features.clipping else {}
+        if features.memory:
             scalars |= self._meters.read_memory()
         if opened.before_backward_ns:
             scalars["before_backward_s"] = opened.before_backward_ns / 1e9
@@ -206,7 +206,7 @@ class StepMeasures:
             layout=self._model.layout,
             stage=finished.stage,
             gradients=finished.gradients,
-            has_statistics=due.gradients > 0,
+            has_statistics=features.gradients > 0,
             total_norm=finished.gradients.total_norm,
             parameter_norm=None,
             loss=finished.loss,
@@ -234,32 +234,32 @@ class StepMeasures:
 
     def _collect(self, measured: MeasuredStep, opened: OpenStep) -> None:
         """Add what is due to a step whose gradients are known."""
-        due, run = self._schedule.due, self._schedule.run
+        features, run = self._schedule.features, self._schedule.run
         # A few numbers, not worth leaving out: they are not charged, so that no limit takes them away.
-        if due.learning_rates:
+        if features.learning_rates:
             rates = self._guard.run("learning_rates", self._rates.read, self._alive()) or {}
             self.rate_names = tuple(rates)
             measured.scalars |= rates
-        if due.loss_scale and self._has_scaler:
+        if features.loss_scale and self._has_scaler:
             measured.scalars |= self._guard.run("loss_scale", self._scale.read) or {}
-        if due.parameter_norms and not due.parameter_statistics and measured.late is not None:
+        if features.parameter_norms and not features.parameter_statistics and measured.late is not None:
             start = self._model.start_measuring_parameters
             measured.late.parameters = run("parameter_norms", start)
-        elif due.parameter_norms and not due.parameter_statistics:
+        elif features.parameter_norms and not features.parameter_statistics:
             measured.parameter_norm = run("parameter_norms", self._model.parameter_norms)
-        if due.parameter_statistics:
+        if features.parameter_statistics:
             run("parameter_statistics", self._collect_parameters, measured)
-        if due.optimizer_state:
+        if features.optimizer_state:
             run("optimizer_state", self._collect_moments, measured)
-        if due.histograms:
+        if features.histograms:
             run("histograms", self._collect_histograms, measured)
-        if due.gradient_noise or due.gradient_cosine:
-            feature = "gradient_cosine" if due.gradient_cosine else "gradient_noise"
+        if features.gradient_noise or features.gradient_cosine:
+            feature = "gradient_cosine" if features.gradient_cosine else "gradient_noise"
             run(feature, self._collect_turn, measured, opened)
         self._accumulates = opened.backwards > 1
         self._norms = measured.parameter_norm
         measured.inputs, self._inputs = self._inputs, None
-        if due.activations and not self._has_seen_start:
+        if features.activations and not self._has_seen_start:
             self._has_seen_start = True
             run("activations", self._collect_start, measured)
         if self._observer.is_observing:
@@ -393,8 +393,8 @@ class StepMeasures:
         )
         reading = self._turns.read(
             finished,
-            noise_is_due=self._schedule.due.gradient_noise > 0,
-            cosine_is_due=self._schedule.due.gradient_cosine > 0,
+            has_noise=self._schedule.features.gradient_noise > 0,
+            has_cosine=self._schedule.features.gradient_cosine > 0,
         )
         measured.scalars |= reading.scalars
         if reading.cosine is not None:

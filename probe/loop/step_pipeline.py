@@ -90,7 +90,7 @@ class StepPipeline:
         self._newest = newest
         self.last_step = measured.step
         self._writer.write_modules(measured)
-        if self._schedule.due.memory:
+        if self._schedule.features.memory:
             self._judge.follow_memory(measured.step, self._recorder.memory)
         self._account(measured)
         self._judge.enqueue(newest)

@@ -85,14 +85,6 @@ class StepQueue:
 
     # -- on the training thread
 
-    @property
-    def newest_stack(self) -> Sequence[RawFrame]:
-        """The stack that the steps share that wait now; empty where none waits."""
-        try:
-            return self._steps[-1].stack
-        except IndexError:
-            return ()
-
     def add(self, step: QueuedStep) -> None:
         """Have a step judged with others; what has piled up is judged now."""
         self._steps.append(step)
@@ -230,7 +222,7 @@ class StepQueue:
     def _judge(self, piece: Sequence[QueuedStep]) -> Verdict:
         steps = [step.measured for step in piece]
         verdict = self._incidents.judge_quiet(
-            build_batch(steps), [measured.time for measured in steps], piece[0].stack
+            build_batch(steps), [measured.time for measured in steps], [step.stack for step in piece]
         )
         for step in piece:
             step.state = "judged"

@@ -212,7 +212,7 @@ class StepTracker:
         self._raise_anomaly()
         for act in self._hooks.before_update.calls:
             act(optimizer)
-        if self._schedule.due.update_ratios:
+        if self._schedule.features.update_ratios:
             self._guard.run("measures", self._measures.before_update, optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -227,7 +227,7 @@ class StepTracker:
         self._loop.open.captures.clear()
         for look in hooks.after_step.calls:
             look(optimizer, self._pipeline.last_step)
-        if self._schedule.due.update_ratios:
+        if self._schedule.features.update_ratios:
             self._guard.run("measures", self._pipeline.look_after_update, optimizer)
         self.fast.consider(optimizer, self._loop.take_newest())
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import WireError
-from .columns import pack_column, unpack_column
+from .columns import pack_block, unpack_column
 from .records import Column, Frame, Histogram, ModuleColumn
 
 MODULE_COLUMNS: Final[dict[str, str]] = {
@@ -62,18 +62,36 @@ def pack_module_columns(
         columns: values by name (see `MODULE_COLUMNS`).
         missing: masks by name, for those that have gaps.
     """
-    packed = []
+    named: list[tuple[str, bytes]] = []
+    kept = []
+    # Most columns have the same mask, which is looked into once.
+    marks_of: dict[int, bytes | None] = {}
     for name, values in columns.items():
         gaps = missing.get(name)
-        if gaps is not None and gaps.all():
+        if id(gaps) not in marks_of:
+            marks_of[id(gaps)] = _marks(gaps)
+        marks = marks_of[id(gaps)]
+        if marks is None:
             continue
-        present = values if gaps is None else np.where(gaps, 0.0, values)
+        present = np.where(gaps, 0.0, values) if marks else values  # type: ignore[arg-type]
         if name.endswith(("_nan_count", "_inf_count")) and not present.any():
             continue
-        column = pack_column(name, present)
-        marks = np.packbits(gaps).tobytes() if gaps is not None and gaps.any() else b""
-        packed.append(ModuleColumn(name=name, dtype=column.dtype, data=column.data, missing=marks))
-    return packed
+        named.append((name, marks))
+        kept.append(present)
+    if not kept:
+        return []
+    packed = pack_block([name for name, _ in named], np.stack(kept))
+    return [
+        ModuleColumn(name=name, dtype=column.dtype, data=column.data, missing=marks)
+        for (name, marks), column in zip(named, packed, strict=True)
+    ]
+
+
+def _marks(gaps: npt.NDArray[np.bool_] | None) -> bytes | None:
+    """Return one bit for each value that is missing; b"" where none is, None where all are."""
+    if gaps is not None and gaps.all():
+        return None
+    return b"" if gaps is None or not gaps.any() else np.packbits(gaps).tobytes()
 
 
 def unpack_module_column(

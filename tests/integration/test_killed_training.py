@@ -18,7 +18,7 @@ from probe.delivery.helper.ring_taker import take_ring
 from probe.delivery.journal.journal_reader import list_writers, read_stream
 from probe.delivery.journal.ring_rest import read_ring
 from probe.delivery.recorder.ring_format import record_bytes
-from probe.delivery.recorder.ring_header import HEADER_BYTES
+from probe.delivery.recorder.ring_header import HEADER_BYTES, read_counters
 from probe.wire import Event, Frame, decode_record
 
 SCRIPT = Path(__file__).with_name("scripts") / "killed.py"
@@ -33,10 +33,11 @@ def start(forked: ForkedScripts) -> Iterator[Start]:
     """Start the script; what still runs at the end is killed."""
     started: list[ForkedScript] = []
 
-    def run(spool: Path, how: str, where: str, *, connect: str = "") -> ForkedScript:
+    def run(spool: Path, how: str, where: str, *, connect: str = "", is_mapped: bool = True) -> ForkedScript:
         spool.mkdir(parents=True, exist_ok=True)
         command = [str(SCRIPT), str(spool), str(spool.parent / "log"), how, where, connect]
-        started.append(forked.start(command, spool.parent, {"NANSCOPE_LINGER_S": "1"}))
+        environment = {"NANSCOPE_LINGER_S": "1"} | ({} if is_mapped else {"UNMAPPED": "1"})
+        started.append(forked.start(command, spool.parent, environment))
         return started[-1]
 
     yield run
@@ -80,6 +81,17 @@ def assert_nothing_lost(spool: Path) -> None:
 def test_killed_training_has_lost_no_finished_step(start: Start, spool: Path, how: str, where: str) -> None:
     process = start(spool, how, where)
     assert process.wait() == {"kill": -signal.SIGKILL, "exit": 3, "segfault": -signal.SIGSEGV}[how]
+    assert_nothing_lost(spool)
+
+
+@pytest.mark.parametrize("how", ["kill", "segfault"])
+def test_killed_training_has_lost_no_step_where_no_file_is_mapped(
+    start: Start, spool: Path, how: str
+) -> None:
+    process = start(spool, how, "step", is_mapped=False)
+    assert process.wait() in (-signal.SIGKILL, -signal.SIGSEGV)
+    image = read_ring(writer_of(spool) / "ring")
+    assert image is not None and read_counters(image.path.read_bytes()).descriptor >= 0
     assert_nothing_lost(spool)
 
 

@@ -76,11 +76,11 @@ def explanation(event: Event) -> tuple[str, ...]:
     """What the message says beyond the heading, without what the heading or a section of its own says."""
     first = headline(event)
     rest = (line for line in event.message.strip().splitlines()[1:] if line.strip())
-    lines = tuple(line for line in rest if message_lines.is_plain(line) and not _is_told(line, event))
+    lines = tuple(line for line in rest if message_lines.is_plain(line) and not _is_said(line, event))
     return (first, *lines) if len(first) > HEADLINE_LENGTH else lines
 
 
-def _is_told(line: str, event: Event) -> bool:
+def _is_said(line: str, event: Event) -> bool:
     if event.origin is not None and _TENSOR.match(line):
         return True
     return line.startswith(_NOT_DETERMINED) or headline(event).startswith(line.strip())

@@ -61,14 +61,12 @@ class GradientMeters:
         """Let go of the copy."""
         self._history = self._last_step = None
 
-    def read(
-        self, finished: FinishedGradients, *, noise_is_due: bool, cosine_is_due: bool
-    ) -> GradientReading:
+    def read(self, finished: FinishedGradients, *, has_noise: bool, has_cosine: bool) -> GradientReading:
         """Take one step's gradients; waits for the device where the cosine is due."""
         result = GradientReading()
-        if cosine_is_due:
-            result = self._compare(finished, noise_is_due=noise_is_due)
-        if noise_is_due:
+        if has_cosine:
+            result = self._compare(finished, has_noise=has_noise)
+        if has_noise:
             self._note_accumulation(finished)
             if self.noise.scale is not None:
                 result.scalars["gradient_noise_scale"] = self.noise.scale
@@ -84,7 +82,7 @@ class GradientMeters:
                 samples=finished.samples,
             )
 
-    def _compare(self, finished: FinishedGradients, *, noise_is_due: bool) -> GradientReading:
+    def _compare(self, finished: FinishedGradients, *, has_noise: bool) -> GradientReading:
         from .gradient_history import GradientHistory
 
         self._history = self._history or GradientHistory()
@@ -93,7 +91,7 @@ class GradientMeters:
         self._last_step = finished.step
         if turn is None:
             return GradientReading()
-        if noise_is_due and follows and finished.micro_steps == 1:
+        if has_noise and follows and finished.micro_steps == 1:
             self.noise.note_successive(
                 norm=turn.norm,
                 previous_norm=turn.previous_norm,

@@ -59,11 +59,11 @@ class KernelStep:
 
     @classmethod
     def begin(
-        cls, due: Collection[str], index: ModuleIndex, *, guard: Guard, device: torch.device
+        cls, features: Collection[str], index: ModuleIndex, *, guard: Guard, device: torch.device
     ) -> KernelStep | None:
         """Begin a step; None where more is due than outputs, or the kernel is not there or busy."""
         beyond = {"activation_gradients", "module_times", "module_memory", "histograms", "module_calls"}
-        if "activations" not in due or not beyond.isdisjoint(due) or device.type != "cpu":
+        if "activations" not in features or not beyond.isdisjoint(features) or device.type != "cpu":
             return None
         newest = None if cls._newest is None else cls._newest()
         functions = call_binding.functions()

@@ -148,9 +148,9 @@ def _add_rows(
     np.add.at(totals, groups, sizes)
     missing = totals == 0
     is_gradient = prefix == "activation_gradient"
-    for position, name in enumerate((*STATISTICS, *COUNTS)):
+    for name, values in zip((*STATISTICS, *COUNTS), np.ascontiguousarray(combined.T), strict=True):
         if not (is_gradient and name in ("rms", "zero_fraction", "saturated_fraction")):
-            table.put(f"{prefix}_{name}", combined[:, position].copy(), missing)
+            table.put(f"{prefix}_{name}", values, missing)
     return combined[:, 0], totals
 
 
@@ -164,12 +164,14 @@ def _add_units(table: _Columns, calls: CallTable, dead: DeadUnits) -> None:
     # The newest call counts where their numbers of units differ.
     units[rows] = calls.units[numbers]
     is_partly = np.zeros(count, dtype=np.bool_)
-    is_partly[rows[[int(number) in calls.activity for number in numbers]]] = True
+    if calls.activity:
+        is_partly[rows[[number in calls.activity for number in numbers.tolist()]]] = True
     whole = np.flatnonzero(~is_partly & ~np.isnan(units))
     dead_units[whole] = dead.note_active(whole, units[whole].astype(np.intp))
-    for row, active in _activity_by_row(rows, numbers, is_partly, calls).items():
-        found = dead.note(row, active)
-        dead_units[row] = np.nan if found is None else found
+    if calls.activity:
+        for row, active in _activity_by_row(rows, numbers, is_partly, calls).items():
+            found = dead.note(row, active)
+            dead_units[row] = np.nan if found is None else found
     _put_by_module(table, "units", units, calls)
     _put_by_module(table, "dead_units", dead_units, calls)
 

@@ -79,13 +79,15 @@ class ObservedStep:
         compiled_rows: rows of modules that ran as a compiled graph.
     """
 
-    def __init__(self, due: Collection[str], *, guard: Guard, clock: CallClock, device: torch.device) -> None:
-        self.measures_outputs = "activations" in due
-        self.measures_gradients = "activation_gradients" in due
-        self.measures_times = "module_times" in due
-        self.measures_memory = "module_memory" in due
-        self.counts_magnitudes = "histograms" in due and self.measures_outputs
-        self.lists_calls = "module_calls" in due
+    def __init__(
+        self, features: Collection[str], *, guard: Guard, clock: CallClock, device: torch.device
+    ) -> None:
+        self.measures_outputs = "activations" in features
+        self.measures_gradients = "activation_gradients" in features
+        self.measures_times = "module_times" in features
+        self.measures_memory = "module_memory" in features
+        self.counts_magnitudes = "histograms" in features and self.measures_outputs
+        self.lists_calls = "module_calls" in features
         self.calls: list[ModuleCall] = []
         self.outputs, self.gradients = TensorRows(), TensorRows()
         self.gradients_of: list[tuple[int, ...]] = []

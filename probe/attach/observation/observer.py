@@ -107,7 +107,7 @@ class ModuleObserver:
 
     def begin_forward(
         self,
-        due: Collection[str],
+        features: Collection[str],
         called: nn.Module | None = None,
         args: Any = (),
         kwargs: Any = None,
@@ -117,14 +117,14 @@ class ModuleObserver:
         """Observe the training forward that begins now, if `due` names any of `FEATURES`.
 
         Args:
-            due: features of `levels.Features`; "histograms" adds those of the outputs, "module_calls" makes
+            features: names of `levels.Features`; "histograms" adds those of the outputs, "module_calls" makes
                 every call a row of its own.
             called: the outermost module, where its call does not come through `nn.Module.__call__` (the
                 watched root's own class has another by then); with its arguments.
             is_settled: see `ModuleCalls.begin`.
         """
-        if self._is_on and not FEATURES.isdisjoint(due):
-            self._guard.run(_PART, self._begin_forward, due, called, (args, kwargs), is_settled)
+        if self._is_on and not FEATURES.isdisjoint(features):
+            self._guard.run(_PART, self._begin_forward, features, called, (args, kwargs), is_settled)
 
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """The forward is over: with the outermost call's output, or by an exception."""
@@ -184,7 +184,7 @@ class ModuleObserver:
     # -- parts
 
     def _begin_forward(
-        self, due: Collection[str], called: nn.Module | None, arguments: Any, is_settled: bool
+        self, features: Collection[str], called: nn.Module | None, arguments: Any, is_settled: bool
     ) -> None:
         # An earlier forward may have raised without anyone telling.
         module_calls.end(self)
@@ -194,7 +194,7 @@ class ModuleObserver:
             return
         is_new = self._step is None
         if self._step is None:
-            self._step = self._open_step(root, due)
+            self._step = self._open_step(root, features)
         if not module_calls.begin(self, is_settled=is_settled):
             if is_new:
                 self._drop_step()
@@ -205,7 +205,7 @@ class ModuleObserver:
         if called is not None:
             self._outermost = self._enter_outermost(self._step, called, arguments)
 
-    def _open_step(self, root: nn.Module, due: Collection[str]) -> ObservedStep | KernelStep:
+    def _open_step(self, root: nn.Module, features: Collection[str]) -> ObservedStep | KernelStep:
         if self._has_met_unknown or self._steps_until_look <= 0:
             self._steps_until_look, self._has_met_unknown = _LOOK_EVERY, False
             if self._index.refresh(root):
@@ -213,11 +213,11 @@ class ModuleObserver:
         self._steps_until_look -= 1
         first = next(iter(root.parameters()), None)
         device = torch.device("cpu") if first is None else first.device
-        if (step := KernelStep.begin(due, self._index, guard=self._guard, device=device)) is not None:
+        if (step := KernelStep.begin(features, self._index, guard=self._guard, device=device)) is not None:
             return step
         from .observed_step import ObservedStep
 
-        return ObservedStep(due, guard=self._guard, clock=self._clock_for(device), device=device)
+        return ObservedStep(features, guard=self._guard, clock=self._clock_for(device), device=device)
 
     def _clock_for(self, device: torch.device) -> CallClock:
         from .call_clock import CudaClock, HostClock

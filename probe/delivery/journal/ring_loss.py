@@ -25,7 +25,7 @@ def event_of_loss(
     metrics: Callable[[], Iterable[bytes]],
     events: Iterable[bytes],
 ) -> bytes | None:
-    """Return the event that tells of a dead writer's torn records; None where none is, or it is told.
+    """Return the event that tells of a dead writer's torn records; None where none is, or it is decoded.
 
     Args:
         folder: the writer's.
@@ -43,13 +43,13 @@ def event_of_loss(
         found += rest.records
     if not lost:
         return None
-    told = [record for data in events if (record := _decoded(data)) is not None]
-    start = next((record for record in told if isinstance(record, RunStart)), None)
+    decoded = [record for data in events if (record := _decoded(data)) is not None]
+    start = next((record for record in decoded if isinstance(record, RunStart)), None)
     if start is None:
         return None
     event = make_event(
         start,
-        next((record.model for record in told if isinstance(record, Layout)), ""),
+        next((record.model for record in decoded if isinstance(record, Layout)), ""),
         "data_gap",
         _SUBJECT,
         step=_last_step(found) or _last_step(metrics()) or 0,
@@ -60,8 +60,8 @@ def event_of_loss(
         advice=advice_for("data_gap"),
         ended=True,
     )
-    is_told = any(isinstance(record, Event) and record.id == event.id for record in told)
-    return None if is_told else encode(event)
+    is_known = any(isinstance(record, Event) and record.id == event.id for record in decoded)
+    return None if is_known else encode(event)
 
 
 def _last_step(metrics: Iterable[bytes]) -> int | None:

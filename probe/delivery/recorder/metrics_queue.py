@@ -49,7 +49,7 @@ class MetricsQueue:
         self._beside: deque[tuple[int, bytes]] = deque()
         self._lock = threading.RLock()
         self._write_lock = threading.Lock()
-        self._told = False
+        self._has_warned = False
         self.before_take: Callable[[], None] = lambda: None
         """Called before records leave the ring, for who has to see them there."""
 
@@ -200,8 +200,8 @@ class MetricsQueue:
         return left
 
     def _tell_of(self, ring: Ring) -> None:
-        if ring.problem is not None and not self._told:
-            self._told = True
+        if ring.problem is not None and not self._has_warned:
+            self._has_warned = True
             self._note(f"a kill of this process may lose its newest steps: {ring.problem}")
 
 

@@ -47,7 +47,7 @@ class Counters(NamedTuple):
     next_seq: int
     """Ring sequence of the next record."""
     descriptor: int
-    """Of the file; -1 where there is none."""
+    """Of the file that C code copies records to; -1 where the memory is the file, or there is none."""
     dropped: int
     """Records of C code that found no room: such a step goes the slow way."""
     errors: int

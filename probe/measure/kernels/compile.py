@@ -23,6 +23,8 @@ _SOURCES: Final = (
     *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h"),
     *(
         "hot.h",
+        "hot_state.h",
+        "hot_finish.h",
         "hot_forward.h",
         "hot_backward.h",
         "hot_gradients.h",

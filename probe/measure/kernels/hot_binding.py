@@ -1,7 +1,7 @@
 """Makes Python functions of the kernel's callbacks for a healthy step; checks that they read torch right.
 
-Mirrors the structures of `hot.h`. Called by the loop's fast path, on the training thread, when it arms for
-the first time; nothing happens at import.
+Mirrors the structures of `hot_state.h`. Called by the loop's fast path, on the training thread, when it arms
+for the first time; nothing happens at import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_GROUPS: Final = 32
 MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
-SITE_FRAMES: Final = 3
+SITE_FRAMES: Final = 24
 MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""

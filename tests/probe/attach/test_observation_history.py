@@ -156,7 +156,7 @@ def read(meters: GradientMeters, step: int, gradient: Tensor, **options: object)
     finished = FinishedGradients(
         step=step, gradients=[gradient], total_norm=float(gradient.norm()), samples=32, **options
     )
-    return meters.read(finished, noise_is_due=True, cosine_is_due=True).scalars
+    return meters.read(finished, has_noise=True, has_cosine=True).scalars
 
 
 def test_meters_take_the_noise_from_successive_steps_when_nothing_else_tells() -> None:

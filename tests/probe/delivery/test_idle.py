@@ -47,8 +47,8 @@ def test_recorders_thread_wakes_four_times_a_second(spool: Path, one_thread: Non
         time.sleep(1.0)
         wakes.append(recorder_wakes() - before)
     run.close()
-    # A wake may sleep twice: for its time, and for Python's lock. What else the machine makes it wait for (a page,
-    # a lock of the kernel) comes on top, so that the quietest second counts.
+    # A wake may sleep twice: for its time, and for Python's lock. What else the machine makes it wait for
+    # (a page, a lock of the kernel) comes on top, so that the quietest second counts.
     assert min(wakes) <= 2 * 4
     assert sum(wakes) >= 5
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.delivery.journal.ring_rest import read_rest, read_ring, ring_paths
-from probe.delivery.recorder import ring_header
+from probe.delivery.recorder import file_mapping, ring_header
 from probe.delivery.recorder.process_identity import is_alive, own_identity
 from probe.delivery.recorder.ring import Ring, capacity_for
 from probe.delivery.recorder.ring_format import (
@@ -39,8 +41,19 @@ TEMPLATE = Template(layout=2, stage="local", scalars=["lr", "log/x"])
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> Iterator[Ring]:
+def pwrite_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is mapped."""
+    monkeypatch.setattr("probe.delivery.recorder.ring.map_written_file", lambda *_: None)
+
+
+@pytest.fixture(params=["mapped", "pwrite"])
+def ring(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ring]:
+    if request.param == "pwrite":
+        request.getfixturevalue("pwrite_alone")
     ring = Ring(tmp_path / "ring", CAPACITY)
+    if request.param == "mapped" and ring.counters.descriptor >= 0:
+        ring.close()
+        pytest.skip("files are not mapped on this file system")
     yield ring
     ring.close()
 
@@ -198,11 +211,45 @@ def test_ring_without_a_file_says_why_and_works(tmp_path: Path) -> None:
     assert ring.append(FRAME, b"kept") and take_all(ring) == [b"kept"]
 
 
-def test_ring_that_cannot_write_its_file_any_more_removes_it(ring: Ring, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("pwrite_alone")
+def test_ring_that_cannot_write_its_file_any_more_removes_it(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "ring", CAPACITY)
     os.close(ring._descriptor)
     assert ring.append(FRAME, b"kept")
     assert ring.problem is not None and not (tmp_path / "ring").exists()
     assert take_all(ring) == [b"kept"]
+
+
+def test_killed_process_has_written_each_record_to_the_file(ring: Ring, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        for number in range(100):
+            ring.append(FRAME, b"record %d" % number)
+            if number % 4 == 3 and number < 96:
+                take_all(ring)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert read_rest(dead(tmp_path / "ring"), metrics_end=96) == [b"record %d" % n for n in range(96, 100)]
+
+
+@pytest.mark.parametrize("magic", [0x9123683E, 0x6969, 0x794C7630, 0x65735546, 0x2FC12FC1, None])
+def test_file_is_mapped_only_where_pages_are_written_in_place(
+    magic: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """btrfs, NFS, an overlay, FUSE, ZFS, and where nothing tells."""
+    monkeypatch.setattr(file_mapping, "file_system", lambda _: magic)
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(bytes(4096))
+        file.flush()
+        assert file_mapping.map_written_file(file.fileno(), 4096) is None
+
+
+def test_file_system_is_the_one_that_stat_names(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    named = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True)
+    with (tmp_path / "file").open("r+b") as file:
+        assert file_mapping.file_system(file.fileno()) == int(named.stdout, 16)
+    assert file_mapping.file_system(-1) is None
 
 
 def test_capacity_for_holds_64_steps_within_its_limits() -> None:

@@ -95,7 +95,9 @@ def test_verdict_of_running_episode_stays_critical(reporter: IncidentReporter, n
 def test_verdict_of_quiet_steps_names_the_unusual_ones(
     reporter: IncidentReporter, notebook: Notebook
 ) -> None:
-    verdict = reporter.judge_quiet(quiet(range(80), {70: 1e8}), [float(step) for step in range(80)], ())
+    verdict = reporter.judge_quiet(
+        quiet(range(80), {70: 1e8}), [float(step) for step in range(80)], [()] * 80
+    )
     assert "gradient_explosion" in verdict.kinds and 70 in verdict.alarms
     assert verdict.suspicion is not None and "gradient_explosion" in verdict.suspicion
     assert {event.step for event in notebook.events} == {70}

@@ -33,7 +33,7 @@ class Trainer:
         return changes
 
     def take_step(self, budget: Budget) -> tuple[Change, ...]:
-        due = budget.due(self.step)
+        due = budget.features_at(self.step)
         own = self._noisy(self.base_ns)
         for name, cost in self.costs_ns.items():
             if getattr(due, name):
@@ -70,7 +70,7 @@ def test_due_gives_each_feature_at_its_steps(level: str) -> None:
     features = LEVEL_FEATURES[level]  # type: ignore[index]
     budget = Budget(features, 0.02)
     for step in range(400):
-        due = budget.due(step).periods()
+        due = budget.features_at(step).periods()
         for name, period in features.periods().items():
             expected = bool(period) and (step - PHASES.get(name, 0)) % period == 0
             expected |= name == "activations" and step in EARLY_STEPS
@@ -78,7 +78,7 @@ def test_due_gives_each_feature_at_its_steps(level: str) -> None:
 
 
 def test_due_at_level_off_is_nothing() -> None:
-    assert Budget(LEVEL_FEATURES["off"], 0.0).due(0) == Features()
+    assert Budget(LEVEL_FEATURES["off"], 0.0).features_at(0) == Features()
 
 
 def test_is_sampled_tells_steps_with_more_than_the_usual() -> None:
@@ -91,7 +91,7 @@ def test_throttled_activations_are_not_measured_early_either() -> None:
     budget = Budget(Features(gradients=1, activations=10), 0.02)
     assert trainer.run(budget, 10) == []
     assert trainer.run(budget, 1)
-    assert [step for step in range(11, 20) if budget.due(step).activations] == []
+    assert [step for step in range(11, 20) if budget.features_at(step).activations] == []
 
 
 @pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
@@ -103,7 +103,7 @@ def test_next_due_besides_is_the_first_step_with_anything_else(level: Any, usual
     budget = Budget(LEVEL_FEATURES[level], 0.0)
 
     def first(step: int) -> int:
-        while {name for name, period in budget.due(step).periods().items() if period} <= usual:
+        while {name for name, period in budget.features_at(step).periods().items() if period} <= usual:
             step += 1
         return step
 
@@ -422,7 +422,7 @@ def test_configure_takes_other_wishes_from_the_next_step_on() -> None:
     trainer = Trainer(costs_ns={"gradients": 40 * US, "activations": 9_000 * US})
     trainer.run(budget, 200)
     budget.configure(replace(LEVEL_FEATURES["basic"], activations=4), 0.10)
-    assert budget.due(404).activations == 4
+    assert budget.features_at(404).activations == 4
     assert trainer.run(budget, 500)[0].limit == 0.10
     budget.configure(LEVEL_FEATURES["basic"], 0.02)
-    assert not budget.due(404).activations
+    assert not budget.features_at(404).activations

@@ -123,7 +123,7 @@ def test_a_frame_adds_what_plain_steps_keep_and_what_is_sampled(tmp_path: Path) 
     for step, noise in enumerate(gaussian(random, 6_000)):
         schedule.begin_step(step)
         whole, mine = STEP_NS * noise * (1.0 if schedule.is_plain else 1.01), own
-        if schedule.due.parameter_norms:
+        if schedule.features.parameter_norms:
             schedule.charge("parameter_norms", int(sampled * STEP_NS))
             mine += sampled
         measured = finished_step(run._tracker._model, step)

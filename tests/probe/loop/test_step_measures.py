@@ -124,5 +124,5 @@ def test_command_lets_go_of_what_is_switched_off_and_says_so_once() -> None:
     bench.schedule.mailbox.post(SetFeatures({"update_ratios": 0}))
     bench.schedule.apply_commands(3)
     bench.schedule.begin_step(4)
-    assert not bench.schedule.due.update_ratios and bench.released == ["update_ratios"]
+    assert not bench.schedule.features.update_ratios and bench.released == ["update_ratios"]
     assert bench.reporter.notes == [("level_changed", "basic")]

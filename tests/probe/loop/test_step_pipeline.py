@@ -67,7 +67,7 @@ class Reporter:
         self.judged.append(observation.step)
         return self.verdict
 
-    def judge_quiet(self, batch: Any, times: Any, stack: Any) -> Verdict:
+    def judge_quiet(self, batch: Any, times: Any, stacks: Any) -> Verdict:
         self.judged += batch.steps
         return NOTHING_FOUND
 
@@ -93,7 +93,7 @@ class Samples:
 class Schedule:
     """Stands in for a `MeasureSchedule`: nothing more is due."""
 
-    due = Features(gradients=1)
+    features = Features(gradients=1)
     is_basic = True
     mailbox = SimpleNamespace(waiting=False)
 

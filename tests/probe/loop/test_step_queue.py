@@ -50,7 +50,7 @@ class Judge:
         self.steps.append(observation.step)
         return Verdict(alarms=(observation.step,))
 
-    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+    def judge_quiet(self, batch: ObservationBatch, times: Sequence[float], stacks: object) -> Verdict:
         self.steps += batch.steps
         self.batches.append(len(batch.steps))
         return Verdict(alarms=tuple(batch.steps))
@@ -149,7 +149,7 @@ def test_pieces_are_as_long_as_two_milliseconds_allow(
 ) -> None:
     spent = [0.0]
 
-    def judge_quiet(batch: ObservationBatch, times: Sequence[float], stack: object) -> Verdict:
+    def judge_quiet(batch: ObservationBatch, times: Sequence[float], stacks: object) -> Verdict:
         steps.judge.batches.append(len(batch.steps))
         spent[0] += fixed_s + step_s * len(batch.steps)
         return Verdict()

@@ -47,7 +47,7 @@ class Bench:
             is_foreign_backward=lambda: False, take_newest=lambda: None, begin_forward=self.begin_forward,
         )  # fmt: skip
         self.schedule = Teller(
-            self.told, "schedule", is_off=False, due=Features(gradients=1, update_ratios=1)
+            self.told, "schedule", is_off=False, features=Features(gradients=1, update_ratios=1)
         )
         self.fast = Teller(self.told, "fast", leave=lambda: None, next_step=None)
         pipeline = Teller(self.told, "pipeline", last_step=6, take_anomaly=self.take_anomaly)
