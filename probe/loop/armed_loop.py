@@ -59,6 +59,8 @@ class Plan(NamedTuple):
     parameters: Sequence[nn.Parameter]
     draws: bool
     """Whether the generator's state has to be kept at every forward."""
+    note_stack: Callable[[], None] | None
+    """Called in a forward to which other lines lead than to the one before."""
     glance: Callable[..., Any] | None
     """Looks at (module, args, kwargs) where parameters are measured."""
     on_news: Callable[[], bool | None] | None
@@ -389,6 +391,7 @@ def _objects(plan: Plan) -> dict[str, object]:
         "task": torch_engine.graph_task_id,
         "find_outputs": find_outputs,
         "random_state": _generators() if plan.draws else None,
+        "note_stack": plan.note_stack,
         "glance": plan.glance,
         "observe": plan.observe,
         "end_observation": plan.end_observation,

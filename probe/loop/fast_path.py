@@ -51,8 +51,8 @@ ARMED_AFTER: Final = 20
 _LONGEST_WAIT: Final = 1280
 _PAID_OFF: Final = 8
 """Where so many times as many steps as had to be seen were followed, the next time begins anew."""
-_LINE_FRAMES: Final = 3
-"""A backward is known by its line and by the line that called its function: `Tensor.backward` is between."""
+_SCRIPT_FRAMES: Final = 2
+"""A line is told from others by itself and by the line that called its function, as in `CallSites`."""
 _IN_CALL: Final = (IN_FORWARD, AFTER_FORWARD)
 _HAS_BACKWARD: Final = (IN_BACKWARD, AFTER_BACKWARD, CLIPPED)
 _FOLLOWS: Final = (*_IN_CALL, *_HAS_BACKWARD)
@@ -160,8 +160,7 @@ class FastPath:
         if self._is_off:
             return
         self._root = weakref.ref(root)
-        # All lines that lead to a forward: events of followed steps have the stack of the first.
-        site = site_of_call(sys._getframe(1), frames=hot_binding.SITE_FRAMES)
+        site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES)
         self._seen.note_forward(capture.order, site, synchronises=torch_ranks.synchronises(root))
         if capture.state is not None and not self._draws:
             self._draws = has_drawn_since(capture.state)
@@ -169,7 +168,8 @@ class FastPath:
     def note_loss(self, captures: dict[RootCapture, int], tensors: Any, grad_tensors: Any) -> None:
         """A backward is about to begin, after these forwards."""
         if not self._is_off and captures:
-            site = site_of_call(sys._getframe(1), frames=_LINE_FRAMES)
+            # `Tensor.backward` stands between the script and torch.autograd.backward.
+            site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
             self._seen.note_loss(next(reversed(captures)).order, tensors, grad_tensors, site)
 
     def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:

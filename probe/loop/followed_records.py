@@ -42,6 +42,7 @@ from .sample_judge import SampleJudge
 from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
+_MOST_STACKS: Final = 16
 _PIECE_RECORDS: Final = 4
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
@@ -76,6 +77,8 @@ class FollowedRecords:
         self._inputs: dict[int, InputSample] = {}
         self._modules: dict[int, ModuleStatistics] = {}
         self._logged: dict[int, dict[str, LogValue]] = {}
+        self._stacks: tuple[tuple[int, Sequence[RawFrame]], ...] = ()
+        """From which step on which lines lead to the training loop, oldest first."""
         self._open: QueuedStep | None = None
         """The newest step, where what its update has changed follows in a record of its own."""
         self._newest: MeasuredStep | None = None
@@ -87,7 +90,7 @@ class FollowedRecords:
             self.take()
             self._ring, self._following = ring, {}
         # Of steps that went the slow way after all.
-        self._inputs, self._modules, self._logged = {}, {}, {}
+        self._inputs, self._modules, self._logged, self._stacks = {}, {}, {}, ()
         self._next_byte = ring.counters.head
         self._following[number] = following
         for old in [key for key in self._following if key < number - 1]:
@@ -97,6 +100,11 @@ class FollowedRecords:
         """The inputs of a step that C follows were looked at."""
         if inputs is not None and len(self._inputs) < _MOST_INPUTS:
             self._inputs[step] = inputs
+
+    def note_stack(self, step: int, stack: Sequence[RawFrame]) -> None:
+        """From this step on it is that of the training loop."""
+        # A new one each time: the recorder's thread may be looking at the old one.
+        self._stacks = (*self._stacks[1 - _MOST_STACKS :], (step, stack))
 
     def take_inputs(self, step: int) -> InputSample | None:
         """What `note_inputs` was given of a step that goes on in the slow way."""
@@ -156,7 +164,9 @@ class FollowedRecords:
         measured.modules = self._modules.pop(raw.step, None)
         measured.logged = self._logged.pop(raw.step, {})
         # It has waited long enough: no other one comes before the ring is looked at again.
-        return QueuedStep(measured, following.stack, "waiting", time.monotonic() - JUDGE_S)
+        noted = (stack for first, stack in reversed(self._stacks) if first <= raw.step)
+        stack = next(noted, following.stack)
+        return QueuedStep(measured, stack, "waiting", time.monotonic() - JUDGE_S)
 
     def _add_update(self, update: RawUpdate) -> None:
         if self._open is None or self._open.measured.step != update.step:

@@ -34,7 +34,8 @@ from ..step.backward_time import time_own_backward
 from ..step.losses import divisor_of
 from ..step.open_step import Clipping, LogValue
 from ..step.step_meters import StepMeters
-from ..threads.stacks import raw_stack
+from ..threads.call_sites import rejoined
+from ..threads.stacks import RawFrame, raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
 from .followed_modules import FollowedModules
@@ -115,6 +116,8 @@ class FollowedTraining:
         self._is_timed = False
         """Whether what a backward waits for other ranks is measured."""
         self._is_following_late = False
+        self._armed_stack: list[RawFrame] = []
+        """Of the training loop, when C was armed."""
         self._logged: dict[str, LogValue] = {}
         """Of the step under way."""
 
@@ -150,13 +153,14 @@ class FollowedTraining:
         template = ring.write_template(described)
         if template is None:
             return None
-        stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        self._armed_stack = stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
         self._records.begin(ring, template, Following(described, self._model.layout, stack))
         plan = Plan(
             root=root,
             optimizer=optimizer,
             parameters=self._model.layout.parameters,
             draws=draws,
+            note_stack=self._note_stack,
             glance=self._glance,
             glanced_elements=GLANCED_ELEMENTS,
             on_news=self._on_news,
@@ -220,6 +224,11 @@ class FollowedTraining:
             return read
         own_ns, self._loop.open.own_backward_ns = self._loop.open.own_backward_ns, 0
         return (*read, own_ns / 1e9 if own_ns else math.nan)
+
+    def _note_stack(self) -> None:
+        """Other lines lead to the step under way than to those before."""
+        now = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+        self._records.note_stack(_step_in_c(), rejoined(self._armed_stack, now))
 
     def _glance(self, root: nn.Module, args: Any, kwargs: Any) -> None:
         """Look at the inputs of a step whose parameters are measured."""

@@ -209,6 +209,7 @@ EXPORT void nanscope_hot_use(const HotApi *api) { hot_api = *api; }
 EXPORT int nanscope_hot_follow(const HotLoop *loop) {
     nanscope_hot_forget();
     hot_loop = *loop;
+    known_stack = 0;
     updates.step = -1;
     return make_room(loop->parameter_count);
 }

@@ -28,7 +28,7 @@ MAX_GROUPS: Final = 32
 MAX_SCALARS: Final = 8
 MAX_AMBIENT: Final = 8
 KEPT_STEPS: Final = 8
-SITE_FRAMES: Final = 24
+SITE_FRAMES: Final = 3
 MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""
@@ -100,7 +100,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "glance")],
+        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "note_stack", "glance")],
         *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_more", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         *[(name, _Pointer) for name in ("measure", "finish")],

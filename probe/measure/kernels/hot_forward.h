@@ -133,6 +133,23 @@ static int is_called_from(const CallSite *site) {
     return is_same;
 }
 
+/* Have the stack of a step noted whose outer lines are others: a loop that is entered from another place. */
+static void see_to_stack(void) {
+    if (hot_loop.note_stack == NULL) return;
+    uint64_t sum = 1;
+    Object *frame = kept(hot_api.frame());
+    for (int i = 0; i < STACK_FRAMES && frame; i++, frame = step_out(frame)) {
+        Object *code = hot_api.code(frame);
+        hot_api.release(code); /* compared only: the frame keeps it */
+        sum = (sum ^ (uint64_t)(uintptr_t)code) * 0x100000001B3ull;
+        sum = (sum ^ (uint64_t)hot_api.instruction(frame)) * 0x100000001B3ull;
+    }
+    if (frame) hot_api.release(frame);
+    if (sum == known_stack) return;
+    known_stack = sum;
+    is_answered(hot_loop.note_stack, NULL, 0);
+}
+
 /* Whether autocast, tracing, dynamo and torch.func are as they were learned. */
 static int is_ambient_as_learned(void) {
     for (int64_t i = 0; i < hot_loop.ambient_count; i++) {
@@ -198,6 +215,7 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
     if (!synchronises_as_learned(learned) || !note_arguments(given[1], given[2], learned, &noted)) return refuse();
     if (!keep_inputs(given[1], given[2], &noted, &hot_calls[hot.micro_step])) return refuse();
     hot.input_bytes += noted.bytes;
+    if (hot.micro_step == 0) see_to_stack();
     if (is_observed_step(hot.step)) is_answered(hot_loop.observe, given, 3);
     else if (is_norms_step() && hot.micro_step == 0 && hot_loop.glance && noted.largest <= hot_loop.glanced_elements)
         is_answered(hot_loop.glance, given, 3);

@@ -4,7 +4,7 @@
 typedef void Object; /* a Python object */
 
 enum { MAX_ARGUMENTS = 16, MAX_OUTPUTS = 8, MAX_MICRO_STEPS = 32, MAX_GROUPS = 32, MAX_AMBIENT = 8, MAX_SCALARS = 8 };
-enum { KEPT_STEPS = 8, SITE_FRAMES = 24, WRAPPING_FRAMES = 4 };
+enum { KEPT_STEPS = 8, SITE_FRAMES = 3, STACK_FRAMES = 32, WRAPPING_FRAMES = 4 };
 /* Up to so many bytes an output is held itself, as held_outputs.py does; above, by a weak reference. */
 enum { SMALL_OUTPUT = 1 << 18 };
 /* So many frozen parameters are looked at in a step. */
@@ -99,6 +99,7 @@ typedef struct {
     Object *number_of_next; /* next sequence number of autograd */
     Object *task;           /* number of the backward under way */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
+    Object *note_stack;     /* the lines that lead to the step are others than at the one before; or NULL */
     Object *glance;         /* looks at the inputs where parameters are measured, or NULL */
     Object *observe;        /* (module, args, kwargs): has the calls of a sampled forward's modules measured */
     Object *end_observation; /* (output): it has returned */
@@ -174,6 +175,7 @@ typedef struct {
 static HotApi hot_api;
 static HotLoop hot_loop;
 static HotState hot;
+static uint64_t known_stack; /* of the step that `note_stack` was called at; 0 for none */
 static int64_t nested_updates; /* calls of `step` within the one that is under way: those of `super().step()` */
 static KeptInputs hot_kept[KEPT_STEPS * MAX_MICRO_STEPS];
 static HotCall hot_calls[MAX_MICRO_STEPS];

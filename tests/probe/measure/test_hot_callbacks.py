@@ -134,6 +134,7 @@ class Training:
             optimizer=self.optimizer,
             parameters=self.parameters,
             draws=False,
+            note_stack=None,
             glance=None,
             on_news=self._look,
             norms_every=norms_every,
