@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_scripts import ForkedScript, ForkedScripts
+from forked_scripts import TORCH, ForkedScript, ForkedScripts
 from journals import Journal, read_journal
 
 from dashboard.cli import main
@@ -127,7 +127,7 @@ _bare: dict[tuple[str, ...], Ending] = {}
 @pytest.fixture(scope="module")
 def forked() -> Iterator[ForkedScripts]:
     """Without the probe: these scripts show how one ends that has nothing of it, no import either."""
-    with ForkedScripts() as scripts:
+    with ForkedScripts(*TORCH) as scripts:
         yield scripts
 
 
