@@ -12,5 +12,7 @@ __all__ = ["browser", "page", "playwright", "profile", "served", "window"]
 @pytest.fixture(scope="session")
 def forked_dashboard() -> Iterator[ForkedScripts]:
     """A process that has the dashboard, to fork servers and collectors from: two seconds of imports each."""
-    with ForkedScripts("dashboard.serving.server", "dashboard.ingest.spool") as scripts:
+    with ForkedScripts(
+        "dashboard.serving.server", "dashboard.ingest.spool", "probe.delivery.recorder.recorder"
+    ) as scripts:
         yield scripts

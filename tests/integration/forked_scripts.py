@@ -121,6 +121,10 @@ class ForkedScript:
         """Wait; return the exit code and what was written to stdout and stderr."""
         return self.wait(timeout_s), self._read("out"), self._read("err")
 
+    def said(self) -> str:
+        """What was written to stdout and stderr until now."""
+        return self._read("out") + self._read("err")
+
     def _read(self, name: str) -> str:
         file = self.written / f"{self.pid}.{name}"
         return file.read_text() if file.exists() else ""
