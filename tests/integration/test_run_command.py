@@ -151,11 +151,11 @@ def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
 
 
 def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path, forked: ForkedScripts) -> None:
-    options = ["--quiet", "--level=basic", "--spool", "elsewhere"]
+    options = ["--quiet", "--level=advanced", "--spool", "elsewhere"]
     both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options, forked=forked)
     assert both.recorded.err == ""
     (run,) = (tmp_path / "work" / "elsewhere").iterdir()
-    assert read_journal(run).start.level == "basic"
+    assert read_journal(run).start.level == "advanced"
 
 
 @pytest.fixture
