@@ -16,12 +16,16 @@ import hypothesis
 import psutil
 import pytest
 from cpu_table import CpuTable
+from forked_scripts import TORCH, ForkedScripts
 
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Otherwise each of a hundred programs that tests start would compile all of our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Nothing that the user has set reaches a test, nor what a fixture of a whole file starts.
+for name in [name for name in os.environ if name.startswith("NANSCOPE_")]:
+    del os.environ[name]
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -50,9 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own spool, state or environment."""
-    for name in [name for name in os.environ if name.startswith("NANSCOPE_")]:
-        monkeypatch.delenv(name)
+    """No test reads or writes the user's own spool or state."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path / "spool"))
@@ -161,6 +163,13 @@ def nothing_switched_off(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """What a guard of ours catches would otherwise pass unseen."""
     yield
     assert "switched off" not in caplog.text
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedScripts]:
+    """A process that has torch and the probe, to fork programs from: one for all the files of a worker."""
+    with ForkedScripts(*TORCH, "probe.session") as scripts:
+        yield scripts
 
 
 @pytest.fixture(scope="session")

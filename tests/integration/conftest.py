@@ -1,4 +1,4 @@
-"""Fixtures shared by the integration tests: a served page, a browser, and a process to fork scripts from."""
+"""Fixtures shared by the integration tests: a served page, a browser, and programs with the dashboard."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,9 @@ __all__ = ["browser", "page", "playwright", "profile", "served", "window"]
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedScripts]:
-    """One for all the files of a worker."""
-    with ForkedScripts("probe.session") as scripts:
+def forked_dashboard() -> Iterator[ForkedScripts]:
+    """A process that has the dashboard, to fork servers and collectors from: two seconds of imports each."""
+    with ForkedScripts(
+        "dashboard.serving.server", "dashboard.ingest.spool", "probe.delivery.recorder.recorder"
+    ) as scripts:
         yield scripts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import linecache
-import os
 import shutil
 import subprocess
 import sys
@@ -18,27 +17,14 @@ from probe.forensics.bundle.__main__ import main
 SCRIPT = Path(__file__).with_name("scripts") / "failing_loss.py"
 
 
-def run(command: list[str], folder: Path, *, check: bool = True) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *command],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=check,
-    )
-    return done.stdout
-
-
 @pytest.fixture
-def bundle(tmp_path, spool) -> Path:
+def bundle(tmp_path, spool, forked) -> Path:
     """The bundle of the failing step, moved to where it is replayed, with the script beside it."""
     there, here = tmp_path / "there", tmp_path / "here"
     for folder in (there, here):
         folder.mkdir()
         shutil.copy(SCRIPT, folder / "train.py")
-    run(["dashboard", "run", "--quiet", "train.py"], there)
+    assert forked.launch(["--quiet", "train.py"], there).wait() == 0
     (run_folder,) = spool.iterdir()
     events = read_journal(run_folder).latest_events
     event = next(event for event in events if event.kind == "nonfinite_loss")
@@ -51,7 +37,9 @@ REPLAY = ["bundle", "--entry", "train:build_model", "--json"]
 
 
 def replay(bundle: Path) -> dict:
-    return json.loads(run(["probe.forensics.bundle", *REPLAY], bundle.parent))
+    command = [sys.executable, "-P", "-m", "probe.forensics.bundle", *REPLAY]
+    done = subprocess.run(command, cwd=bundle.parent, capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(done.stdout)
 
 
 def replay_in_this_process(bundle: Path, monkeypatch, capsys) -> dict:

@@ -1,10 +1,5 @@
-"""Every fault that demo_train.py can plant gives its event; a healthy run gives none.
+"""Every fault that demo_train.py can plant gives its event; a healthy run gives none."""
 
-The script that ends by its exception is started as a user would; the others are forked, with torch loaded.
-"""
-
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,9 +68,9 @@ def names_the_planted_line_and_goes_on(journal: Journal) -> None:
 
 
 @pytest.mark.slow
-def test_fault_exception_is_recorded_and_ends_the_script(spool: Path) -> None:
-    command = [sys.executable, DEMO, *arguments("exception", FAULT_STEPS["exception"] + 20)]
-    code = subprocess.run(command, capture_output=True, timeout=120, cwd=spool.parent).returncode
+def test_fault_exception_is_recorded_and_ends_the_script(forked: ForkedScripts, spool: Path) -> None:
+    command = [DEMO, *arguments("exception", FAULT_STEPS["exception"] + 20)]
+    code = forked.start(command, spool.parent).wait()
     journal = recorded(spool)
     (event,) = [event for event in journal.latest_events if event.severity == "critical"]
     assert code == 1

@@ -1,14 +1,12 @@
 """The trainers' callbacks on two gloo ranks, against the same training in float64 in one process."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ranks_trainer
 import torch
+from forked_scripts import ForkedScripts
 from journals import Journal, read_journal
 from run_numbers import norms_of, scalars_of
 from torch.nn import functional as F
@@ -16,9 +14,9 @@ from trainer_models import make_data, make_net
 
 SCRIPT = Path(ranks_trainer.__file__)
 COMMANDS = {
-    "lightning": [sys.executable, str(SCRIPT), "lightning"],
+    "lightning": [str(SCRIPT), "lightning"],
     "huggingface": [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *(str(SCRIPT), "huggingface"),
     ],
 }
@@ -40,15 +38,14 @@ def train_in_float64() -> tuple[list[float], np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Journal]:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts
+) -> list[Journal]:
     """What each rank recorded."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "NANSCOPE_SPOOL": str(folder / "spool"), "NANSCOPE_CONNECT": ""}
-    command = COMMANDS[request.param]
-    finished = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150
-    )
-    assert finished.returncode == 0, finished.stderr
+    environment = {"NANSCOPE_SPOOL": str(folder / "spool"), "NANSCOPE_CONNECT": ""}
+    code, _, err = forked.start(COMMANDS[request.param], folder, environment).finish(150)
+    assert code == 0, err
     (run,) = (folder / "spool").iterdir()
     return [read_journal(run, rank) for rank in (0, 1)]
 

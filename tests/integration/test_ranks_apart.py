@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from delivery_processes import RUN, Site, wait_until
+from forked_scripts import ForkedScripts
 from journals import Journal, read_journal
 
 from dashboard.commands.events import load_events
@@ -45,10 +44,13 @@ def recorded(site: Site) -> list[Event]:
 
 
 @pytest.mark.slow
-def test_damaged_rank_is_one_event_of_helper_journals_and_dashboard(site: Site) -> None:
-    command = [sys.executable, "-m", "dashboard", "run", "--quiet", "--spool", str(site.spool), str(SCRIPT)]
-    done = subprocess.run(command, env=site.environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+def test_damaged_rank_is_one_event_of_helper_journals_and_dashboard(
+    site: Site, forked: ForkedScripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NANSCOPE_CONNECT")  # a helper is to come
+    command = ["--quiet", "--spool", str(site.spool), str(SCRIPT)]
+    code, _, err = forked.launch(command, site.spool.parent, site.environment).finish()
+    assert code == 0, err
     wait_until(lambda: any(event.ended for event in recorded(site)), "the helper has written no event")
     journals = [read_journal(site.spool / RUN, rank) for rank in (0, 1)]
     own, other = (parameter_norms(journals[rank]) for rank in (1, 0))

@@ -1,8 +1,8 @@
 """`dashboard run`: an unmodified script does what it does without, and is recorded all the same.
 
 Every script runs twice as a process, with and without; what they print, how they end and what they say of an
-uncaught exception must be the same. Without, a script that only prints and ends is forked from a process that
-has loaded torch.
+uncaught exception must be the same. Where the subject is what happens once torch is imported, both are forked
+from a process that has it; where it is how Python starts, and once for each way to start, they are started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_scripts import ForkedScripts
+from forked_scripts import TORCH, ForkedScript, ForkedScripts
 from journals import Journal, read_journal
 
 from dashboard.cli import main
@@ -76,7 +76,9 @@ def start(command: Sequence[str], folder: Path, **environment: str) -> subproces
     )
 
 
-def finish(process: subprocess.Popen[str]) -> Ending:
+def finish(process: subprocess.Popen[str] | ForkedScript) -> Ending:
+    if isinstance(process, ForkedScript):
+        return Ending(*process.finish(TIMEOUT_S))
     out, err = process.communicate(timeout=TIMEOUT_S)
     return Ending(process.returncode, out, err)
 
@@ -97,11 +99,16 @@ def run_both(
         options: of `dashboard run`.
         launcher: goes before both.
         bare: the command that must print the same, if it is another one.
-        forked: runs the script without, if nothing of how Python starts it is looked at.
+        forked: runs both scripts, if nothing of how Python starts them is looked at; only the one without
+            if the other is a module.
     """
     folder.mkdir(exist_ok=True)
     key = (*launcher, *(command if bare is None else bare))
-    recorded = start([*launcher, *DASHBOARD, "run", *options, *command], folder)
+    recorded: subprocess.Popen[str] | ForkedScript
+    if forked is not None and command[0] != "-m":
+        recorded = forked.launch([*options, *command], folder)
+    else:
+        recorded = start([*launcher, *DASHBOARD, "run", *options, *command], folder)
     if key not in _bare and forked is not None:
         _bare[key] = Ending(*forked.start(key, folder).finish())
     elif key not in _bare:
@@ -120,7 +127,7 @@ _bare: dict[tuple[str, ...], Ending] = {}
 @pytest.fixture(scope="module")
 def forked() -> Iterator[ForkedScripts]:
     """Without the probe: these scripts show how one ends that has nothing of it, no import either."""
-    with ForkedScripts() as scripts:
+    with ForkedScripts(*TORCH) as scripts:
         yield scripts
 
 
@@ -143,12 +150,12 @@ def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
     assert line.startswith(f"nanscope: recording run {journal.start.run} of model (Sequential); ")
 
 
-def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path) -> None:
-    options = ["--quiet", "--level=basic", "--spool", "elsewhere"]
-    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options)
+def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path, forked: ForkedScripts) -> None:
+    options = ["--quiet", "--level=advanced", "--spool", "elsewhere"]
+    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options, forked=forked)
     assert both.recorded.err == ""
     (run,) = (tmp_path / "work" / "elsewhere").iterdir()
-    assert read_journal(run).start.level == "basic"
+    assert read_journal(run).start.level == "advanced"
 
 
 @pytest.fixture
@@ -256,16 +263,17 @@ def test_updates_by_hand_are_recorded_from_the_second_step(tmp_path: Path, forke
 
 
 @pytest.mark.parametrize("way", ["chained", "optimizer", "interrupt"])
-def test_end_by_exception_is_told_as_without(tmp_path: Path, way: str) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), way)
+def test_end_by_exception_is_told_as_without(tmp_path: Path, way: str, forked: ForkedScripts) -> None:
+    started = None if way == "chained" else forked
+    both = run_both(tmp_path / "work", str(SCRIPTS / "ends.py"), way, forked=started)
     assert both.bare.code != 0
     assert both.recorded.foreign_err == both.bare.err.splitlines()
     kinds = [event.kind for event in both.journal.latest_events]
     assert kinds == ([] if way == "interrupt" else ["exception"])
 
 
-def test_uncaught_anomaly_has_its_public_name(tmp_path: Path) -> None:
-    recorded = finish(start([*DASHBOARD, "run", str(SCRIPTS / "watches_itself.py"), "raise"], tmp_path))
+def test_uncaught_anomaly_has_its_public_name(tmp_path: Path, forked: ForkedScripts) -> None:
+    recorded = finish(forked.launch([str(SCRIPTS / "watches_itself.py"), "raise"], tmp_path))
     assert recorded.code == 1
     assert any(line.startswith("probe.AnomalyError: ") for line in recorded.err.splitlines())
     assert "_nanscope" not in recorded.err
@@ -374,10 +382,10 @@ def test_script_that_is_not_there_fails_as_without(tmp_path: Path) -> None:
     assert (both.recorded.code, both.recorded.err) == (2, both.bare.err)
 
 
-def test_spool_that_cannot_be_written_does_not_stop_the_script(tmp_path: Path) -> None:
+def test_spool_that_cannot_be_written_does_not_stop_the_script(tmp_path: Path, forked: ForkedScripts) -> None:
     (tmp_path / "file").write_text("")
     options = ["--spool", str(tmp_path / "file" / "spool")]
-    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options)
+    both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options, forked=forked)
     assert len(both.recorded.own_lines) == 1
     assert "not recorded" in both.recorded.own_lines[0]
 

@@ -1,7 +1,6 @@
 """Ends that something breaks off, or comes between: a Ctrl-C, a signal's handler, the collector, a thread."""
 
 import gc
-import subprocess
 import sys
 import threading
 import traceback
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_scripts import ForkedScripts
 from run_numbers import run_of
 from small_training import seeded_model, train
 from torch import nn
@@ -76,10 +76,9 @@ JournalWriter.append_many = interrupt_and_write
 
 
 @pytest.mark.parametrize("end", ["run.close()", "pass"], ids=["close", "at exit"])
-def test_ctrl_c_amid_the_end_loses_nothing(spool: Path, end: str) -> None:
-    script = [sys.executable, "-c", _INTERRUPTED_AMID_ITS_END + end]
-    ended = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
-    assert "KeyboardInterrupt" in ended.stderr
+def test_ctrl_c_amid_the_end_loses_nothing(spool: Path, end: str, forked: ForkedScripts) -> None:
+    _, _, err = forked.start(["-c", _INTERRUPTED_AMID_ITS_END + end], spool.parent).finish()
+    assert "KeyboardInterrupt" in err
     run = run_of(spool)
     assert [frame.step for frame in run.frames] == [0, 1, 2]
     assert run.end is not None

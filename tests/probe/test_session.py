@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_scripts import ForkedScripts
 from run_numbers import run_of, runs_of
 from small_training import seeded_model, train
 from torch import nn
@@ -238,9 +239,12 @@ while not slow:
 """
 
 
-def test_script_that_ends_while_its_session_is_being_closed_waits_for_it(spool: Path) -> None:
+def test_script_that_ends_while_its_session_is_being_closed_waits_for_it(
+    spool: Path, forked: ForkedScripts
+) -> None:
     """The model goes with the function that made it, and the recorder's own thread closes the session."""
-    subprocess.run([sys.executable, "-c", _ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED], check=True, timeout=60)
+    ended = forked.start(["-c", _ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED], spool.parent)
+    assert ended.finish(60) == (0, "", "")
     run = run_of(spool)
     assert [frame.step for frame in run.frames] == [0, 1, 2]
     assert run.end is not None

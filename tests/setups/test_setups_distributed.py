@@ -5,8 +5,6 @@ Every loop runs with no step followed in C, and with all followed that can be.
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_scripts import ForkedScripts
 from journal_differences import differences
 from journals import Journal, read_journal
 from never_followed import NOT_FOLLOWED_ON_RANKS
@@ -44,14 +43,10 @@ ON_TWO = (
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """What a training process of ours starts with: no settings of the user's, one thread."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NANSCOPE_")}
+    """Places of a training process of its own, and where the modules of the tests are."""
     tests = (HERE, HERE.parent, HERE.parent / "probe", HERE.parent / "integration")
-    path = os.pathsep.join(map(str, (ROOT, *tests)))
     return {
-        **kept,
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *tests))),
         "NANSCOPE_CONNECT": "",
         "NANSCOPE_SPOOL": str(folder / "spool"),
         "XDG_STATE_HOME": str(folder / "state"),
@@ -66,25 +61,23 @@ def free_port() -> int:
         return int(probe_socket.getsockname()[1])
 
 
-def launch(folder: Path, world_size: int, names: tuple[str, ...]) -> None:
+def launch(forked: ForkedScripts, folder: Path, world_size: int, names: tuple[str, ...]) -> None:
     """Run the loops on so many ranks; a failure shows what the ranks wrote."""
     variables = environment(folder, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    command = [sys.executable, str(HERE / "ranks.py"), str(folder), str(world_size), *names]
-    done = run_quietly(command, variables, timeout_s=150)
-    assert done.returncode == 0, done.stdout
+    run_quietly(forked, [str(HERE / "ranks.py"), str(folder), str(world_size), *names], variables)
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    launch(folder, 2, (*ON_TWO, "bad on one rank"))
+    launch(forked, folder, 2, (*ON_TWO, "bad on one rank"))
     return folder
 
 
 @pytest.fixture(scope="module")
-def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def four_ranks(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> Path:
     folder = tmp_path_factory.mktemp("four")
-    launch(folder, 4, ("averaged", "accumulated"))
+    launch(forked, folder, 4, ("averaged", "accumulated"))
     return folder
 
 
@@ -204,15 +197,16 @@ with probe.watch(model, optimizer) as run:
 
 
 @pytest.mark.slow
-def test_torchrun_ranks_and_their_restart_are_one_run_with_new_incarnations(tmp_path: Path) -> None:
+def test_torchrun_ranks_and_their_restart_are_one_run_with_new_incarnations(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("--max-restarts", "1", "--monitor-interval", "0.1", str(script)),
     ]
-    done = run_quietly(command, environment(tmp_path), timeout_s=150)
-    assert done.returncode == 0, done.stdout
+    run_quietly(forked, command, environment(tmp_path))
     (run,) = list_runs(tmp_path / "spool")
     assert len(list(run.glob("0-*"))) == len(list(run.glob("1-*"))) == 2
     for rank in range(2):
@@ -230,7 +224,9 @@ with probe.watch(model, optimizer):
 """
 
 
-def test_rank_that_joins_later_is_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_joins_later_is_part_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: ForkedScripts
+) -> None:
     """Ranks that no common launcher started agree by `NANSCOPE_RUN`."""
     for name, value in (("NANSCOPE_RUN", "elastic"), ("RANK", "0"), ("WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
@@ -239,9 +235,8 @@ def test_rank_that_joins_later_is_part_of_the_run(tmp_path: Path, monkeypatch: p
     with probe.watch(model, optimizer):
         train(model, optimizer, 1)
         variables = environment(tmp_path, NANSCOPE_RUN="elastic", RANK="1", WORLD_SIZE="2")
-        done = run_quietly([sys.executable, "-c", LATE], variables, timeout_s=120)
+        run_quietly(forked, ["-c", LATE], variables)
         train(model, optimizer, 1)
-    assert done.returncode == 0, done.stdout
     (run,) = list_runs(tmp_path / "spool")
     journals = [read_journal(run, rank) for rank in range(2)]
     starts = [(journal.start.run, journal.start.rank, journal.start.world_size) for journal in journals]
@@ -283,14 +278,13 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_of_a_loader_leave_the_run_alone(tmp_path: Path) -> None:
+def test_workers_of_a_loader_leave_the_run_alone(tmp_path: Path, forked: ForkedScripts) -> None:
     """Started by fork, forkserver and spawn: one incarnation each, its frames complete, the same weights."""
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
     methods = ["fork", "forkserver", "spawn"]
-    done = run_quietly([sys.executable, str(script), *methods], environment(tmp_path), timeout_s=150)
-    assert done.returncode == 0, done.stdout
-    weights = {line.partition(" ")[2] for line in done.stdout.splitlines() if line.split()[0] in methods}
+    printed = run_quietly(forked, [str(script), *methods], environment(tmp_path))
+    weights = {line.partition(" ")[2] for line in printed.splitlines() if line.split()[0] in methods}
     assert len(weights) == 1
     for method in methods:
         (incarnation,) = (tmp_path / "spool" / method).glob("0-*")
@@ -300,15 +294,8 @@ def test_workers_of_a_loader_leave_the_run_alone(tmp_path: Path) -> None:
         assert scalars_of(journal, "samples") == [2.0] * 8
 
 
-def run_quietly(
-    command: list[str], variables: Mapping[str, str], *, timeout_s: float
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command,
-        env=dict(variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+def run_quietly(forked: ForkedScripts, command: list[str], variables: Mapping[str, str]) -> str:
+    """Run a program to its end; return what it has printed."""
+    code, out, err = forked.start(command, ROOT, variables).finish(150)
+    assert code == 0, out + err
+    return out

@@ -1,13 +1,11 @@
 """A recovery on two ranks, where all do the same or none does anything; and one under a limit of memory."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import recovered_ranks
 import torch
+from forked_scripts import ForkedScripts
 from journals import read_journal
 from recovered_ranks import BAD, SHARDED, STEPS
 
@@ -17,13 +15,12 @@ ACTIONS = [name for name, recovery in SHARDED.items() if recovery is not None]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder)}
-    command = [sys.executable, recovered_ranks.__file__, str(folder)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, ran.stderr
-    (folder / "printed").write_text(ran.stdout, encoding="utf-8")
+    ranks = forked.start([recovered_ranks.__file__, str(folder)], folder, {"XDG_STATE_HOME": str(folder)})
+    code, out, err = ranks.finish()
+    assert code == 0, err
+    (folder / "printed").write_text(out, encoding="utf-8")
     return folder
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +29,7 @@ from followed_kinds import (
     Undivided,
     WithResult,
 )
+from forked_scripts import ForkedScripts
 from run_numbers import run_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -472,20 +471,19 @@ with device_stand_in():
 """
 
 
-def test_process_that_ends_meanwhile_loses_what_the_slow_way_loses(tmp_path: Path) -> None:
+def test_process_that_ends_meanwhile_loses_what_the_slow_way_loses(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
     folders = [str(Path(__file__).parents[depth]) for depth in (1, 3)] + [
         str(Path(__file__).parents[2] / "integration")
     ]
-    paths = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
     steps = []
     for in_c in (True, False):
         spool = tmp_path / str(in_c)
-        subprocess.run(
-            [sys.executable, "-c", _ENDS, str(in_c), str(spool)],
-            env={**os.environ, "PYTHONPATH": paths},
-            check=True,
-            timeout=120,
+        ended = forked.start(
+            ["-c", _ENDS, str(in_c), str(spool)], tmp_path, {"PYTHONPATH": os.pathsep.join(folders)}
         )
+        assert ended.finish()[0] == 0
         steps.append([frame.step for frame in run_of(spool).frames])
     assert steps[0] == steps[1]
     assert steps[0][-1] in (ARMED_AT + 5, ARMED_AT + 6)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from armed_training import ARMED_AT
+from forked_scripts import ForkedScripts
 from journal_differences import differences
 from journals import Journal, read_journal
 
@@ -26,7 +25,7 @@ WAITED = ("before_backward_s", "own_backward_s")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -34,22 +33,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = [HERE.parents[1], HERE.parent, HERE.parent / "integration", HERE]
     variables = {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "OMP_NUM_THREADS": "1",
         "NANSCOPE_CONNECT": "",
         "NANSCOPE_SPOOL": str(folder / "spool"),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "followed_ranks.py"), str(folder)],
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=170,
-        check=False,
+    code, out, err = forked.start([str(HERE / "followed_ranks.py"), str(folder)], folder, variables).finish(
+        170
     )
-    assert done.returncode == 0, done.stdout
+    assert code == 0, out + err
     return folder
 
 

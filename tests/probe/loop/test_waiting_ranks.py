@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import waiting_ranks
+from forked_scripts import ForkedScript, ForkedScripts
 from journals import Journal, read_journal
 from waiting_ranks import LOOPS, PAUSED, RUN, SHORT_TIMEOUT_S, SLOW_S, STEPS
 
@@ -19,7 +17,7 @@ from dashboard.errors import DashboardError
 from probe.wire import Event
 
 
-def wait_for_pause(ranks: subprocess.Popen[str], run: Path) -> None:
+def wait_for_pause(ranks: ForkedScript, run: Path) -> None:
     """Wait until the first loop's second rank says that it is paused."""
     until = time.monotonic() + 60
     while time.monotonic() < until and ranks.poll() is None:
@@ -30,25 +28,18 @@ def wait_for_pause(ranks: subprocess.Popen[str], run: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def trained(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> tuple[Path, list[str]]:
     """The folder of all loops, and what `dashboard resume` said in the first."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder)}
-    command = [sys.executable, waiting_ranks.__file__, str(folder)]
-    log = folder / "stderr"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, env=environment, stderr=errors, text=True) as ranks,
-    ):
-        try:
-            run = folder / "resumed" / "spool" / RUN
-            wait_for_pause(ranks, run)
-            said = resume_run(str(run), rank=None)
-            assert ranks.wait(timeout=90) == 0, log.read_text()
-        except (AssertionError, DashboardError) as error:
-            raise AssertionError(log.read_text()) from error
-        finally:
-            ranks.kill()
+    ranks = forked.start([waiting_ranks.__file__, str(folder)], folder, {"XDG_STATE_HOME": str(folder)})
+    try:
+        run = folder / "resumed" / "spool" / RUN
+        wait_for_pause(ranks, run)
+        said = resume_run(str(run), rank=None)
+        assert ranks.wait(90) == 0
+    except (AssertionError, DashboardError) as error:
+        ranks.kill()
+        raise AssertionError(ranks.finish()[2]) from error
     return folder, said
 
 

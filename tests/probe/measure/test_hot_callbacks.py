@@ -1001,7 +1001,7 @@ def test_callbacks_run_clean_under_the_sanitizers(tmp_path: Path) -> None:
     if compile.find_compiler() is None or not Path(runtime).is_absolute():
         pytest.skip("no address sanitizer here: apt-get install gcc")
     library = tmp_path / compile.LIBRARY_NAME
-    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g"]
+    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O0", "-g"]
     assert compile.compile_kernel(library, extra=options) is None
     environment = os.environ | {
         "LD_PRELOAD": f"{runtime} {standard}",
