@@ -176,10 +176,6 @@ def _tracker_parts(
         incidents=incidents,
         guard=guard,
     )
-    if schedule.period("update_ratios"):
-        touch_pages = updates.reserve(model.layout.parameters)
-        if touch_pages is not None:
-            recorder.do_once(touch_pages)
     attachment = Attachment([root])
     loop = TrainingLoop(
         model, measures, pipeline, timing, attachment, hooks=hooks, config=config, recorder=recorder

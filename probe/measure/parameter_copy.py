@@ -5,8 +5,6 @@ Used by the update meter, on the training thread. Waits for no device; takes at 
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import sys
 from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
@@ -22,10 +20,6 @@ from ..compat.torch_memory import local_shard
 
 _FREE_SHARE: Final = 0.1
 """Of what is free on a CUDA device the copy takes at most this."""
-_POPULATE_WRITE: Final = 23
-"""`MADV_POPULATE_WRITE` of Linux 5.14: pages are there as if written to, with what is in them."""
-_PIECE_BYTES: Final = 2**20
-"""So much at once: as long as it takes, no other thread gets memory from the system."""
 _PLAIN: Final = frozenset({Tensor, Parameter})
 
 Kind: TypeAlias = tuple[torch.device, torch.dtype]
@@ -105,27 +99,6 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
                 new = [local_shard(self.parameters[index]) for index in chosen]
                 foreach_copy_([self.views[index] for index in chosen], new)
         return placed
-
-    def touch_pages(self) -> None:
-        """Have the system give the memory of what is on the CPU: that is most of what a first copy takes.
-
-        From any thread, also while values are copied. Holds no lock of Python's; where the system has no such
-        call, the first copy gets the memory as ever.
-        """
-        if not sys.platform.startswith("linux"):
-            return
-        advise = ctypes.CDLL(None).madvise
-        advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        page = mmap.PAGESIZE
-        for views in self.by_kind(sorted(self.views)):
-            first, last = self.views[views[0]], self.views[views[-1]]
-            if first.device.type != "cpu":
-                continue
-            begin = -(-first.data_ptr() // page) * page
-            end = (last.data_ptr() + last.nbytes) // page * page
-            for address in range(begin, end, _PIECE_BYTES):
-                if advise(address, min(_PIECE_BYTES, end - address), _POPULATE_WRITE):
-                    return
 
     def by_kind(self, indices: list[int]) -> list[list[int]]:
         """Group indices by device and type."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -77,17 +77,6 @@ class UpdateMeter:
     def bytes_held(self) -> int:
         """Memory that the copy takes, kept from one measurement to the next."""
         return 0 if self._copy is None else self._copy.bytes_held
-
-    def reserve(self, parameters: Sequence[Tensor]) -> Callable[[], None] | None:
-        """Reserve the copy's memory before the first update; for models on the CPU alone.
-
-        Returns:
-            What has the system give it, to be called on another thread: 0.5 ms for each MiB.
-        """
-        if any(parameter.device.type != "cpu" for parameter in parameters):
-            return None
-        self._copy = ParameterCopy.of(parameters, self._limit_bytes)
-        return self._copy.touch_pages
 
     def before(
         self,

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probe.delivery.host_memory import resident_bytes
 from probe.measure.parameter_copy import ParameterCopy
 from probe.measure.update_meter import UpdateMeter, UpdateRatios
 
@@ -431,39 +430,3 @@ def test_ratios_on_cuda_come_later_without_waiting() -> None:
     assert found is not None
     expected = reference(before, parameters)
     assert found.ratio.values[0] == pytest.approx(expected[0], rel=1e-4)
-
-
-def test_reserved_memory_is_used_and_touching_it_changes_no_value() -> None:
-    net = model()
-    parameters, meter = list(net.parameters()), UpdateMeter()
-    touch = meter.reserve(parameters)
-    assert touch is not None and meter.bytes_held == sum(each.nbytes for each in parameters)
-    fill_gradients(parameters)
-    meter.before(parameters)
-    places = meter.places(parameters, {id(each) for each in parameters})
-    assert places is not None
-    # In the middle of an update: what was copied has to stay.
-    touch()
-    for index, parameter in enumerate(parameters):
-        assert torch.equal(places.copy.views[index], parameter)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are Linux's")
-def test_touched_memory_is_resident() -> None:
-    parameters = [nn.Parameter(torch.zeros(2**22))]
-    before = resident_bytes()
-    meter = UpdateMeter()
-    touch = meter.reserve(parameters)
-    assert touch is not None
-    reserved = resident_bytes() - before
-    touch()
-    touched = resident_bytes() - before
-    if touched == reserved:
-        pytest.skip("this system has no MADV_POPULATE_WRITE")
-    assert reserved < 2**22 < touched
-
-
-def test_parameters_on_another_device_are_not_reserved() -> None:
-    meter = UpdateMeter()
-    assert meter.reserve([nn.Parameter(torch.zeros(3, device="meta"))]) is None
-    assert not meter.has_copy
