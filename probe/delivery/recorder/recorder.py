@@ -102,6 +102,7 @@ class Recorder:
         self._progress = 0
         """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
+        self._once: deque[Callable[[], None]] = deque()
         self.watches: list[Watch] = []
         """They look at the training from the thread; to be added by who starts the session."""
         self.is_listened_to = False
@@ -139,6 +140,11 @@ class Recorder:
     def call_before_taking(self, look: Callable[[], None]) -> None:
         """Have `look` called on the recorder's thread before records leave the ring; it may not raise."""
         self._metrics.before_take = look
+
+    def do_once(self, task: Callable[[], None]) -> None:
+        """Have the thread do something now, and not again; it may not raise."""
+        self._once.append(task)
+        self._wake.ring()
 
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
@@ -280,6 +286,8 @@ class Recorder:
     def _work(self) -> None:
         """Do what is due."""
         schedule = self._schedule
+        while self._once:
+            self._once.popleft()()
         if self._flushes or schedule.is_due(self._metrics):
             self._tell_flushed(self._write_frames)
         for watch in self.watches:
