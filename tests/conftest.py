@@ -16,7 +16,7 @@ import hypothesis
 import psutil
 import pytest
 from cpu_table import CpuTable
-from forked_scripts import ForkedScripts
+from forked_scripts import TORCH, ForkedScripts
 
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
@@ -168,7 +168,7 @@ def nothing_switched_off(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def forked() -> Iterator[ForkedScripts]:
     """A process that has torch and the probe, to fork programs from: one for all the files of a worker."""
-    with ForkedScripts("probe.session") as scripts:
+    with ForkedScripts(*TORCH, "probe.session") as scripts:
         yield scripts
 
 

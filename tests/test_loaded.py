@@ -29,6 +29,18 @@ NOT_IN_A_HEALTHY_RUN = (
     *(f"probe.actions.rules.{name}" for name in ("compiled", "step_view", "user_rule", "watchpoint")),
     *(f"probe.delivery.control.{name}" for name in ("control_messages", "parser", "rule_options")),
     *("probe.delivery.helper.shipper", "probe.delivery.helper.link", "probe.detectors.ranks"),
+    # Of a suspicion, an event, or a level that measures more.
+    *(f"probe.memory.{name}" for name in ("growth_lines", "heap_kinds", "heap_looks", "heap_names")),
+    *(f"probe.memory.{name}" for name in ("heap_walk", "leaks", "open_look", "source_parts")),
+    *(f"probe.detectors.{name}" for name in ("advice_ops", "limits", "verdicts")),
+    *(f"probe.attach.observation.{name}" for name in ("call_clock", "module_memory", "observed_step")),
+    *(f"probe.attach.observation.{name}" for name in ("gradient_history", "gradient_noise")),
+    *(f"probe.measure.statistics.{name}" for name in ("late_check", "magnitudes", "tensor_pairs")),
+    *("probe.loop.followed_late", "probe.loop.step_evidence", "probe.loop.stray_modules"),
+    *("probe.forensics.bundle.writer", "probe.wire.bundle_format", "probe.wire.event_json"),
+    *(f"probe.actions.rules.{name}" for name in ("pause", "quantities", "snapshots")),
+    *("probe.delivery.control.grammar", "probe.wire.messages"),
+    *("probe.settings.policies", "probe.settings.recovery_options"),
 )
 """Loaded by what first needs it, at a fault, a call or a request: by name, with all that lies inside."""
 OF_ANALYSIS = {"", ".analysis_calls", ".summary_calls", ".default_limits"}

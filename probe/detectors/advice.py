@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .advice_ops import OP_HINTS
-
 MAX_HINTS: Final = 8
 
 _NONFINITE_NEXT: Final = (
@@ -302,6 +300,11 @@ def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) ->
 
 def _op_hint(op: str) -> str:
     """The hint of the first entry whose word the op's bare name begins or ends with; empty without one."""
+    if not op:
+        return ""
+    # Of operations that made what is not finite; no other advice needs them.
+    from .advice_ops import OP_HINTS
+
     bare = _bare(op)
     for words, hint in OP_HINTS:
         if any(_matches(bare, word) for word in words):

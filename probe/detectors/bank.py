@@ -20,7 +20,6 @@ from .gradients import GradientScaleDetector
 from .jump_watch import JumpWatch
 from .jumps import Jump
 from .learning_rate import DecayedRateDetector
-from .limits import AbsoluteLimitDetector
 from .loss import LossSpikeDetector
 from .nonfinite import NonFiniteDetector
 from .zero_gradient import ZeroGradientDetector
@@ -128,7 +127,9 @@ def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
         LossDivergenceDetector(),
         DecayedRateDetector(),
     ]
-    if AbsoluteLimitDetector.is_wanted(thresholds):
+    if thresholds.explosion_norm is not None or thresholds.vanishing_norm is not None:
+        from .limits import AbsoluteLimitDetector
+
         detectors.append(AbsoluteLimitDetector(thresholds))
     return detectors
 

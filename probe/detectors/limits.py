@@ -31,11 +31,6 @@ class AbsoluteLimitDetector:
         self._run: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._step = -1
 
-    @staticmethod
-    def is_wanted(thresholds: DetectorThresholds) -> bool:
-        """Whether any absolute limit is set."""
-        return thresholds.explosion_norm is not None or thresholds.vanishing_norm is not None
-
     def observe(self, observation: Observation) -> list[Finding]:
         """Return at most one explosion and one vanishing."""
         if observation.grad_norm is None:

@@ -32,3 +32,18 @@ def median_of(values: npt.ArrayLike | Sequence[npt.ArrayLike], axis: int | None 
     found = np.take(ordered, middle, axis=axis).mean(axis=axis)
     last = np.take(ordered, count - 1, axis=axis)
     return np.where(np.isnan(last), last, found)[()]
+
+
+def median_of_known(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what `np.nanmedian(values, axis=0)` returns: NaN where nothing is known.
+
+    Args:
+        values: (steps, series), NaN where there is none.
+    """
+    ordered, known = np.sort(values, axis=0), (~np.isnan(values)).sum(axis=0)
+    ordered = np.concatenate([ordered, np.full((1, *values.shape[1:]), np.nan)])
+    # NaN is sorted to the end; with nothing known both are NaN.
+    low, high = np.maximum(known - 1, 0) // 2, known // 2
+    middle: npt.NDArray[np.float64] = np.take_along_axis(ordered, np.stack([low, high]), axis=0)
+    result: npt.NDArray[np.float64] = middle[0] / 2 + middle[1] / 2
+    return result

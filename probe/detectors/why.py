@@ -19,7 +19,7 @@ from ..wire.message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words
-from .medians import median_of
+from .medians import median_of, median_of_known
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -188,8 +188,8 @@ def _moves(
         usual = np.where(np.isfinite(positive[:first]), np.log(positive[:first]), np.nan)
         known = np.isfinite(usual).sum(axis=0) >= _LEAST_HISTORY // 2
         usual = np.where(known, usual, 0.0)
-        median = np.nanmedian(usual, axis=0)
-        mad = _GAUSSIAN * np.nanmedian(np.abs(usual - median), axis=0)
+        median = median_of_known(usual)
+        mad = _GAUSSIAN * median_of_known(np.abs(usual - median))
         limit = median + np.maximum(_MADS * mad, np.log(_FACTOR))
         # Inf, which stands for NaN too, is above every range; what is not known is not.
         recent = values[first:]

@@ -22,10 +22,8 @@ from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.calm import CalmLimits
 from ..detectors.episodes import EpisodeTracker
-from ..detectors.verdicts import handled_by_scaler, merge_nonfinite
 from ..detectors.why import RecentSteps, chain, in_order
 from ..forensics.bundle.black_box import BlackBox
-from ..forensics.bundle.writer import BundleWriter
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from ..guard import Guard
 from ..settings.config import ProbeConfig
@@ -38,6 +36,7 @@ from .failure_texts import TEXT_LIMIT, describe_failure
 from .verdict import Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
+    from ..forensics.bundle.writer import BundleWriter
     from ..forensics.replay import Replay
 
 _SAMPLED_PATIENCE: Final = 3
@@ -65,13 +64,8 @@ class IncidentReporter(EventWriter):
         """Whether the newest event of a NaN or Inf was judged too late for a replay."""
         self._nonfinite_step: int | None = None
         """The newest step whose loss or gradients were not finite."""
-        self._bundles = BundleWriter(
-            recorder,
-            start,
-            most=config.bundles,
-            with_inputs=config.bundle_inputs,
-            limit_bytes=config.bundle_limit_bytes,
-        )
+        self._bundles: BundleWriter | None = None
+        """Made for the first bundle."""
         self._looks = 0
 
     def excuse_zeros(self) -> None:
@@ -96,8 +90,13 @@ class IncidentReporter(EventWriter):
         """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
         replays = self.replays
         self._recent.note(observation)
-        findings = merge_nonfinite(self._detectors.observe(observation))
+        findings = self._detectors.observe(observation)
         jumped = self._recent.note_jumps(self._detectors.take_jumps())
+        if findings:
+            # What they mean together is asked of few steps.
+            from ..detectors.verdicts import handled_by_scaler, merge_nonfinite
+
+            findings = merge_nonfinite(findings)
         if evidence.was_scaled:
             findings = [handled_by_scaler(finding, observation) for finding in findings]
         kinds = frozenset(finding.kind for finding in findings)
@@ -253,7 +252,8 @@ class IncidentReporter(EventWriter):
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
-        return self._replays + self._bundles.written + self._looks
+        bundles = 0 if self._bundles is None else self._bundles.written
+        return self._replays + bundles + self._looks
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
@@ -306,12 +306,27 @@ class IncidentReporter(EventWriter):
             return event
         # A bundle may take seconds, in which the process can be killed.
         self._recorder.event(event)
-        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
+        return self._guard.run("bundle", self._attach_bundle, event, evidence) or event
 
     def bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
         """Write the bundle that was asked for with an event, and have the event say where it is."""
         self._recorder.event(event)
-        return self._guard.run("bundle", self._bundles.attach, event, evidence) or event
+        return self._guard.run("bundle", self._attach_bundle, event, evidence) or event
+
+    def _attach_bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
+        # A healthy run writes none. In the guard: the disk may be gone, or memory.
+        from ..forensics.bundle.writer import BundleWriter
+
+        if self._bundles is None:
+            config = self._config
+            self._bundles = BundleWriter(
+                self._recorder,
+                self._start,
+                most=config.bundles,
+                with_inputs=config.bundle_inputs,
+                limit_bytes=config.bundle_limit_bytes,
+            )
+        return self._bundles.attach(event, evidence)
 
     def _why(self, finding: Finding, step: int) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""

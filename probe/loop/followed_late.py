@@ -81,11 +81,6 @@ class LateFollowing:
         self._is_scaled = self._has_failed = False
         self._unchecked = _CHECKED_STEPS
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the newest step was allowed to be judged after its update."""
-        return self._timing.is_late
-
     def follow(self, calls: HotCalls, stage: Stage, *, is_scaled: bool) -> bool:
         """C is about to follow steps of this stage; whether it may."""
         self._calls, self._stage, self._is_scaled = calls, stage, is_scaled

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -38,7 +38,6 @@ from ..threads.call_sites import rejoined
 from ..threads.stacks import RawFrame, raw_stack
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
-from .followed_late import LateFollowing
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
@@ -46,6 +45,10 @@ from .measure_schedule import MeasureSchedule
 from .step_measures import GLANCED_ELEMENTS, StepMeasures
 from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
+from .verdict_timing import VerdictTiming
+
+if TYPE_CHECKING:
+    from .followed_late import LateFollowing
 
 _STACK_FRAMES: Final = 64
 _AHEAD: Final = 256
@@ -73,7 +76,8 @@ class FollowedTraining:
         look_about: called with the step under way, at the end of its backward, where there is news; returns
             whether it is to be called at the next one too.
         failed: remembers a forward that has raised.
-        late: measures the steps whose verdict may come after their update.
+        timing: says whether the verdict of a step may come after its update.
+        measure_late: makes what measures such steps.
         input_limit_bytes: inputs of a step that are larger are not held.
         output_limit_bytes: the same of dL/d(output).
     """
@@ -95,7 +99,8 @@ class FollowedTraining:
         wants_every_step: Callable[[], bool],
         look_about: Callable[[int], bool],
         failed: FailedForward,
-        late: LateFollowing,
+        timing: VerdictTiming,
+        measure_late: Callable[[], LateFollowing],
         input_limit_bytes: int,
         output_limit_bytes: int,
     ) -> None:
@@ -103,7 +108,9 @@ class FollowedTraining:
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records, self._modules = black_box, records, modules
         self._wants_every_step, self._failed = wants_every_step, failed
-        self._look_about, self._late = look_about, late
+        self._look_about, self._timing, self._measure_late = look_about, timing, measure_late
+        self._late: LateFollowing | None = None
+        """Made for the first of them."""
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
         self._accounted = Account(0, 0, 0)
         self._is_timed = False
@@ -186,7 +193,10 @@ class FollowedTraining:
     def _late_plan(self, plan: Plan, shape: LoopShape) -> Plan | None:
         """The same where Python measures and finishes the steps; None where it may not."""
         calls = hot_binding.status().calls
-        if calls is None or not self._late.follow(calls, shape.stage, is_scaled=shape.is_scaled):
+        if calls is None:
+            return None
+        self._late = self._late or self._measure_late()
+        if not self._late.follow(calls, shape.stage, is_scaled=shape.is_scaled):
             return None
         return plan._replace(
             late=self._late,
@@ -264,7 +274,7 @@ class FollowedTraining:
     @property
     def is_late(self) -> bool:
         """Whether the newest step was allowed to be judged after its update."""
-        return self._late.is_late
+        return self._timing.is_late
 
     def next_unusual_step(self, step: int) -> int:
         """The first step from `step` on at which more is measured than C does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
@@ -22,7 +22,9 @@ from ..detectors.wiring import Part, Reason
 from ..guard import Guard
 from ..threads.stacks import RawFrame, inner_torch_removed, line_of, raw_stack
 from ..threads.whereabouts import is_installed
-from .stray_modules import StrayModule
+
+if TYPE_CHECKING:
+    from .stray_modules import StrayModule
 
 _STACK_FRAMES: Final = 48
 _PART: Final = "wiring"
@@ -161,6 +163,8 @@ class ReachLook:
         """See a module that is called inside of the model's forward, and is not the model's."""
         if not self._is_inside or id(module) in self._names or id(module) in self._strays:
             return
+        from .stray_modules import StrayModule
+
         if StrayModule.is_one(module):
             frame = _user_frame(inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES)))
             self._strays[id(module)] = StrayModule(module, "" if frame is None else _at(frame))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 from torch import nn
@@ -21,6 +22,7 @@ from ..attach.observation.gradient_meters import GradientMeters
 from ..attach.watched_model import WatchedModel
 from ..delivery.recorder.gap_watch import GapWatch
 from ..delivery.recorder.hang_watch import HangWatch
+from ..delivery.recorder.late_parts import LateParts
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.run_facts import describe_run
 from ..delivery.recorder.run_id import derive_run_id
@@ -28,7 +30,7 @@ from ..detectors.sampled_bank import SampledDetectorBank
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
-from ..memory.leak_watch import LeakWatch
+from ..memory.leak_watch import LOOKS, LeakWatch
 from ..settings.config import ProbeConfig
 from ..step.step_meters import StepMeters
 from ..threads.pieces import give_way
@@ -40,7 +42,6 @@ from .epochs import EpochWatch
 from .evaluation import EvaluationLoss
 from .failed_forward import FailedForward
 from .fast_path import FastPath
-from .followed_late import LateFollowing
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
@@ -56,6 +57,9 @@ from .step_writer import StepWriter
 from .tracker_parts import TrackerParts
 from .training_loop import TrainingLoop
 from .verdict_timing import VerdictTiming
+
+if TYPE_CHECKING:
+    from .followed_late import LateFollowing
 
 
 class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,13 +150,13 @@ def _tracker_parts(
         )
     bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
-    writer = StepWriter(model, recorder)
+    writer, looks = StepWriter(model, recorder), LateParts(LOOKS, recorder.do_once)
     judge = StepJudge(
         model,
         schedule,
         samples,
         timing,
-        LeakWatch.of_this_process(),
+        LeakWatch.of_this_process(can_look=looks.are_loaded),
         mode=config.mode,
         judges_each=recovery is not None and recovery.judges_explosions,
         incidents=incidents,
@@ -182,6 +186,14 @@ def _tracker_parts(
         raises = config.mode == "raise"
         return hooks.want_steps or raises or not model.tells_of_updates or attention.is_elsewhere
 
+    def measure_late() -> LateFollowing:
+        # On CUDA as a rule, and there alone.
+        from .followed_late import LateFollowing
+
+        return LateFollowing(
+            model, schedule, timing, loop, pipeline, black_box=incidents.black_box, guard=guard
+        )
+
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True), records.may_wait)
     judge.queue.call_when_judged(records.note_judged)
@@ -204,9 +216,8 @@ def _tracker_parts(
         wants_every_step=wants_every_step,
         look_about=lookout.look_about,
         failed=failed,
-        late=LateFollowing(
-            model, schedule, timing, loop, pipeline, black_box=incidents.black_box, guard=guard
-        ),
+        timing=timing,
+        measure_late=measure_late,
         input_limit_bytes=config.black_box_mib * 2**20 // max(config.black_box_steps, 1),
         output_limit_bytes=config.capture_limit_bytes,
     )

@@ -28,7 +28,6 @@ from ..step.open_step import FinishedStep, OpenStep
 from ..threads.stacks import raw_stack
 from .measure_schedule import MeasureSchedule
 from .sample_judge import SampleJudge
-from .step_evidence import evidence_of_exception, evidence_of_step
 from .step_queue import QueuedStep, StepQueue
 from .verdict_timing import VerdictTiming
 
@@ -170,6 +169,8 @@ class StepJudge:
 
     def evidence_of_exception(self, opened: OpenStep, failed: RootCapture | None) -> StepEvidence:
         """What is at hand of a step that ends in an exception; `failed` is of the forward that raised it."""
+        from .step_evidence import evidence_of_exception
+
         return evidence_of_exception(opened, failed, model=self._model, black_box=self._incidents.black_box)
 
     def forget(self) -> None:
@@ -212,6 +213,9 @@ class StepJudge:
             measured.parameter_norm = parameters.norm
 
     def _evidence(self, finished: FinishedStep, measured: MeasuredStep) -> StepEvidence:
+        # A healthy step is judged by its numbers alone.
+        from .step_evidence import evidence_of_step
+
         return evidence_of_step(
             finished,
             measured,

@@ -25,7 +25,6 @@ from ..forensics.bundle.black_box import BlackBox
 from ..guard import Guard
 from ..measure.input_sample import measure_inputs
 from ..measure.optimizer_meters import LearningRates, LossScale
-from ..measure.statistics.magnitudes import log2_histograms
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.update_meter import UpdateMeter, UpdatePlaces, UpdateRatios
@@ -375,6 +374,8 @@ class StepMeasures:
         measured.parameter_std = self._model.measure_parameters().std
 
     def _collect_histograms(self, measured: MeasuredStep) -> None:
+        from ..measure.statistics.magnitudes import log2_histograms
+
         parameters = self._model.layout.parameters
         measured.histograms["gradient"] = log2_histograms([parameter.grad for parameter in parameters])
         measured.histograms["parameter"] = log2_histograms(parameters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from torch import nn
@@ -23,7 +23,9 @@ from ..detectors.wiring import WiringDetector, topmost_modules
 from ..guard import Guard
 from ..measure.statistics.statistics import Floats, tensor_norms
 from .reach_look import ReachLook
-from .stray_modules import StrayModule
+
+if TYPE_CHECKING:
+    from .stray_modules import StrayModule
 
 _LOOKS: Final = frozenset({3, 9, 19, 49, 99, 199, 499, 999})
 """Steps with a backward before the forwards that are looked at: calls may depend on the data."""

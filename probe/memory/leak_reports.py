@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import torch
@@ -20,9 +20,11 @@ from ..detectors.resources import ResourceReading
 from ..threads.stacks import format_loop_stack, raw_stack
 from ..wire import StackFrame
 from ..wire.findings import size_text
-from .growth_lines import GrowthLine
-from .heap_looks import Look, more_tensors, shape_text
-from .leaks import Leak
+
+if TYPE_CHECKING:
+    from .growth_lines import GrowthLine
+    from .heap_looks import Look
+    from .leaks import Leak
 
 _STACK_FRAMES: Final = 64
 _SWAP_FROM: Final = 0.9
@@ -96,6 +98,8 @@ def unexplained_finding(
 
 
 def _more(before: Look, now: Look) -> str:
+    from .heap_looks import more_tensors, shape_text
+
     more = more_tensors(before, now)
     return f" More tensors than at step {before.step}: {shape_text(more)}." if more else ""
 

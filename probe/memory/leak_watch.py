@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FrameType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector, LeakJudge
 from ..detectors.resources import ResourceDetector
-from .heap_looks import Look
 from .heap_meter import Pacer, cuda_reader, heap_reader, own_bytes
 from .leak_reports import (
     MemoryIncident,
@@ -28,12 +27,23 @@ from .leak_reports import (
     stack_to,
     unexplained_finding,
 )
-from .leaks import Leak, LeakSearch, find_leaks
 from .memory_limit import memory_use
-from .open_look import OpenLook
 from .reachable import user_frames
 from .time_slices import LookBudget, TimeSlice
 
+if TYPE_CHECKING:
+    from .heap_looks import Look
+    from .leaks import Leak, LeakSearch
+    from .open_look import OpenLook
+
+LOOKS: Final = tuple(
+    f"probe.memory.{name}"
+    for name in (
+        *("heap_kinds", "heap_walk", "heap_names", "heap_looks"),
+        *("source_parts", "growth_lines", "leaks", "open_look"),
+    )
+)
+"""Modules that only a look needs, each after those that it imports: 20 ms to load all of them."""
 _MIB: Final = 2**20
 _FLOOR: Final = 64 * 1024.0
 """Less growth over a window is none: the detectors' own histories fill up in the first steps."""
@@ -61,6 +71,7 @@ class LeakWatch:
         read_process: reads the process's own resident bytes; None of them: not known.
         pacer: when allocators are read.
         budget: when there may be a slice of a look.
+        can_look: whether `LOOKS` are loaded; asked before the first look, and has them loaded.
 
     Attributes:
         looks: slices of looks at the heap, so far: a step with one is no ordinary step.
@@ -74,11 +85,12 @@ class LeakWatch:
         read_process: Callable[[], float | None] = own_bytes,
         pacer: Pacer | None = None,
         budget: LookBudget | None = None,
+        can_look: Callable[[], bool] = lambda: True,
     ) -> None:
         self.looks = 0
         self._clock_ns = clock_ns
         self._read_heap, self._read_cuda = read_heap, cuda_reader()
-        self._read_process = read_process
+        self._read_process, self._can_look = read_process, can_look
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
         self._process = GrowthDetector()
         self._judge, self._resources = LeakJudge(), ResourceDetector()
@@ -117,9 +129,9 @@ class LeakWatch:
         self._reported: set[str] = set()
 
     @classmethod
-    def of_this_process(cls) -> LeakWatch:
+    def of_this_process(cls, *, can_look: Callable[[], bool] = lambda: True) -> LeakWatch:
         """Return one that reads this process's heap, where the C library tells of it."""
-        return cls(read_heap=heap_reader())
+        return cls(read_heap=heap_reader(), can_look=can_look)
 
     def wants(self, sample: MemorySample | None) -> bool:
         """Whether `follow` has anything to do at this step."""
@@ -152,7 +164,7 @@ class LeakWatch:
         # A reading takes up to milliseconds, too: never in one step with a slice.
         if not has_looked and self._clock_ns() >= self._pacer.next_ns:
             self._read(step)
-            if self.wants_look() and self._budget.allows():
+            if self.wants_look() and self._can_look() and self._budget.allows():
                 self._open_look(step)
         return found
 
@@ -253,6 +265,8 @@ class LeakWatch:
 
     def _open_look(self, step: int) -> None:
         """Begin a look, whose first slice is the next step's."""
+        from .open_look import OpenLook
+
         # What no variable of the script leads to is looked for when the rest has explained nothing.
         self._open = OpenLook(step, before=self._first, is_wide=self._fruitless % 2 == 1)
         if self._first is None:
@@ -269,6 +283,8 @@ class LeakWatch:
         if self._first is None:
             self._first, self._compared, self._suspicion = taken.look, 0, self._growth
             return False
+        from .leaks import find_leaks
+
         files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
         self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=self._certain_ones())
         self._newest = taken.look

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from ..detectors.base import DetectorThresholds
 from ..detectors.sampled_thresholds import SampledThresholds
@@ -15,8 +15,10 @@ from ..threads.watchdog import DEFAULT_HANG_S
 from .levels import Level as Level
 from .levels import Settings
 from .places import default_spool, is_folder_name
-from .policies import InputPolicy, OutputPolicy, require_policy
-from .recovery_options import NonfiniteAction, Recovery, Strategy, as_recovery
+
+if TYPE_CHECKING:
+    from .policies import InputPolicy, OutputPolicy
+    from .recovery_options import NonfiniteAction, Recovery, Strategy
 
 Mode: TypeAlias = Literal["detect", "warn", "raise"]
 Verdict: TypeAlias = Literal["auto", "before_update", "after_update"]
@@ -124,9 +126,7 @@ class ProbeConfig:
         _require_at_least("max_replays", self.max_replays, 0)
         _require_seconds("replay_limit_s", self.replay_limit_s)
         _require_names("intended_infinities", self.intended_infinities)
-        object.__setattr__(self, "recovery", as_recovery(self.recovery))
-        require_policy("input_policy", self.input_policy, InputPolicy)
-        require_policy("output_policy", self.output_policy, OutputPolicy)
+        self._check_actions()
         if self.recovery is not None and self.mode == "raise":
             raise ValueError(
                 'mode="raise" ends at the step that recovery=... would go on from; choose one of them'
@@ -147,6 +147,18 @@ class ProbeConfig:
             raise ValueError(f"pause_ranks={self.pause_ranks!r} must be True or False")
         if not isinstance(self.logger, logging.Logger | None):
             raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
+
+    def _check_actions(self) -> None:
+        """Check what changes a training; few ask for any of it."""
+        if self.recovery is not None:
+            from .recovery_options import as_recovery
+
+            object.__setattr__(self, "recovery", as_recovery(self.recovery))
+        if self.input_policy is not None or self.output_policy is not None:
+            from .policies import InputPolicy, OutputPolicy, require_policy
+
+            require_policy("input_policy", self.input_policy, InputPolicy)
+            require_policy("output_policy", self.output_policy, OutputPolicy)
 
     @property
     def settings(self) -> Settings:

@@ -10,13 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .encoding import (
-        decode_message,
-        decode_record,
-        encode,
-    )
+    from .encoding import decode_record, encode
     from .messages import (
-        BATCH_BYTES,
         MAX_MESSAGE_BYTES,
         Ack,
         Answered,
@@ -30,9 +25,11 @@ if TYPE_CHECKING:
         Refused,
         Skip,
         StreamKey,
+        decode_message,
         handshake_proof,
     )
     from .records import (
+        BATCH_BYTES,
         COLUMNS,
         KINDS,
         MAX_RECORD_BYTES,
@@ -128,8 +125,8 @@ __all__ = [
     "is_in_derivative",
 ]
 
-_HOMES: Final = (".records", ".messages", ".encoding")
-"""In this order: a program that needs records alone loads nothing else."""
+_HOMES: Final = (".records", ".encoding", ".messages")
+"""In this order: a program that needs records alone loads nothing else, a training no messages."""
 
 
 def __getattr__(name: str) -> Any:

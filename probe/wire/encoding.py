@@ -1,18 +1,19 @@
-"""Records and messages to bytes and back. What does not decode is refused; nothing here does I/O."""
+"""Records and messages to bytes, and records back. What does not decode is refused; nothing here does I/O."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import WireError
-from .messages import MAX_MESSAGE_BYTES, Message
 from .records import MAX_RECORD_BYTES, Record
+
+if TYPE_CHECKING:
+    from .messages import Message
 
 _encoder = msgspec.msgpack.Encoder()
 _record_decoder = msgspec.msgpack.Decoder(Record)
-_message_decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(value: Record | Message) -> bytes:
@@ -45,18 +46,3 @@ def decode_record(data: bytes) -> Record:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"record does not decode: {error}") from error
     return record
-
-
-def decode_message(data: bytes) -> Message:
-    """Decode and validate one ZeroMQ message.
-
-    Raises:
-        WireError: it is too large, is not msgpack, or breaks a type or limit.
-    """
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
-    try:
-        message: Message = _message_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"message does not decode: {error}") from error
-    return message

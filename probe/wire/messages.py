@@ -11,12 +11,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
+from ..errors import WireError
 from .records import Count, RequestId, RunId, StreamName, Text, WireStruct, WriterId
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
-BATCH_BYTES: Final = 256 * 1024
-"""A batch is closed at the first record that takes it past this size."""
 
 
 class StreamKey(WireStruct, array_like=True, frozen=True, kw_only=True):
@@ -112,3 +111,21 @@ Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack |
 def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:
     """HMAC-SHA256 of the two nonces, own first; `side` keeps one side's proof from serving as the other's."""
     return hmac.new(secret, side.encode() + b"\0" + b"\0".join(nonces), hashlib.sha256).digest()
+
+
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def decode_message(data: bytes) -> Message:
+    """Decode and validate one ZeroMQ message.
+
+    Raises:
+        WireError: it is too large, is not msgpack, or breaks a type or limit.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        message: Message = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"message does not decode: {error}") from error
+    return message

@@ -14,6 +14,8 @@ import msgspec
 
 VERSION: Final = 1
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+BATCH_BYTES: Final = 256 * 1024
+"""Records that are read or sent together: up to the first that takes them past this size."""
 
 StreamName: TypeAlias = Literal["events", "metrics", "host"]
 Severity: TypeAlias = Literal["critical", "warning", "info"]

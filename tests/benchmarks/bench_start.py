@@ -7,9 +7,11 @@ medians over the repeats. Bytecode is cached, as an installer leaves it. Per mod
 
 - *watch*: import and call of `probe.watch`, and how many modules that loads;
 - *steps*: the first three and the longest of 20, in ms of wall time and of the training thread's CPU time;
-- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB, and what a training
-  adds that only makes as many names as any import of some size: Python's table of them grows, and by what it
-  frees malloc's threshold for memory of its own does, so that what the training frees stays in the heap;
+  *least* is a training beside which only the indispensable is done (`smallest_start.py`);
+- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB, and how much of it
+  is only free in malloc's heap, where what the training frees stays as well. Beside it the same of the
+  smallest program, and of a training that only makes as many names as any import of some size: Python's table
+  of them grows, and by what it frees malloc's threshold for memory of its own does;
 - *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms, and to the
   moment when every hook of `atexit` has run, the probe's among them: what follows is Python's and torch's;
 - *idle*: CPU time of the recorder's thread and of the helper while the training sleeps, as shares of a core:
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import ctypes
 import json
 import os
 import statistics
@@ -28,7 +31,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +46,8 @@ RECORDER_THREAD: Final = "nanscope-recorder"
 BYTECODE: Final = str(Path(tempfile.gettempdir()) / f"bench-start-bytecode-{os.getuid()}")
 """Where modules are kept compiled, whatever the environment says; the first process of all fills it."""
 PARTS: Final = ("watch", "steps", "exit", "idle")
+KINDS: Final = ("plain", "watched", "least", "names")
+"""What is beside a training: nothing, the probe, the smallest program, `NAMES`."""
 
 
 # -- in a process of its own
@@ -103,6 +108,25 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of the GNU C library."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def free_mib() -> float:
+    """What lies free in malloc's heap, to be used again; 0 where nothing tells."""
+    try:
+        read = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return 0.0
+    read.restype = _Heap
+    return float(read().fordblks) / 2**20
+
+
 def thread_cpu_s(name: str) -> float | None:
     """CPU time of a thread of this process, None without one."""
     thread = next((each for each in threading.enumerate() if each.name == name), None)
@@ -152,10 +176,15 @@ def run_training(job: dict[str, Any]) -> None:
     # What is registered first is called last.
     atexit.register(lambda: Path(job["closed_file"]).write_text(str(time.monotonic())))
     result: dict[str, Any] = {}
-    resident = resident_mib()
-    names = [sys.intern(f"name_{number}") for number in range(job["names"])]
-    if job["probe"]:
+    resident, free, kept = resident_mib(), free_mib(), None
+    if job["kind"] == "watched":
         result["watch"] = begin_watching(model, optimizer)
+    elif job["kind"] == "least":
+        from smallest_start import SmallestRecorder
+
+        kept = SmallestRecorder(model, optimizer)
+    elif job["kind"] == "names":
+        kept = [sys.intern(f"name_{number}") for number in range(NAMES)]
     wall, cpu = [], []
     for _ in range(job["steps"]):
         cpu_before, started = time.thread_time(), time.perf_counter()
@@ -164,8 +193,8 @@ def run_training(job: dict[str, Any]) -> None:
         optimizer.step()
         wall.append((time.perf_counter() - started) * 1e3)
         cpu.append((time.thread_time() - cpu_before) * 1e3)
-    result |= {"wall": wall, "cpu": cpu, "mib": resident_mib() - resident}
-    del names
+    result |= {"wall": wall, "cpu": cpu, "mib": resident_mib() - resident, "free": free_mib() - free}
+    del kept
     if job["sleep_s"]:
         result["idle"] = measure_idle(job["sleep_s"])
     result |= {"last_line": time.monotonic(), "cpu_s": time.process_time()}
@@ -178,18 +207,17 @@ def run_training(job: dict[str, Any]) -> None:
 
 
 def measure(
-    model: str, *, probe: bool, steps: int = STEPS, raises: bool = False, sleep_s: float = 0, names: int = 0
+    model: str, *, kind: str = "watched", steps: int = STEPS, raises: bool = False, sleep_s: float = 0
 ) -> Any:
     """Run one training in a process of its own; returns its measurements with `exit_ms`."""
     with tempfile.TemporaryDirectory(prefix="bench-start") as folder:
         file, closed_file = str(Path(folder) / "result.json"), Path(folder) / "closed"
         job = {
             "model": model,
-            "probe": probe,
+            "kind": kind,
             "steps": steps,
             "raises": raises,
             "sleep_s": sleep_s,
-            "names": names,
         }
         places = {"NANSCOPE_SPOOL": f"{folder}/spool", "NANSCOPE_CONNECT": "tcp://127.0.0.1:9"}
         places |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": BYTECODE}
@@ -209,10 +237,10 @@ def measure(
         }
 
 
-def pairs(repeats: int, model: str, **options: Any) -> tuple[list[Any], list[Any]]:
-    """Trainings without and with the probe, in turn."""
-    both = [[measure(model, probe=probe, **options) for probe in (False, True)] for _ in range(repeats)]
-    return [plain for plain, _ in both], [watched for _, watched in both]
+def in_turn(repeats: int, model: str, kinds: Sequence[str] = KINDS[:2], **options: Any) -> list[list[Any]]:
+    """Trainings of some kinds in turn; the runs of each."""
+    rounds = [[measure(model, kind=kind, **options) for kind in kinds] for _ in range(repeats)]
+    return [list(runs) for runs in zip(*rounds, strict=True)]
 
 
 def median(runs: list[Any], value: Callable[[Any], float]) -> float:
@@ -222,33 +250,35 @@ def median(runs: list[Any], value: Callable[[Any], float]) -> float:
 
 def report_watch_and_steps(model: str, repeats: int) -> None:
     """Print one model's lines about its start, its first steps and the memory."""
-    plain, watched = pairs(repeats, model, steps=STEPS_FOR_MEMORY)
+    plain, watched, least, named = in_turn(repeats, model, KINDS, steps=STEPS_FOR_MEMORY)
     took = {key: median(watched, lambda run, key=key: run["watch"][key]) for key in watched[0]["watch"]}
     print(
         f"{model:8} watch   {took['ms']:7.0f} ms ({took['cpu_ms']:.0f} of CPU), "
         f"{took['modules']:.0f} modules, {took['own_modules']:.0f} of them the probe's"
     )
     for clock in ("wall", "cpu"):
-        for title, runs in (("plain", plain), ("watched", watched)):
+        for title, runs in (("plain", plain), ("watched", watched), ("least", least)):
             first = [median(runs, lambda run, n=n, c=clock: run[c][n]) for n in range(3)]
             quiet = median(runs, lambda run, c=clock: statistics.median(run[c][STEPS:]))
             later = median(runs, lambda run, c=clock: max(run[c][3:STEPS]))
             firsts = " ".join(f"{value:7.1f}" for value in first)
             line = f"first three {firsts}, longest of the other 17 {later:6.1f}, median {quiet:6.1f} ms"
             print(f"{model:8} {clock:4} {title:8} {line}")
-    named = [measure(model, probe=False, steps=STEPS_FOR_MEMORY, names=NAMES) for _ in range(repeats)]
-    least = median(plain, lambda run: run["mib"])
-    added, by_names = (median(runs, lambda run: run["mib"]) - least for runs in (watched, named))
-    print(
-        f"{model:8} memory  {added:7.1f} MiB added after {STEPS_FOR_MEMORY} steps; "
-        f"{by_names:.1f} by {NAMES} names alone"
-    )
+    for title, runs in (("watched", watched), ("least", least), ("names", named)):
+        added, free = (
+            median(runs, lambda run, key=key: run[key]) - median(plain, lambda run, key=key: run[key])
+            for key in ("mib", "free")
+        )
+        print(
+            f"{model:8} memory  {title:8} {added:5.1f} MiB added after {STEPS_FOR_MEMORY} steps, "
+            f"{free:.1f} of them free in malloc's heap"
+        )
 
 
 def report_exit(repeats: int) -> None:
     """Print how much later a process ends."""
     for title, raises in (("normal", False), ("exception", True)):
-        plain, watched = pairs(repeats, "mlp", raises=raises)
+        plain, watched = in_turn(repeats, "mlp", raises=raises)
         for key, what in (
             ("exit_ms", "in all"),
             ("exit_cpu_ms", "in all, CPU"),
@@ -260,7 +290,7 @@ def report_exit(repeats: int) -> None:
 
 def report_idle(idle_s: float) -> None:
     """Print what the recorder's thread and the helper take of a core while nothing is trained."""
-    idle = measure("mlp", probe=True, sleep_s=idle_s)["idle"]
+    idle = measure("mlp", sleep_s=idle_s)["idle"]
     first, recorder, helper = (100 * idle[name] for name in ("first", "recorder", "helper"))
     print(
         f"mlp      idle    {first:.2f} % of a core on the recorder's thread in the second after the last step"
@@ -283,7 +313,7 @@ def main() -> None:
     if options.job:
         run_training(json.loads(options.job))
         return
-    measure("mlp", probe=True, steps=3)
+    measure("mlp", steps=3)
     if {"watch", "steps"} & set(options.only):
         for model in options.models:
             report_watch_and_steps(model, options.repeats)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from forked_scripts import ForkedScript, ForkedScripts
+
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 
 HERE = Path(__file__).resolve().parent
@@ -26,38 +28,54 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0
         time.sleep(0.02)
 
 
-class Site:
-    """A spool, a data folder, and the processes that work on them."""
+Process = subprocess.Popen[bytes] | ForkedScript
 
-    def __init__(self, root: Path, **environment: str) -> None:
+
+class Site:
+    """A spool, a data folder, and the processes that work on them.
+
+    Args:
+        root: where all of it is.
+        forked: forks the processes, if they are to be there at once.
+        environment: of the processes, on top of this one's.
+    """
+
+    def __init__(self, root: Path, forked: ForkedScripts | None = None, **environment: str) -> None:
         self.spool = root / "spool"
         self.data = root / "data"
         self.confirmed = root / "confirmed"
         self._root = root
+        self._forked = forked
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("NANSCOPE_")},
             "XDG_STATE_HOME": str(root / "state"),
             **environment,
         }
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
 
     def start_trainer(
         self, *, rank: int = 0, first_step: int = 0, steps: int = 0, cwd: Path | None = None
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         """Start a trainer; `steps` 0 runs until killed."""
         arguments = [self.spool, RUN, rank, first_step, steps, self.confirmed]
         return self._start("delivery_trainer.py", *map(str, arguments), cwd=cwd)
 
     @property
-    def trainer(self) -> subprocess.Popen[bytes]:
+    def trainer(self) -> Process:
         """The process that was started last."""
         return self._processes[-1]
 
-    def start_dashboard(self, *, secret: str = SECRET, ingest: bool = False) -> subprocess.Popen[bytes]:
+    def start_dashboard(self, *, secret: str = SECRET, ingest: bool = False) -> Process:
         """Start a collector with the real store; listens on a new port each time."""
         return self._start("delivery_dashboard.py", str(self.data), secret, str(self.spool) if ingest else "")
 
-    def _start(self, script: str, *arguments: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    def _start(self, script: str, *arguments: str, cwd: Path | None = None) -> Process:
+        process: Process
+        if self._forked is not None:
+            command = [str(HERE / script), *arguments]
+            process = self._forked.start(command, cwd or Path.cwd(), self.environment)
+            self._processes.append(process)
+            return process
         with (self._root / f"{script}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, str(HERE / script), *arguments],
@@ -74,14 +92,15 @@ class Site:
         """A helper leaves when every trainer is over and everything is acknowledged."""
         wait_until(lambda: self.helper_pid() is None, "the helper did not leave", timeout_s)
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
+    def stop(self, process: Process) -> None:
         """End a process in an orderly way."""
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, self.logs()
 
     def logs(self) -> str:
         """What the processes said."""
-        return "\n".join(path.read_text() for path in self._root.glob("*.log"))
+        forked = [one.said() for one in self._processes if isinstance(one, ForkedScript)]
+        return "\n".join([*(path.read_text() for path in self._root.glob("*.log")), *forked])
 
     def close(self) -> None:
         """Kill what is left."""

@@ -1,6 +1,6 @@
-"""Runs scripts, each in a process of its own that has torch already: it is forked from one that loaded it.
+"""Runs scripts, each in a process of its own that has torch already: it is forked from one that imported it.
 
-    with ForkedScripts() as scripts:
+    with ForkedScripts(*TORCH) as scripts:
         code, out, err = scripts.start(["training.py", "--steps", "3"], folder).finish()
         code, out, err = scripts.launch(["--quiet", "training.py", "--steps", "3"], folder).finish()
 
@@ -29,20 +29,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+TORCH = ("torch._dynamo", "torch.distributed", "torch.utils.data")
+"""What scripts that train import, and the first optimizer."""
+
 
 class ForkedScripts:
-    """The process that has torch and forks for each script.
+    """The process that has modules imported and forks for each script.
 
     Args:
-        more: modules that it loads as well.
+        modules: what it imports.
     """
 
-    def __init__(self, *more: str) -> None:
-        self._more = more
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
 
     def __enter__(self) -> ForkedScripts:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *self._more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *self._modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._folder = TemporaryDirectory()
         return self
@@ -115,13 +121,29 @@ class ForkedScript:
         """Wait; return the exit code and what was written to stdout and stderr."""
         return self.wait(timeout_s), self._read("out"), self._read("err")
 
-    def _read(self, name: str) -> str:
-        return (self.written / f"{self.pid}.{name}").read_text()
+    def said(self) -> str:
+        """What was written to stdout and stderr until now."""
+        return self._read("out") + self._read("err")
 
-    def kill(self) -> None:
+    def _read(self, name: str) -> str:
+        file = self.written / f"{self.pid}.{name}"
+        return file.read_text() if file.exists() else ""
+
+    def first_line(self, timeout_s: float = 60.0) -> str:
+        """Wait for the first line of stdout; an empty one if the script ends without."""
+        deadline = time.monotonic() + timeout_s
+        while "\n" not in (out := self._read("out")) and self.poll() is None:
+            assert time.monotonic() < deadline, "the script prints nothing"
+            time.sleep(0.02)
+        return out.partition("\n")[0]
+
+    def send_signal(self, number: int) -> None:
         """The process id is its own until it was waited for."""
         if self.code is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Replaced(BaseException):
@@ -228,10 +250,9 @@ def serve() -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    # What scripts import, and the first optimizer.
-    for module in ("torch._dynamo", "torch.distributed", "torch.utils.data", *sys.argv[1:]):
+    for module in sys.argv[1:]:
         importlib.import_module(module)
-    gc.freeze()  # or each of the scripts would look at all of torch once more when it ends
+    gc.freeze()  # or each of the scripts would look at all of it once more when it ends
     asked = serve()
     if asked is not None:
         become_script(**asked)

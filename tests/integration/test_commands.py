@@ -1,4 +1,7 @@
-"""The long-running commands as real processes: what they print, how they end, that nothing stays behind."""
+"""The long-running commands as real processes: what they print, how they end, that nothing stays behind.
+
+One server and one demo are started as a user does; the others are forked from a process with their imports.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forked_scripts import ForkedScript, ForkedScripts
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "dashboard"))
 
@@ -26,21 +30,42 @@ from dashboard.store.duck import DuckStore
 ADDRESS = re.compile(r"nanscope (http://127\.0\.0\.1:\d+/\?token=\S+)")
 FREE = ("--port", "0", "--ingest", "tcp://127.0.0.1:*", "--no-browser")
 Start = Callable[..., "subprocess.Popen[str]"]
+Fork = Callable[..., ForkedScript]
+
+
+def places(tmp_path: Path) -> dict[str, str]:
+    """All of a command's, under tmp_path."""
+    return {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
+
+
+@pytest.fixture
+def fork(tmp_path: Path, forked_dashboard: ForkedScripts) -> Iterator[Fork]:
+    """Fork what `dashboard ...` is once it has imported its modules; what still runs at the end is killed."""
+    started: list[ForkedScript] = []
+
+    def run(*arguments: str, **environment: str) -> ForkedScript:
+        command = ["-m", "dashboard", *arguments]
+        started.append(forked_dashboard.start(command, Path.cwd(), places(tmp_path) | environment))
+        return started[-1]
+
+    yield run
+    for script in started:
+        script.kill()
+        script.wait(30)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start `dashboard ...` with all of its places under tmp_path; what still runs at the end is killed."""
+    """Start `dashboard ...` as a user does; what still runs at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        places = {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
         process = subprocess.Popen(
             [sys.executable, "-m", "dashboard", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **places, **environment},
+            env={**os.environ, **places(tmp_path), **environment},
         )
         started.append(process)
         return process
@@ -51,7 +76,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate(timeout=30)
 
 
-def address_of(process: subprocess.Popen[str]) -> str:
+def address_of(process: subprocess.Popen[str] | ForkedScript) -> str:
+    if isinstance(process, ForkedScript):
+        found = ADDRESS.fullmatch(process.first_line())
+        assert found, process.finish(60)
+        return found[1]
     assert process.stdout is not None
     found = ADDRESS.fullmatch(process.stdout.readline().strip())
     assert found, process.communicate(timeout=60)
@@ -69,9 +98,12 @@ def read(client: urllib.request.OpenerDirector, address: str) -> bytes:
     return body
 
 
-def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupt(process: subprocess.Popen[str] | ForkedScript) -> tuple[int, str]:
     """Ctrl-C; return the exit code and what was written to stderr since."""
     process.send_signal(signal.SIGINT)
+    if isinstance(process, ForkedScript):
+        code, _, errors = process.finish(90)
+        return code, errors
     _, errors = process.communicate(timeout=90)
     return process.returncode, errors
 
@@ -93,12 +125,12 @@ def test_serve_prints_the_address_first_and_ends_quietly_on_ctrl_c(start: Start,
     assert not (tmp_path / "state" / "nanscope" / "serve.json").exists()
 
 
-def test_serve_ends_properly_when_its_terminal_closes(start: Start, tmp_path: Path) -> None:
-    server = start("serve", *FREE)
+def test_serve_ends_properly_when_its_terminal_closes(fork: Fork, tmp_path: Path) -> None:
+    server = fork("serve", *FREE)
     address_of(server)
     server.send_signal(signal.SIGHUP)
-    _, errors = server.communicate(timeout=90)
-    assert (server.returncode, errors) == (0, "")
+    code, _, errors = server.finish(90)
+    assert (code, errors) == (0, "")
     assert not (tmp_path / "state" / "nanscope" / "serve.json").exists()
 
 
@@ -114,28 +146,27 @@ def test_serve_under_nohup_survives_its_terminal(start: Start) -> None:
     assert interrupt(server) == (0, "")
 
 
-def test_serve_port_in_use_is_one_sentence_and_exit_2(start: Start) -> None:
+def test_serve_port_in_use_is_one_sentence_and_exit_2(fork: Fork) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = start("serve", "--port", str(taken.getsockname()[1]), "--ingest", "tcp://127.0.0.1:*")
-        _, errors = server.communicate(timeout=60)
-    assert server.returncode == 2
+        server = fork("serve", "--port", str(taken.getsockname()[1]), "--ingest", "tcp://127.0.0.1:*")
+        code, _, errors = server.finish(60)
+    assert code == 2
     assert errors.count("\n") == 1
     assert "in use" in errors
 
 
-def test_serve_spool_that_is_none_is_refused(start: Start, tmp_path: Path) -> None:
+def test_serve_spool_that_is_none_is_refused(fork: Fork, tmp_path: Path) -> None:
     (tmp_path / "photos" / "one").mkdir(parents=True)
-    server = start("serve", *FREE, "--spool", str(tmp_path / "photos"))
-    _, errors = server.communicate(timeout=60)
-    assert (server.returncode, errors.count("\n")) == (2, 1)
+    code, _, errors = fork("serve", *FREE, "--spool", str(tmp_path / "photos")).finish(60)
+    assert (code, errors.count("\n")) == (2, 1)
     assert "is not a spool" in errors
 
 
-def test_open_shows_the_finished_run_and_leaves_no_trace(start: Start, tmp_path: Path) -> None:
+def test_open_shows_the_finished_run_and_leaves_no_trace(fork: Fork, tmp_path: Path) -> None:
     write_run(tmp_path / "finished", steps=30)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    server = start("open", str(tmp_path / "finished"), *FREE, TMPDIR=str(temporary))
+    server = fork("open", str(tmp_path / "finished"), *FREE, TMPDIR=str(temporary))
     address, browser = address_of(server), visitor()
     read(browser, address)
     assert b"nonfinite_gradient" in read(browser, address.partition("?")[0] + "export/json?run=run-a")
@@ -144,18 +175,17 @@ def test_open_shows_the_finished_run_and_leaves_no_trace(start: Start, tmp_path:
     assert not (tmp_path / "state").exists()
 
 
-def test_open_empty_spool_is_one_sentence(start: Start, tmp_path: Path) -> None:
+def test_open_empty_spool_is_one_sentence(fork: Fork, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    server = start("open", str(tmp_path / "empty"), *FREE)
-    _, errors = server.communicate(timeout=60)
-    assert (server.returncode, errors.count("\n")) == (2, 1)
+    code, _, errors = fork("open", str(tmp_path / "empty"), *FREE).finish(60)
+    assert (code, errors.count("\n")) == (2, 1)
 
 
 @pytest.mark.slow
-def test_demo_ends_by_itself_once_all_is_stored(start: Start, tmp_path: Path) -> None:
-    demo = start("demo", *FREE, "--", "--steps", "12", "--fault", "none", DEMO_EXIT="1")
-    output, errors = demo.communicate(timeout=170)
-    assert demo.returncode == 0, errors
+def test_demo_ends_by_itself_once_all_is_stored(fork: Fork, tmp_path: Path) -> None:
+    demo = fork("demo", *FREE, "--", "--steps", "12", "--fault", "none", DEMO_EXIT="1")
+    code, output, errors = demo.finish(170)
+    assert code == 0, errors
     assert ADDRESS.search(output)
     (run,) = (tmp_path / "spool").iterdir()
     store = DuckStore(tmp_path / "state" / "nanscope" / "data")
@@ -177,10 +207,10 @@ def test_demo_ctrl_c_ends_training_and_server_and_leaves_nothing(start: Start, t
 
 
 @pytest.mark.slow
-def test_demo_failing_training_is_one_clear_sentence(start: Start) -> None:
-    demo = start("demo", *FREE, "--", "--nonsense", DEMO_EXIT="1")
-    _, errors = demo.communicate(timeout=120)
-    assert demo.returncode == 2
+def test_demo_failing_training_is_one_clear_sentence(fork: Fork) -> None:
+    demo = fork("demo", *FREE, "--", "--nonsense", DEMO_EXIT="1")
+    code, _, errors = demo.finish(120)
+    assert code == 2
     assert errors.splitlines()[-1].startswith("dashboard: The demo's training failed with exit code 2")
 
 

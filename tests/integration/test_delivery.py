@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from delivery import assert_delivered
 from delivery_processes import RUN, Site
+from forked_scripts import ForkedScripts
 
 from dashboard.store.duck import DuckStore
 
@@ -22,8 +23,9 @@ STEP_S = 0.004
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, DELIVERY_STEP_S=str(STEP_S))
+def site(tmp_path: Path, forked_dashboard: ForkedScripts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.delenv("NANSCOPE_CONNECT")  # a helper is to come
+    site = Site(tmp_path, forked_dashboard, DELIVERY_STEP_S=str(STEP_S))
     yield site
     site.close()
 

@@ -12,6 +12,7 @@ import pytest
 import zmq
 from delivery import Journals, assert_delivered
 from delivery_processes import RUN, SECRET, Site, wait_until
+from forked_scripts import ForkedScripts
 
 from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
@@ -36,8 +37,9 @@ from probe.wire import (
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path)
+def site(tmp_path: Path, forked_dashboard: ForkedScripts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.delenv("NANSCOPE_CONNECT")  # a helper is to come
+    site = Site(tmp_path, forked_dashboard)
     yield site
     site.close()
 

@@ -1,10 +1,7 @@
 """The Lightning callback with the real trainer: how a run begins and ends, and what else is asked of it."""
 
 import copy
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_scripts import ForkedScripts
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_training import MARKS, Net, Validated, fit, make_trainer, unlimited_callback
 from run_numbers import run_of, runs_of, scalars_of, steps_of
@@ -161,10 +159,9 @@ trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2))
 """
 
 
-def test_lightning_under_its_other_name_is_recorded(spool: Path) -> None:
-    command = [sys.executable, "-c", OTHER_NAME]
-    finished = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 0, finished.stderr
+def test_lightning_under_its_other_name_is_recorded(spool: Path, forked: ForkedScripts) -> None:
+    code, _, errors = forked.start(["-c", OTHER_NAME], spool.parent).finish()
+    assert code == 0, errors
     assert scalars_of(run_of(spool), "log/global_step") == [1, 2, 3, 4]
 
 

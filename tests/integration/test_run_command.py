@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_scripts import ForkedScript, ForkedScripts
+from forked_scripts import TORCH, ForkedScript, ForkedScripts
 from journals import Journal, read_journal
 
 from dashboard.cli import main
@@ -127,7 +127,7 @@ _bare: dict[tuple[str, ...], Ending] = {}
 @pytest.fixture(scope="module")
 def forked() -> Iterator[ForkedScripts]:
     """Without the probe: these scripts show how one ends that has nothing of it, no import either."""
-    with ForkedScripts() as scripts:
+    with ForkedScripts(*TORCH) as scripts:
         yield scripts
 
 
@@ -151,11 +151,11 @@ def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
 
 
 def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path, forked: ForkedScripts) -> None:
-    options = ["--quiet", "--level=basic", "--spool", "elsewhere"]
+    options = ["--quiet", "--level=advanced", "--spool", "elsewhere"]
     both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options, forked=forked)
     assert both.recorded.err == ""
     (run,) = (tmp_path / "work" / "elsewhere").iterdir()
-    assert read_journal(run).start.level == "basic"
+    assert read_journal(run).start.level == "advanced"
 
 
 @pytest.fixture

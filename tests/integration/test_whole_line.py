@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_scripts import ForkedScript, ForkedScripts
 from playwright.sync_api import Browser, Locator, Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,27 +28,23 @@ HAS_CRITICAL = (
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Everything under tmp_path; probes find the dashboard by themselves, as they do for a user."""
+    monkeypatch.delenv("NANSCOPE_CONNECT")
     places = {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
-    kept = {name: value for name, value in os.environ.items() if name != "NANSCOPE_CONNECT"}
-    return {**kept, **places, "NANSCOPE_LINGER_S": "2"}
+    return {**places, "NANSCOPE_LINGER_S": "2"}
 
 
 @pytest.fixture
-def address(environment: dict[str, str]) -> Iterator[str]:
+def address(environment: dict[str, str], forked_dashboard: ForkedScripts) -> Iterator[str]:
     """Address of a running `dashboard serve`, with its token."""
     command = ["serve", "--port", "0", "--ingest", "tcp://127.0.0.1:*", "--no-browser"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "dashboard", *command], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert server.stdout is not None
-    found = re.fullmatch(r"nanscope (\S+)", server.stdout.readline().strip())
-    assert found
+    server = forked_dashboard.start(["-m", "dashboard", *command], ROOT, environment)
+    found = re.fullmatch(r"nanscope (\S+)", server.first_line())
+    assert found, server.finish()
     yield found[1]
-    server.terminate()
-    server.communicate(timeout=30)
-    assert server.returncode == 0
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == 0
 
 
 def until(page: Page, script: str, arg: object = None) -> None:
@@ -60,14 +55,9 @@ def until(page: Page, script: str, arg: object = None) -> None:
         page.wait_for_timeout(100)
 
 
-def start_training(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def start_training(forked: ForkedScripts, environment: dict[str, str]) -> ForkedScript:
     arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 40)]
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "demo_train.py"), *arguments],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return forked.start([str(ROOT / "demo_train.py"), *arguments], ROOT, environment)
 
 
 def watch_it_grow(page: Page) -> None:
@@ -81,12 +71,17 @@ def watch_it_grow(page: Page) -> None:
 
 
 def test_nan_in_a_real_training_is_seen_explained_and_exported(
-    page: Page, browser: Browser, address: str, environment: dict[str, str], tmp_path: Path
+    page: Page,
+    browser: Browser,
+    address: str,
+    environment: dict[str, str],
+    forked: ForkedScripts,
+    tmp_path: Path,
 ) -> None:
     page.goto(address)
     expect(page.locator("#empty-state")).to_be_visible()
     page.evaluate("window.loadedBeforeTraining = true")
-    training = start_training(environment)
+    training = start_training(forked, environment)
     try:
         watch_it_grow(page)
         # Information may be in the timeline already: that the probe is above its limit, on a slow machine.
@@ -98,10 +93,10 @@ def test_nan_in_a_real_training_is_seen_explained_and_exported(
         expect(page.locator("#event-content")).to_contain_text("blocks.0.norm1")
         planted = page.locator("#event-content .source-line.current", has_text=PLANTED)
         expect(planted.first).to_be_visible()
-        assert training.wait(timeout=120) == 0
+        assert training.wait(120) == 0
     finally:
         training.kill()
-        training.wait(timeout=30)
+        training.wait(30)
     assert_in_offline_export(browser, export_html(page, tmp_path / "run.html"))
 
 

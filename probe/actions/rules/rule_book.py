@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -25,13 +26,13 @@ from ...step.frames import MeasuredStep
 from ...threads.stacks import capture_stack
 from ...wire import Event
 from ..step_hooks import StepHooks
-from .pause import PauseGate
-from .quantities import NameIndex, StepNumbers, check_pattern
-from .snapshots import SnapshotWriter
 
 if TYPE_CHECKING:
     from ...delivery.control.rule_options import WatchpointOptions
     from .episode import RuleEpisode
+    from .pause import PauseGate
+    from .quantities import NameIndex, StepNumbers
+    from .snapshots import SnapshotWriter
     from .user_rule import RuleFunction, UserRule
     from .watchpoint import Watchpoint
 
@@ -82,13 +83,24 @@ class RuleBook:
         self._watchpoints: tuple[Watchpoint, ...] = ()
         self._ended: list[RuleEpisode] = []
         """Of rules that were removed in the middle of an event."""
-        self._index = NameIndex()
-        self._gate = PauseGate()
+        self._gate: PauseGate | None = None
+        """Made for the first pause."""
         self._pause_limit_s = config.pause_limit_s
-        self._snapshots = SnapshotWriter(recorder.folder.parent)
         self._pause_for: tuple[Event, float] | None = None
         """What the pause is for, and after how many seconds it ends by itself."""
         self._is_ending = False
+
+    @cached_property
+    def _index(self) -> NameIndex:
+        from .quantities import NameIndex
+
+        return NameIndex()
+
+    @cached_property
+    def _snapshots(self) -> SnapshotWriter:
+        from .snapshots import SnapshotWriter
+
+        return SnapshotWriter(self._recorder.folder.parent)
 
     # -- from any thread
 
@@ -119,6 +131,7 @@ class RuleBook:
                 their histories are too large.
         """
         from ...delivery.control.rule_options import MAX_WATCHPOINTS
+        from .quantities import NameIndex, check_pattern
         from .watchpoint import Watchpoint
 
         watchpoint = Watchpoint(options)
@@ -157,16 +170,16 @@ class RuleBook:
     @property
     def is_paused(self) -> bool:
         """Whether the training thread waits for `resume`."""
-        return self._gate.is_shut
+        return self._gate is not None and self._gate.is_shut
 
     def resume(self, by: str) -> bool:
         """Let a paused training go on; whether it was paused."""
-        return self._gate.open(by)
+        return self._gate is not None and self._gate.open(by)
 
     def end_pauses(self) -> None:
         """The session ends: let go of who waits, and have nobody wait any more."""
         self._is_ending = True
-        self._gate.open("the end of the session")
+        self.resume("the end of the session")
 
     def _require_free(self, name: str, count: int, most: int) -> None:
         if name in (*self.rules, *(one.options.name for one in self._watchpoints)):
@@ -235,6 +248,8 @@ class RuleBook:
     ) -> None:
         if not watchpoints:
             return
+        from .quantities import StepNumbers
+
         numbers = StepNumbers(measured, self._index, self._recorder.memory)
         for watchpoint in watchpoints:
             self._guard.run(
@@ -310,17 +325,19 @@ class RuleBook:
 
     def _hold(self, cause: Event, limit_s: float) -> None:
         from ...threads.hang_events import duration_text
+        from .pause import PauseGate
 
         # Shut first: who is told of the pause may answer at once.
-        self._gate.shut()
+        gate = self._gate = self._gate or PauseGate()
+        gate.shut()
         if self._is_ending:
-            self._gate.open("the end of the session")
+            gate.open("the end of the session")
         started_ns = time.perf_counter_ns()
         event = self._pause_event(cause)
         self._incidents.write(event)
         by = "an exception"
         try:
-            by = self._gate.wait(limit_s)
+            by = gate.wait(limit_s)
         finally:
             waited_ns = time.perf_counter_ns() - started_ns
             self._meters.leave_out(waited_ns)

@@ -6,13 +6,17 @@ Called by the step's measures on the training thread, at the steps at which one 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor
 
 from ...measure.statistics.masked import MaskedValues
-from .gradient_history import COPY_LIMIT_BYTES, GradientHistory
-from .gradient_noise import GradientNoise
+
+if TYPE_CHECKING:
+    from .gradient_history import GradientHistory
+    from .gradient_noise import GradientNoise
 
 
 class FinishedGradients(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,26 +44,22 @@ class GradientReading(msgspec.Struct, frozen=True):
 
 
 class GradientMeters:
-    """Noise scale and cosine of one model's gradients.
+    """Noise scale and cosine of one model's gradients; what they need is loaded at their first step."""
 
-    Attributes:
-        noise: its `reason` says why there is no noise scale.
-    """
-
-    def __init__(self, limit_bytes: int = COPY_LIMIT_BYTES) -> None:
-        self.noise = GradientNoise()
-        self._history = GradientHistory(limit_bytes)
+    def __init__(self) -> None:
+        self._history: GradientHistory | None = None
         self._last_step: int | None = None
 
-    @property
-    def memory_bytes(self) -> int:
-        """Size of the copy that is kept."""
-        return self._history.memory_bytes
+    @cached_property
+    def noise(self) -> GradientNoise:
+        """The noise scale; its `reason` says why there is none."""
+        from .gradient_noise import GradientNoise
+
+        return GradientNoise()
 
     def release(self) -> None:
         """Let go of the copy."""
-        self._history.release()
-        self._last_step = None
+        self._history = self._last_step = None
 
     def read(self, finished: FinishedGradients, *, has_noise: bool, has_cosine: bool) -> GradientReading:
         """Take one step's gradients; waits for the device where the cosine is due."""
@@ -83,6 +83,9 @@ class GradientMeters:
             )
 
     def _compare(self, finished: FinishedGradients, *, has_noise: bool) -> GradientReading:
+        from .gradient_history import GradientHistory
+
+        self._history = self._history or GradientHistory()
         turn = self._history.compare(finished.gradients)
         follows = self._last_step is not None and finished.step == self._last_step + 1
         self._last_step = finished.step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +11,15 @@ import numpy.typing as npt
 from ...wire import ModuleInfo
 from ...wire.magnitude_bins import BINS
 from ...wire.module_frames import MODULE_STATES
-from .call_clock import Nanoseconds
 from .call_table import CallTable, Mask
 from .dead_units import DeadUnits, all_active
 from .kernel_step import KernelStep
 from .measured_rows import COUNTS, STATISTICS, Floats, combine_by
 from .modules import ModuleIndex
-from .observed_step import ModuleCall, ObservedStep
+
+if TYPE_CHECKING:
+    from .call_clock import Nanoseconds
+    from .observed_step import ModuleCall, ObservedStep
 
 
 class ModuleStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,9 +93,10 @@ def build_statistics(
         pairs = np.stack([done[is_measured], calls.outputs[done[is_measured]]], axis=1)
         _add_rows(table, "activation", calls.measured, calls.elements, pairs)
         _add_units(table, calls, dead)
-    if isinstance(step, ObservedStep):
+    counts = None
+    if not isinstance(step, KernelStep):
         _add_others(table, step, index)
-    has_counts = isinstance(step, ObservedStep) and step.counts_magnitudes
+        counts = _histogram(table, step, rows) if step.counts_magnitudes else None
     return ModuleStatistics(
         modules=index.infos,
         generation=index.generation,
@@ -99,7 +104,7 @@ def build_statistics(
         columns=table.columns,
         missing=table.missing,
         states=_states(calls, index, measures_outputs=step.measures_outputs),
-        activation_histogram=_histogram(table, step, rows) if has_counts else None,  # type: ignore[arg-type]
+        activation_histogram=counts,
     )
 
 

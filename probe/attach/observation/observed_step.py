@@ -27,8 +27,6 @@ from .modules import ModuleTraits, half_of_largest, saturation_bounds, unit_dime
 from .outputs import first_tensor, is_small, measurable, tensors_in
 from .tensor_rows import TensorRows
 
-FEATURES: Final = frozenset({"activations", "activation_gradients", "module_times", "module_memory"})
-"""Of `levels.Features`, those that need the calls; "histograms" and "module_calls" add to them."""
 _MAX_TENSORS: Final = 8
 """Of one call's arguments or output that mark where its backward begins and ends."""
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...compat import torch_modes
 from ...measure.kernels import binding
-from ...measure.statistics.magnitudes import histogram_of_gathered, log2_histograms
 from ...measure.statistics.tensor_measures import ActivationRows, Bounds, activation_statistics, unit_activity
 from ...wire.magnitude_bins import BINS
 from .dead_units import all_active
@@ -77,6 +76,8 @@ class TensorRows:
 
     def note_histogram(self, number: int, tensor: Tensor) -> None:
         """Count the elements of the tensor measured last by magnitude; waits for the device."""
+        from ...measure.statistics.magnitudes import histogram_of_gathered, log2_histograms
+
         if tensor.is_cpu and self._native is not None and number not in self._by_torch:
             self._counts[number] = histogram_of_gathered(self._native.kernel, self._native.batch)
             return

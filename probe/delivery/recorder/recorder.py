@@ -102,6 +102,7 @@ class Recorder:
         self._progress = 0
         """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
+        self._once: deque[Callable[[], None]] = deque()
         self.watches: list[Watch] = []
         """They look at the training from the thread; to be added by who starts the session."""
         self.is_listened_to = False
@@ -144,6 +145,11 @@ class Recorder:
             may_wait: before that, where nobody waits for them: whether they may stay there for now.
         """
         self._metrics.before_take, self._metrics.may_wait = look, may_wait
+
+    def do_once(self, task: Callable[[], None]) -> None:
+        """Have the thread do something now, and not again; it may not raise."""
+        self._once.append(task)
+        self._wake.ring()
 
     def event(self, record: Event | Layout) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
@@ -285,6 +291,8 @@ class Recorder:
     def _work(self) -> None:
         """Do what is due."""
         schedule = self._schedule
+        while self._once:
+            self._once.popleft()()
         if self._flushes or schedule.is_due(self._metrics):
             self._tell_flushed(self._write_frames)
         for watch in self.watches:

@@ -15,7 +15,7 @@ from small_training import seeded_model, train
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import probe
-from probe.actions.rules import entry_points, rule_book
+from probe.actions.rules import entry_points, quantities
 from probe.actions.rules.quantities import StepNumbers
 from probe.wire import Event
 
@@ -141,7 +141,7 @@ def test_slow_watchpoint_is_dropped_and_says_how_slow_with_its_event_ended(run, 
                 time.sleep(0.03)
             return super().read(quantity)
 
-    monkeypatch.setattr(rule_book, "StepNumbers", SlowNumbers)
+    monkeypatch.setattr(quantities, "StepNumbers", SlowNumbers)
     run.watchpoint("grad_norm > 0", name="sleepy")
     run.watchpoint("step == 30", name="quick")
     run.train(40)

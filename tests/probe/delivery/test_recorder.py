@@ -118,6 +118,14 @@ def test_recorder_flush_writes_what_is_in_the_ring(recorder: Recorder) -> None:
     assert records(recorder.folder, "metrics") == [frame(1)]
 
 
+def test_recorder_does_what_is_asked_for_once_on_its_thread(recorder: Recorder) -> None:
+    threads: list[str] = []
+    recorder.do_once(lambda: threads.append(threading.current_thread().name))
+    for _ in range(2):
+        recorder.flush()
+    assert threads == ["nanscope-recorder"]
+
+
 def test_recorder_close_writes_the_end_once_and_then_does_nothing(recorder: Recorder) -> None:
     recorder.frame(frame(5))
     recorder.close(outcome="exception", last_step=5)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from probe.detectors.medians import median_of
+from probe.detectors.medians import median_of, median_of_known
 
 
 @example(np.array([8.98846567431158e307]))
@@ -25,6 +25,19 @@ def test_median_equals_that_of_numpy(values: np.ndarray) -> None:
             np.testing.assert_array_equal(median_of(values, axis=0), np.median(values, axis=0))
 
 
+@given(
+    arrays(
+        np.float64,
+        array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9),
+        elements=st.floats(-1e9, 1e9, width=32) | st.just(np.nan),
+    )
+)
+def test_median_of_what_is_known_equals_that_of_numpy(values: np.ndarray) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.testing.assert_array_equal(median_of_known(values), np.nanmedian(values, axis=0))
+
+
 @pytest.mark.parametrize("values", [[3, 1, 2], [4, 1, 2, 3], (2.5,), [np.float32(1), np.float32(2)]])
 def test_median_of_a_sequence(values: list[float]) -> None:
     assert median_of(values) == np.median(values)
@@ -34,6 +47,7 @@ def test_median_of_a_sequence(values: list[float]) -> None:
     "calls",
     [
         "from probe.detectors.medians import median_of; median_of([1.0, 2.0])",
+        "from probe.detectors.medians import median_of_known; median_of_known(np.ones((9, 9)))",
         "from probe.detectors.initialization import _by_depth as f; f(np.ones(9), np.arange(9))",
         "np.setdiff1d(np.arange(9), np.arange(3), assume_unique=True)",
     ],

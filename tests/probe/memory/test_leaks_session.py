@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 import probe
 from probe.delivery.journal.journal_reader import list_writers, read_stream
 from probe.memory.heap_meter import Pacer, heap_reader
+from probe.memory.leak_watch import LOOKS
 from probe.memory.time_slices import LookBudget, TimeSlice
 from probe.wire import Event, decode_record
 
@@ -28,6 +30,9 @@ def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns: None)
     monkeypatch.setattr(LookBudget, "allows", lambda self: True)
     monkeypatch.setattr(LookBudget, "open_slice", lambda self: TimeSlice(10**11))
+    # The recorder's thread takes longer for it than these steps last.
+    for name in LOOKS:
+        importlib.import_module(name)
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
