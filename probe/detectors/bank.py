@@ -6,7 +6,6 @@ proven quiet as a whole, and learnt in a few vectorised operations.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
-from .calm import CalmLimits
 from .divergence import LossDivergenceDetector
 from .gradients import GradientScaleDetector
 from .jump_watch import JumpWatch
@@ -68,24 +66,6 @@ class DetectorBank:
             part = batch if len(batch) <= MAX_BATCH else batch.part(start, start + MAX_BATCH)
             found += [(start + index, findings) for index, findings in self._observe_part(part)]
         return found
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether no detector counts steps towards a finding, nor may do so with the next few."""
-        return all(detector.is_calm for detector in self._detectors)
-
-    def calm_limits(self) -> CalmLimits | None:
-        """Return what steps keep within that lead to no finding, as long as it is calm; None if not known."""
-        loss, rate = math.inf, 0.0
-        for detector in self._detectors:
-            if isinstance(detector, LossSpikeDetector):
-                loss = detector.highest_calm
-            elif isinstance(detector, DecayedRateDetector):
-                rate = detector.lowest_calm
-        layers, heights = self._gradients.calm_limits(), self._jumps.calm_limits()
-        if layers is None or heights is None or heights.gate.size != len(layers.median) + 2:
-            return None
-        return CalmLimits(layers, heights, loss, rate)
 
     def take_jumps(self) -> list[Jump]:
         """Return the lasting jumps since the last call that are too small to be found, oldest first."""

@@ -125,11 +125,6 @@ class Finding:
 class Detector(Protocol):
     """Watches for one family of failures; keeps its own bounded history."""
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether steps like those before may wait to be judged: none is counted towards a finding."""
-        ...
-
     def observe(self, observation: Observation) -> list[Finding]:
         """Return what is wrong at this step; empty when nothing is. Never raises on NaN or Inf."""
         ...

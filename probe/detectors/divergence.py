@@ -78,17 +78,6 @@ class LossDivergenceDetector:
             self._learn(observation.step, float(observation.loss), norm)
         return [] if self._standing is None else [self._standing]
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether the next few losses cannot end in a finding: the newest block is far from one."""
-        if self._standing is not None or self._first is None or self._best is None or not self._blocks:
-            return False
-        now, first = self._blocks[-1], self._first
-        if min(0.0, -BELOW_ZERO * abs(first.loss)) <= now.loss <= first.loss:
-            return True
-        growth = now.gradient - min(first.gradient, self._best.gradient)
-        return not growth > math.log(GRADIENT_GROWTH) / 2.0
-
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Learn steps during which nothing diverges."""
         if batch.steps[0] < self._step or self._standing is not None:

@@ -51,11 +51,6 @@ class EpisodeTracker:
         self._started: dict[str, int] = {}
         self._last: dict[str, tuple[str, str]] = {}
 
-    @property
-    def is_running(self) -> bool:
-        """Whether an episode has begun and not ended."""
-        return bool(self._running)
-
     def update(
         self,
         step: int,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from .base import Floats
 from .baselines import Baseline, RowHistory, RowRefresh, SeriesHistory
-from .calm import MARGIN, LayerLimits
 
 Flags = npt.NDArray[np.bool_]
 REFRESH_STEPS: Final = 4
@@ -25,8 +24,6 @@ PEAK_DECAY: Final = 1e-3
 LASTING_SHARE: Final = 0.01
 """So is a burst below this share of the highest level the run ever had, however long ago: its weights have
 survived hundreds of such steps. Adam bursts by factors of thousands once its second moments are all noise."""
-LEAST_LOG_MAD: Final = 0.02
-"""Of the logarithm of a norm: a jump by less than a sixth is none worth a look."""
 RESOLUTION: Final = 10.0 * float(np.finfo(np.float32).eps)
 """So is a norm below this share of the norm of the weights: at a learning rate of 0.1 it changes them by less
 than a rounding unit of float32. It also speaks for a run that resumes converged, without a past."""
@@ -145,31 +142,6 @@ class GradientBaseline:
             if (above > jump).any() and (above > np.maximum(mads * mad - slack, jump)).any():
                 return False
         return True
-
-    def calm_limits(
-        self, starts: npt.NDArray[np.int64], *, jump: float, fall: float, mads: float, least: float
-    ) -> LayerLimits | None:
-        """Return limits for steps that wait to be judged; None where they are not known for every layer.
-
-        Args:
-            starts: first parameter of each layer, and how many there are.
-            jump, fall, mads: as for `stay_within`.
-            least: the lowest that the whole gradient may fall, natural-log units.
-        """
-        layers, common = self.layers, self.common.baseline()
-        known = self.healthy >= self.warmup_steps and len(layers.median)
-        if not known or layers.samples.min() < self.warmup_steps or math.isnan(common.mad):
-            return None
-        return LayerLimits(
-            starts=starts,
-            low=np.fmax(layers.median, layers.slow) + (fall + MARGIN),
-            high=layers.median + (np.maximum(mads * layers.mad, jump) - MARGIN),
-            median=layers.median.copy(),
-            mad=np.maximum(layers.mad, LEAST_LOG_MAD),
-            expected=log_l2(layers.level[None])[0],
-            common_low=common.median + least,
-            common_high=common.median + max(mads * common.mad, jump) - MARGIN,
-        )
 
     def extend(self, preview: BatchPreview) -> None:
         """Learn the steps of a preview, all of them healthy."""

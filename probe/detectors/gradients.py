@@ -17,7 +17,6 @@ import numpy.typing as npt
 from .base import DetectorThresholds, Finding, Floats, Observation, ObservationBatch
 from .baselines import WINDOW, Strikes
 from .bursts import TAIL_FACTOR, BurstContext
-from .calm import LayerLimits
 from .gradient_baseline import BatchPreview, GradientBaseline, exp_of, l2_norm, log_norm
 from .heights import LayerHeights
 from .layers import LayerIndex, and_more, in_words
@@ -108,18 +107,6 @@ class GradientScaleDetector:
         self._weights = next((n for n in reversed(batch.parameter_norms) if n is not None), self._weights)
         self._step = batch.steps[-1]
         return True
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether no layer is low, nor has been just now."""
-        return not (self._total_low_run or self._returns.waits or self._low_run.any())
-
-    def calm_limits(self) -> LayerLimits | None:
-        """Return limits well within which nothing is found; None where they are not known yet."""
-        options = self._thresholds
-        jump, fall = math.log(options.explosion_factor), math.log(options.vanishing_factor)
-        starts, mads, least = self._index.ends, options.explosion_mads, math.log(NORMAL_SHARE)
-        return self._state.calm_limits(starts, jump=jump, fall=fall, mads=mads, least=least)
 
     def _reset(self) -> None:
         rows = len(self._index.layers)

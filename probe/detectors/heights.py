@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Floats
-from .gradient_baseline import LEAST_LOG_MAD, BatchPreview, GradientBaseline
+from .gradient_baseline import BatchPreview, GradientBaseline
 
 REFRESH_STEPS: Final = 32
 KEPT: Final = 128
@@ -29,6 +29,8 @@ run."""
 MOST_TIES: Final = 0.25
 """Share of the losses that equal another one. With more (a hinge at 0, a count of errors), median and MAD say
 nothing of the scatter; where all are one, there is none."""
+LEAST_LOG_MAD: Final = 0.02
+"""Of the logarithm of a norm: a jump by less than a sixth is none worth a look."""
 
 
 class SeriesHeights:
@@ -73,11 +75,6 @@ class SeriesHeights:
             if self._filled == REFRESH_STEPS:
                 self._refresh()
         return heights
-
-    @property
-    def level(self) -> tuple[Floats, Floats]:
-        """(2,) what the next heights are counted from, and in."""
-        return self._medians[-1][:, 0].copy(), self._scale[:, 0].copy()
 
     def _refresh(self) -> None:
         self._kept[:, :KEPT] = self._kept[:, REFRESH_STEPS:]

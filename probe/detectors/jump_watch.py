@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from .base import Floats
-from .calm import HeightLimits
 from .gradients import GradientScaleDetector
 from .heights import SeriesHeights
 from .jumps import Jump, JumpDetector
@@ -75,10 +74,6 @@ class JumpWatch:
             if row is not None:
                 heights[index] = row
         return heights
-
-    def calm_limits(self) -> HeightLimits | None:
-        """Return what steps keep within as long as nothing has jumped; None before the first was judged."""
-        return self._detector.calm_limits(*self._series.level)
 
     def take(self) -> list[Jump]:
         """Return what has jumped since the last call, in the order in which it was found."""

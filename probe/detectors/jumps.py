@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Floats
-from .calm import GATE_SHARE, HeightLimits
 from .medians import median_of
 
 LASTING: Final = 5
@@ -96,18 +95,6 @@ class JumpDetector:
             if self._filled == BLOCK:
                 self._learn_block()
         return found
-
-    def calm_limits(self, middle: Floats, scale: Floats) -> HeightLimits | None:
-        """Return what no series jumps below; None before the first step.
-
-        Args:
-            middle, scale: what the heights of loss and whole gradient are counted from, and in.
-        """
-        if not len(self._gate):
-            return None
-        last = BEHIND + self._filled
-        newest = self._kept[last - BEHIND : last].copy()
-        return HeightLimits(middle, scale, GATE_SHARE * self._gate, newest)
 
     def clear(self) -> None:
         """Forget everything."""

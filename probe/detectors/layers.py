@@ -21,12 +21,6 @@ class LayerIndex:
         self.layers: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Layers that own a parameter, ascending: index into `layer_names` of each row."""
 
-    @property
-    def ends(self) -> npt.NDArray[np.int64]:
-        """(rows + 1,) the first parameter of each row, and how many there are."""
-        count = 0 if self._layer_of is None else len(self._layer_of)
-        return np.append(self._starts, count).astype(np.int64)
-
     def update(self, observation: Observation) -> bool:
         """Follow the observation's layout; True when it is another one than before."""
         is_new = not self.is_of(observation)

@@ -44,16 +44,6 @@ class DecayedRateDetector:
             return []
         return [self._finding(observation)]
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether the newest learning rate had an effect."""
-        return not self._dead
-
-    @property
-    def lowest_calm(self) -> float:
-        """The lowest learning rate that has an effect; 0 where none is known."""
-        return LIVE_SHARE * self._highest
-
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Learn steps at none of which the learning rate has been next to nothing for too long."""
         if batch.steps[0] < self._step:

@@ -47,11 +47,6 @@ class AbsoluteLimitDetector:
         self._recent.append((observation.step, norms))
         return [finding for finding in findings if finding is not None]
 
-    @property
-    def is_calm(self) -> bool:
-        """Who sets a limit wants to hear of it at once."""
-        return False
-
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Pass steps that stay clear of both limits."""
         if not self._index.is_of(batch) or batch.steps[0] < self._step or not len(self._index.layers):

@@ -11,7 +11,6 @@ from typing import Final
 
 from .base import DetectorThresholds, Finding, Observation, ObservationBatch
 from .baselines import Baseline, SeriesHistory, Strikes
-from .calm import LOSS_SHARE
 from .nonfinite import NEIGHBOURS
 from .tails import Tail
 
@@ -90,19 +89,6 @@ class LossSpikeDetector:
         self._strikes.calm(len(pairs))
         self._step = batch.steps[-1]
         return True
-
-    @property
-    def is_calm(self) -> bool:
-        """A spike is one step: nothing leads to it."""
-        return True
-
-    @property
-    def highest_calm(self) -> float:
-        """The highest loss that surely is no spike; -inf where none can be told."""
-        if len(self._plain) < self._thresholds.warmup_steps or self._scale == 0.0:
-            return -math.inf
-        baseline = self._plain.baseline()
-        return baseline.median + LOSS_SHARE * self._jump(baseline)
 
     def _learn_batch(self, losses: list[float]) -> bool:
         """Learn them all, or none and return False where one may be a spike."""

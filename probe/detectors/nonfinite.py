@@ -38,11 +38,6 @@ class NonFiniteDetector:
             self._norms.append((observation.step, observation.total_grad_norm))
         return [finding for finding in findings if finding is not None]
 
-    @property
-    def is_calm(self) -> bool:
-        """It has no memory of what leads to a finding."""
-        return True
-
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Note the losses and norms if everything is finite."""
         losses = _known(batch.steps, batch.losses)

@@ -80,11 +80,6 @@ class ZeroGradientDetector:
         late = np.flatnonzero(zero & (self._run >= self._patience(is_live=self._is_live(self._live))))
         return [self._finding(observation, late)] if len(late) else []
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether no layer's gradient is zero just now."""
-        return not self._run.any()
-
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Learn steps in which every layer is either alive, or zero and still within its patience."""
         if not self._index.is_of(batch) or batch.steps[0] < self._step or not len(self._index.layers):

@@ -20,7 +20,6 @@ from ..delivery.recorder.recorder import Recorder
 from ..detectors.advice import advice_for
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
-from ..detectors.calm import CalmLimits
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.why import RecentSteps, chain, in_order
 from ..forensics.bundle.black_box import BlackBox
@@ -120,15 +119,6 @@ class IncidentReporter(EventWriter):
         norms = observation.parameter_norm
         # Bad parameters are what the first occurrence has left.
         return norms is None or bool(np.isfinite(norms).all())
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether nothing goes on that each further step is to be judged for at once."""
-        return not self._episodes.is_running and self._detectors.is_calm
-
-    def calm_limits(self) -> CalmLimits | None:
-        """Return what steps keep within that may wait to be judged; None where that is not known."""
-        return self._detectors.calm_limits()
 
     def judge_quiet(
         self, batch: ObservationBatch, times: Sequence[float], stacks: Sequence[Sequence[RawFrame]]

@@ -38,12 +38,11 @@ from ..step.losses import StepLoss
 from ..step.open_step import LogValue
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
-from .calm_steps import CalmSteps
 from .sample_judge import SampleJudge
 from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
-_MOST_INPUTS: Final = 256
-_MOST_STACKS: Final = 128
+_MOST_INPUTS: Final = 64
+_MOST_STACKS: Final = 16
 _PIECE_RECORDS: Final = 4
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
@@ -72,8 +71,6 @@ class FollowedRecords:
         self._queue, self._samples = queue, samples
         self._incidents, self._guard = incidents, guard
         self._thread_guard = guard.for_thread()
-        self._calm, self._has_news = CalmSteps(), False
-        """What may wait; and whether a step of C's was taken since it was last told."""
         self._ring: Ring | None = None
         self._next_byte = 0
         self._following: dict[int, Following] = {}
@@ -92,7 +89,6 @@ class FollowedRecords:
         if ring is not self._ring:
             self.take()
             self._ring, self._following = ring, {}
-        self._calm.forget()
         # Of steps that went the slow way after all.
         self._inputs, self._modules, self._logged, self._stacks = {}, {}, {}, ()
         self._next_byte = ring.counters.head
@@ -124,28 +120,11 @@ class FollowedRecords:
         if len(self._logged) < _MOST_INPUTS:
             self._logged[step] = self._logged.get(step, {}) | values
 
-    def may_wait(self) -> bool:
-        """Whether all that is new may stay in the ring until the next wake; on the recorder's thread."""
-        ring = self._ring
-        return ring is not None and not self._samples.has_news and self._calm.may_wait(ring)
-
-    def note_judged(self) -> None:
-        """All that was taken is judged: what follows may wait as long as it is like that; under the lock."""
-        incidents, (is_news, self._has_news) = self._incidents, (self._has_news, False)
-        if not is_news or not incidents.is_calm:
-            self._calm.forget()
-            return
-        number = max(self._following)
-        template = self._following[number].template
-        self._calm.note_judged(incidents.calm_limits, template, number, next_byte=self._next_byte)
-
     def take(self, *, is_recorders_thread: bool = False) -> None:
         """Have what is new judged, on either thread."""
         ring = self._ring
         if ring is None:
             return
-        if not is_recorders_thread:
-            self._calm.forget()
         guard = self._thread_guard if is_recorders_thread else self._guard
         end, most = ring.counters.head, _PIECE_RECORDS if is_recorders_thread else _ALL_RECORDS
         while (begin := self._next_byte) < end:
@@ -180,7 +159,6 @@ class FollowedRecords:
         following = self._following.get(raw.template)
         if following is None:
             return None
-        self._has_news = True
         measured = measured_of(raw, following)
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)

@@ -15,7 +15,6 @@ from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
-from ..threads.pieces import give_way
 from ..threads.processor_wait import ProcessorWait
 from ..threads.stacks import raw_stack
 
@@ -55,11 +54,6 @@ class SampleJudge:
         """The detectors were told something; what they make of it is not to wait for a measurement."""
         self._has_news = self._bank.has_news
 
-    @property
-    def has_news(self) -> bool:
-        """Whether the next step is to be judged for what the detectors were told."""
-        return self._has_news
-
     def wants(self, measured: MeasuredStep) -> bool:
         """Whether a step has anything that steps usually have not, or none was judged for long."""
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
@@ -77,7 +71,6 @@ class SampleJudge:
         """Judge a finished step."""
         self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured, processor_share=self._processors.share())
-        give_way()
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
             findings = self._bank.observe(sample)

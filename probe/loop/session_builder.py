@@ -195,8 +195,7 @@ def _tracker_parts(
         )
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
-    recorder.call_before_taking(lambda: records.take(is_recorders_thread=True), records.may_wait)
-    judge.queue.call_when_judged(records.note_judged)
+    recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
     lookout = Lookout(judge, schedule, mark, recorder)
     modules = FollowedModules(
         model, measures, schedule, meters, recorder=recorder, records=records, guard=guard

@@ -81,12 +81,7 @@ class StepQueue:
         self._verdicts: deque[Verdict] = deque()
         self._most = _FIRST
         """Steps of a piece."""
-        self._when_judged: Callable[[], None] = lambda: None
         self.period_s = _PERIOD_S
-
-    def call_when_judged(self, note: Callable[[], None]) -> None:
-        """Have `note` called, under the lock, when the recorder's thread has judged all that waited."""
-        self._when_judged = note
 
     # -- on the training thread
 
@@ -168,8 +163,6 @@ class StepQueue:
                     break
                 self._judge_piece(self._thread_guard)
                 has_judged = True
-                if not self._steps:
-                    self._thread_guard.run("detectors", self._when_judged)
             give_way()
         return []
 

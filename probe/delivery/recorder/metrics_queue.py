@@ -52,8 +52,6 @@ class MetricsQueue:
         self._has_warned = False
         self.before_take: Callable[[], None] = lambda: None
         """Called before records leave the ring, for who has to see them there."""
-        self.may_wait: Callable[[], bool] = lambda: False
-        """Says of what is in the ring whether it may stay there until the next call of `write`."""
 
     @property
     def lost(self) -> int:
@@ -110,20 +108,17 @@ class MetricsQueue:
         """Whether an appender has found the ring half full."""
         return bool(self._beside) or any(ring.is_wanted for ring in self._rings)
 
-    def write(self, *, everything: bool, in_hurry: bool = True) -> float | None:
+    def write(self, *, everything: bool) -> float | None:
         """Move to the journal what is to be moved; what cannot be written stays.
 
         Args:
             everything: the newest step, too, to which something may still be added.
-            in_hurry: whether somebody reads the journal while it is written.
 
         Returns:
             Seconds after which the newest step is old enough; None where none waits for that, or where
             steps come so fast that it is when the next ones are written.
         """
         if not self._beside and all(ring.is_empty for ring in self._rings):
-            return None
-        if not (everything or in_hurry or self.is_crowded or len(self._rings) > 1) and self.may_wait():
             return None
         with self._write_lock:
             left_s = None

@@ -137,14 +137,9 @@ class Recorder:
         """What is appended to at the end of a step, by C code too; a larger layout begins another one."""
         return self._metrics.ring
 
-    def call_before_taking(self, look: Callable[[], None], may_wait: Callable[[], bool]) -> None:
-        """Have the recorder's thread call these; they may not raise.
-
-        Args:
-            look: before records leave the ring.
-            may_wait: before that, where nobody waits for them: whether they may stay there for now.
-        """
-        self._metrics.before_take, self._metrics.may_wait = look, may_wait
+    def call_before_taking(self, look: Callable[[], None]) -> None:
+        """Have `look` called on the recorder's thread before records leave the ring; it may not raise."""
+        self._metrics.before_take = look
 
     def do_once(self, task: Callable[[], None]) -> None:
         """Have the thread do something now, and not again; it may not raise."""
@@ -317,7 +312,7 @@ class Recorder:
 
     def _write_frames(self) -> None:
         """Empty the ring; the newest step waits a moment for `run.log`, unless somebody waits for it."""
-        left_s = self._metrics.write(everything=self._wants_all, in_hurry=self.is_listened_to)
+        left_s = self._metrics.write(everything=self._wants_all)
         usual_s = self._usual_s
         self._schedule.again(self._metrics, usual_s if left_s is None else min(left_s, usual_s))
 

@@ -342,5 +342,3 @@ EXPORT void nanscope_units(uint64_t pointer, int kind, int64_t outer, int64_t un
 #include "hot.h"
 
 #include "calls.h"
-
-#include "calm.h"

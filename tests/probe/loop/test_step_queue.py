@@ -165,20 +165,6 @@ def test_pieces_are_as_long_as_two_milliseconds_allow(
     assert set(steps.judge.batches[24:-1]) == {most}
 
 
-def test_when_the_thread_has_judged_all_it_says_so(steps: Queue) -> None:
-    told: list[list[int]] = []
-    steps.queue.call_when_judged(lambda: told.append(list(steps.judge.steps)))
-    steps.queue.look()
-    assert told == []
-    for step in range(20):
-        steps.add(step)
-    steps.queue.look()
-    assert told == []
-    steps.now_s += 0.2
-    steps.queue.look()
-    assert told == [list(range(20))]
-
-
 def test_unusual_step_is_judged_after_those_that_wait(steps: Queue) -> None:
     for step in range(5):
         steps.add(step)
