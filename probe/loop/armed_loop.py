@@ -267,7 +267,9 @@ class ArmedLoop:
         self.stop()
         self.calls.forget()
         self.state.sink = self._sink = self._marked = None
-        self._alive, self._root = [], lambda: None
+        self._alive = []
+        # A reference that is gone calls nothing: at the end of the interpreter there may be nothing to call.
+        self._root = self._optimizer = lambda: None
 
     def send_gradients_to(self, sinks: Sequence[Sequence[Callable[[Tensor], None]]]) -> None:
         """Give dL/d(output) of the step under way to `sinks`, by forward and output, when it comes by."""
