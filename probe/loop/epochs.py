@@ -51,7 +51,7 @@ class EpochWatch:
         self._ended_at: int | None = None
         """Last step of the newest epoch: where two loaders run out together, that is one."""
         self._count = 0
-        self._is_reported = False
+        self._has_word = False
         loader_passes.add(self)
 
     def stop(self) -> None:
@@ -73,9 +73,9 @@ class EpochWatch:
         self._guard.run(_PART, self._take_word)
 
     def _take_word(self) -> None:
-        if not self._is_reported:
+        if not self._has_word:
             # The trainers load a batch ahead: their loader may have run out a step ago.
-            self._is_reported, self._count = True, 0
+            self._has_word, self._count = True, 0
             self.stop()
         self._note_end()
 

@@ -114,7 +114,7 @@ class ModuleObserver:
         *,
         is_settled: bool = False,
     ) -> None:
-        """Observe the training forward that begins now, if `due` names any of `FEATURES`.
+        """Observe the training forward that begins now, if `features` names any of `FEATURES`.
 
         Args:
             features: names of `levels.Features`; "histograms" adds those of the outputs, "module_calls" makes

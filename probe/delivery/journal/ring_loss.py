@@ -25,7 +25,7 @@ def event_of_loss(
     metrics: Callable[[], Iterable[bytes]],
     events: Iterable[bytes],
 ) -> bytes | None:
-    """Return the event that tells of a dead writer's torn records; None where none is, or it is decoded.
+    """Return the event that tells of a dead writer's torn records; None where none is, or it is there.
 
     Args:
         folder: the writer's.

@@ -33,7 +33,7 @@ def map_written_file(descriptor: int, size: int) -> npt.NDArray[np.uint8] | None
     try:
         # Populated: no step waits for a page of its own.
         mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: somebody has cut it off meanwhile
         return None
     return np.frombuffer(mapped, dtype=np.uint8)
 
