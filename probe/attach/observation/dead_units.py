@@ -34,7 +34,6 @@ class DeadUnits:
         self._idle: dict[int, npt.NDArray[np.uint32]] = {}
         """Of modules with units that were not active the last time."""
         self._settled = b""
-        self._settled_modules: frozenset[int] = frozenset()
         """See `is_settled`."""
 
     def note(self, module: int, active: npt.NDArray[np.bool_]) -> int | None:
@@ -61,13 +60,10 @@ class DeadUnits:
         is_enough = self._count(modules, units)
         if len(modules) and is_enough.all():
             self._settled = modules.tobytes() + units.tobytes()
-            self._settled_modules = frozenset(modules.tolist())
         return np.where(is_enough, 0.0, np.nan)
 
     def _count_one(self, module: int, units: int) -> bool:
         """Like `_count`, of one module: without arrays, which take longer."""
-        if module in self._settled_modules:
-            self._unsettle()
         self._make_room(module)
         if self._units[module] != units:
             self._units[module], self._seen[module] = units, 0
@@ -80,16 +76,16 @@ class DeadUnits:
             self._units = np.concatenate([self._units, np.full(missing, -1)])
             self._seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.int64)])
 
-    def _unsettle(self) -> None:
-        self._settled, self._settled_modules = b"", frozenset()
-
     def is_settled(self, given: bytes) -> bool:
-        """Whether `note_active` was given these modules and units last, and would say 0 of each for ever."""
+        """Whether `note_active` was given these modules and units last, and would say 0 of each for ever.
+
+        One of the two is to be asked at each step: else what `note` was told meanwhile would be forgotten.
+        """
         return given == self._settled
 
     def _count(self, modules: npt.NDArray[np.intp], units: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         """Count one step more of each; returns whether it has been seen often enough."""
-        self._unsettle()
+        self._settled = b""
         self._make_room(int(modules.max(initial=-1)))
         has_changed = self._units[modules] != units
         self._seen[modules] = np.where(has_changed, 0, self._seen[modules]) + 1
@@ -102,4 +98,4 @@ class DeadUnits:
         self._units = np.zeros(0, dtype=np.int64)
         self._seen = np.zeros(0, dtype=np.int64)
         self._idle.clear()
-        self._unsettle()
+        self._settled = b""

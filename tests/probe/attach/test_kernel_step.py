@@ -213,7 +213,7 @@ def test_columns_of_usual_steps_are_made_by_the_kernel(make: Callable[[], nn.Mod
 def test_dead_units_are_told_of_modules_whose_units_come_and_go() -> None:
     """Against a count of our own: of each unit the steps since it gave anything but zeros."""
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU()))
-    watched = Watched(model, dead_after=3)
+    watched = Watched(model, dead_after=2)
     generator = np.random.default_rng(0)
     idle, told = np.zeros(4, dtype=int), []
     for step in range(200):
@@ -221,7 +221,7 @@ def test_dead_units_are_told_of_modules_whose_units_come_and_go() -> None:
         idle = np.where(active, 0, idle + 1)
         given = torch.tensor(np.where(active, 1.0, -1.0)).repeat(2, 1).requires_grad_()
         found = watched.step(given, due=DUE)
-        wanted = None if step < 2 else int((idle >= 3).sum())
+        wanted = None if step < 1 else int((idle >= 2).sum())
         assert [found.value("dead_units", name) for name in ("0", "1", "1.0", "")] == [wanted] * 4
         assert found.packed() == pack_module_columns(found.columns, found.missing)
         told.append(wanted)
