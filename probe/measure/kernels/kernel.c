@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
-#include <xmmintrin.h>
+#include <emmintrin.h>
 #endif
 
 #ifndef SOURCE_ID
@@ -29,7 +29,7 @@
 enum { MISSING = 0, F32 = 1, F64 = 2, F16 = 3, BF16 = 4, COMPLEX = 8, KNOWN_SPECIAL = 254, SPECIAL = 255 };
 enum { NORM, MAX_ABS, MEAN, STD, NAN_COUNT, INF_COUNT, ROWS };
 /* So many tensors ahead, up to a page of each is fetched: 2,000 small ones took 310 us without, 205 with. */
-enum { BLOCK = 16, STREAMS = 4, WIDEST = 64, LINE = 64, PAGE = 4096, AHEAD = 24, PAIR_AHEAD = 1024 };
+enum { BLOCK = 16, STREAMS = 4, WIDEST = 64, LINE = 64, PAGE = 4096, AHEAD = 24 };
 /* Elements of a kept tensor for each of its marks; mirrored by binding.py. */
 enum { MARKED = 512 };
 /* So few units that were 0 so far are looked at one by one. */
