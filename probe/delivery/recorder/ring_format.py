@@ -131,7 +131,7 @@ def weights(words: int) -> Words:
 
 def checksum(words: Words, factors: Words) -> int:
     """Return the checksum of a record's words from byte 8 on."""
-    return (int(np.dot(words, factors[: len(words)])) + _CHECK_START) & _WORD
+    return (int(words.dot(factors[: len(words)])) + _CHECK_START) & _WORD
 
 
 def records_between(
@@ -145,7 +145,7 @@ def records_between(
         start: total bytes up to the first record.
         end: total bytes up to which records were appended.
     """
-    capacity, view = counters.capacity, data.data
+    capacity, view, numbers = counters.capacity, data.data, data.view(np.uint64)
     factors: Words | None = None
     while start < end:
         position = start % capacity
