@@ -43,7 +43,7 @@ from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _MOST_STACKS: Final = 16
-_PIECE_RECORDS: Final = 4
+_PIECE_RECORDS: Final = 8
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
 
