@@ -96,6 +96,15 @@ class FollowedRecords:
         for old in [key for key in self._following if key < number - 1]:
             del self._following[old]
 
+    def end(self) -> None:
+        """C writes no more records until the next `begin`: take what there is, and look at the ring no more.
+
+        The recorder's thread would wait for the training thread, which judges steps of the slow way, and
+        waits for the recorder's thread where it writes a bundle.
+        """
+        self.take()
+        self._ring = None
+
     def note_inputs(self, step: int, inputs: InputSample | None) -> None:
         """The inputs of a step that C follows were looked at."""
         if inputs is not None and len(self._inputs) < _MOST_INPUTS:
