@@ -1,15 +1,18 @@
 """What every test shares: private folders, a browser, and the proof that nothing of ours is left behind."""
 
+import contextlib
 import functools
 import gc
+import getpass
 import importlib.metadata
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -41,8 +44,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
+        config.add_cleanup(keep_in_memory())
     if path := config.getoption("--cpu-table"):
         config.pluginmanager.register(CpuTable(path))
+
+
+IN_MEMORY = Path("/dev/shm")
+ENOUGH_BYTES = 4 << 30
+"""A run of all tests on two workers takes less than a fourth of it."""
+
+
+def keep_in_memory() -> Callable[[], object]:
+    """Have temporary files of all tests there, of workers too; return what ends that.
+
+    On a disk each commit of a store and each removed file waits for the disk, a tenth of all the time.
+    """
+    # Torch keeps from one run to the next what it has compiled.
+    kept = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(IN_MEMORY)  # pytest removes what no failed test has left
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=IN_MEMORY)
+    return functools.partial(shutil.rmtree, folder, ignore_errors=True)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether tests can have their folders there; many a container has 64 MB."""
+    is_place = folder.is_dir() and os.access(folder, os.W_OK)
+    return is_place and min(shutil.disk_usage(folder).free, psutil.virtual_memory().available) >= ENOUGH_BYTES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,14 +118,14 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """After every test: no session, hook, thread or child process that was not there before."""
-    threads, children = set(threading.enumerate()), _children()
+    threads, children = set(threading.enumerate()), _descendants()
     yield
     _assert_no_torch_hooks()
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and (new_threads(threads) or _children() - children):
+    while time.monotonic() < deadline and (new_threads(threads) or new_children(children)):
         time.sleep(0.02)
     assert not new_threads(threads)
-    assert not _children() - children
+    assert not new_children(children)
 
 
 def new_threads(before: set[threading.Thread]) -> list[str]:
@@ -104,17 +133,38 @@ def new_threads(before: set[threading.Thread]) -> list[str]:
     return [t.name for t in threading.enumerate() if t not in before and t.name.startswith("nanscope")]
 
 
-def _children() -> set[int]:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there are none: psutil would read every process of the machine to say so
-        return set()
-    return {child.pid for child in psutil.Process().children(recursive=True) if _is_ours(child)}
+def new_children(before: set[int]) -> set[int]:
+    """Our processes that were started since, by this one or by a child of it."""
+    return {pid for pid in _descendants() - before if _is_ours(pid)}
 
 
-def _is_ours(process: psutil.Process) -> bool:
+def _descendants() -> set[int]:
+    """Process ids as the kernel lists them by thread: for them psutil reads all processes of the machine."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # not every kernel is built with it
+        return {child.pid for child in psutil.Process().children(recursive=True)}
+    found: set[int] = set()
+    asked = [os.getpid()]
+    while asked:
+        children = list(_children(asked.pop()))
+        found.update(children)
+        asked += children
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    tasks = f"/proc/{pid}/task"
+    # A process or a thread may end in the meantime.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(tasks):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(f"{tasks}/{task}/children") as listed:
+                    yield from map(int, listed.read().split())
+
+
+def _is_ours(pid: int) -> bool:
     """Not a process that has ended in the meantime, nor one of the browser's, which ends in its own time."""
     try:
+        process = psutil.Process(pid)
         with process.oneshot():
             name, command = process.name(), " ".join(process.cmdline())
             has_ended = process.status() == psutil.STATUS_ZOMBIE

@@ -51,6 +51,11 @@ class EpisodeTracker:
         self._started: dict[str, int] = {}
         self._last: dict[str, tuple[str, str]] = {}
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a step without findings may end anything."""
+        return bool(self._running)
+
     def update(
         self,
         step: int,

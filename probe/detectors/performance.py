@@ -61,6 +61,8 @@ class SlowdownDetector:
         self._early_s = 0.0
         self._level: tuple[float, float, float] | None = None
         self._recent: deque[tuple[int, int, float, float]] = deque(maxlen=RECENT)
+        self._slow = 0
+        """Of the recent ones: so few that they cannot be the share that is looked for, as a rule."""
         self._whole = _WholeRun()
         self._longer: list[Finding] = []
 
@@ -86,12 +88,27 @@ class SlowdownDetector:
             return self._growing(sample)
         if self._level is None:
             self._level = _level(self._early)
-        self._recent.append(interval)
+        self._remember(interval)
         return self._judge(sample) or self._growing(sample)
+
+    def _remember(self, interval: tuple[int, int, float, float]) -> None:
+        recent = self._recent
+        if len(recent) == recent.maxlen:
+            self._slow -= self._is_slow(recent[0])
+        recent.append(interval)
+        self._slow += self._is_slow(interval)
+
+    def _is_slow(self, interval: tuple[int, int, float, float]) -> bool:
+        """Whether it is above the limit for a batch that has not grown."""
+        assert self._level is not None
+        usual, mad, _ = self._level
+        return interval[2] / interval[1] > max(self._thresholds.slowdown_factor * usual, usual + MADS * mad)
 
     def _judge(self, sample: Sample) -> list[Finding]:
         assert self._level is not None
         options, (usual, mad, samples) = self._thresholds, self._level
+        if self._slow < SLOW_SHARE * MIN_RECENT:
+            return []
         chosen = self._last_stretch()
         if chosen is None:
             return []

@@ -134,6 +134,8 @@ class IncidentReporter(EventWriter):
         found = dict(self._detectors.observe_batch(batch))
         suspicion = self._recent.note_jumps(self._detectors.take_jumps())
         critical = None
+        if not found and not self._episodes.is_running:
+            return Verdict(suspicion=suspicion)
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             findings = found.get(index, [])
             begun = self._write(findings, step, time, LateEvidence(stacks[index]))

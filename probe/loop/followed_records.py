@@ -43,7 +43,7 @@ from .step_queue import JUDGE_S, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _MOST_STACKS: Final = 16
-_PIECE_RECORDS: Final = 4
+_PIECE_RECORDS: Final = 8
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
 
@@ -95,6 +95,15 @@ class FollowedRecords:
         self._following[number] = following
         for old in [key for key in self._following if key < number - 1]:
             del self._following[old]
+
+    def end(self) -> None:
+        """C writes no more records until the next `begin`: take what there is, and look at the ring no more.
+
+        The recorder's thread would wait for the training thread, which judges steps of the slow way, and
+        waits for the recorder's thread where it writes a bundle.
+        """
+        self.take()
+        self._ring = None
 
     def note_inputs(self, step: int, inputs: InputSample | None) -> None:
         """The inputs of a step that C follows were looked at."""

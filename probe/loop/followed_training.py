@@ -300,7 +300,7 @@ class FollowedTraining:
     def take_back(self, account: FollowedSteps) -> None:
         """Steps were followed; the slow way goes on."""
         self._guard.spent_ns += account.own_ns
-        self._records.take()
+        self._records.end()
         if not self._is_following_late:
             self._pipeline.complete_newest()
         if not account.finished:

@@ -55,6 +55,8 @@ MOST_SETTLING: Final = 1500
 FEWEST_STEPS: Final = 30
 MOST_KEPT: Final = 100
 """Modules are observed at one of so many steps, update ratios at two."""
+MALLOC_SORTS: Final = 40_000
+"""A request of so many bytes is looked for among all pieces that are free."""
 STEP_AND_TIME: Final = struct.Struct("<qd")
 TEMPLATE_AT: Final = 16
 
@@ -319,13 +321,21 @@ class Replay:
         pulse.beats += 6 * count
         return count
 
+    def _leave_caches(self) -> None:
+        """Train, and have malloc sort what that has freed: 0.5 ms with 2,000 tensors.
+
+        The recorder's thread has an arena of its own, and does not come upon it.
+        """
+        self._disturb()
+        bytearray(MALLOC_SORTS)
+
     def wakes(self, count: int) -> tuple[int, int]:
         """Do what is due at so many wakes; return the steps that came, and the CPU time in ns."""
         steps = spent_ns = 0
         for _ in range(count):
             self._now_s += max(self.recorder._schedule.wait_s, 0.001)
             steps += self.steps_until(self._now_s)
-            self._disturb()
+            self._leave_caches()
             started_ns = time.thread_time_ns()
             self.recorder._work()
             spent_ns += time.thread_time_ns() - started_ns
@@ -346,7 +356,7 @@ class Replay:
         for _ in range(count):
             self._now_s += 0.25
             steps += self.steps_until(self._now_s)
-            self._disturb()
+            self._leave_caches()
             started_ns = time.thread_time_ns()
             counters, templates = ring.counters, ring.templates
             frames, end = [], counters.tail

@@ -272,11 +272,12 @@ def test_end_by_exception_is_told_as_without(tmp_path: Path, way: str, forked: F
     assert kinds == ([] if way == "interrupt" else ["exception"])
 
 
-def test_uncaught_anomaly_has_its_public_name(tmp_path: Path, forked: ForkedScripts) -> None:
+def test_uncaught_anomaly_has_its_public_name(tmp_path: Path, spool: Path, forked: ForkedScripts) -> None:
     recorded = finish(forked.launch([str(SCRIPTS / "watches_itself.py"), "raise"], tmp_path))
     assert recorded.code == 1
     assert any(line.startswith("probe.AnomalyError: ") for line in recorded.err.splitlines())
     assert "_nanscope" not in recorded.err
+    assert [run.name for run in spool.iterdir()] == ["my-own"]
 
 
 def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path, forked: ForkedScripts) -> None:
@@ -340,6 +341,15 @@ def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str, fo
     (run,) = both.runs
     assert len(list(run.glob("*-*/"))) == 1
     assert len(both.recorded.err.splitlines()) == 1
+
+
+def test_child_forked_before_the_first_step_is_left_alone(tmp_path: Path, forked: ForkedScripts) -> None:
+    """It has the optimizer that its parent waits for; no data loader says that it is a worker."""
+    both = run_both(tmp_path / "work", str(SCRIPTS / "forked_child.py"), forked=forked)
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+    (run,) = both.runs
+    assert len(list(run.glob("*-*/"))) == 1
+    assert len(both.recorded.own_lines) == 1
 
 
 def test_script_keeps_its_own_probe_and_dashboard(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from ...errors import JournalError
 from ...threads.pieces import give_way
 from ..journal.journal import JournalWriter
+from .frame_mould import FrameMoulds
 from .ring import Ring, capacity_for
 from .ring_format import ADDITION, FRAME, RAW, RingRecord, metrics_of, read_raw
 
@@ -49,6 +50,7 @@ class MetricsQueue:
         self._beside: deque[tuple[int, bytes]] = deque()
         self._lock = threading.RLock()
         self._write_lock = threading.Lock()
+        self._moulds = FrameMoulds()
         self._has_warned = False
         self.before_take: Callable[[], None] = lambda: None
         """Called before records leave the ring, for who has to see them there."""
@@ -164,7 +166,7 @@ class MetricsQueue:
         """Return what is to be written next, and how long the newest step of all still waits."""
         groups: list[_Group] = []
         size = 0
-        for group in metrics_of(ring.records(), ring.templates):
+        for group in metrics_of(ring.records(), ring.templates, self._moulds.press):
             groups.append(group)
             size += len(group[0] or b"")
             if len(groups) > _PIECE_RECORDS or size > _PIECE_BYTES:

@@ -77,6 +77,8 @@ class Ring:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._templates: dict[int, Template] = {}
         self._template_first_seq: dict[int, int] = {}
+        self._read: tuple[int, list[RingRecord]] = (0, [])
+        """Intact records, one behind the other, and the total bytes up to the first of them."""
         self._mark = Mark(0, 0, 0, -1, 0, 0, 0)
         counters = Counters(ring_header.MAGIC, ring_header.VERSION, capacity, 0, 0, 0, -1, 0, 0, 0)
         COUNTERS.pack_into(self._view, 0, *counters)
@@ -217,10 +219,20 @@ class Ring:
     # -- on the recorder's thread
 
     def records(self, start: int | None = None) -> Iterator[RingRecord]:
-        """Yield what is in the ring, from total byte `start` on, or from the tail; payloads are views."""
+        """Yield what is in the ring, from total byte `start` on, or from the tail; payloads are views.
+
+        What has been read once is not checked again.
+        """
         counters = self.counters
         begin = counters.tail if start is None else max(start, counters.tail)
-        return records_between(self._data, counters, begin, counters.head)
+        first, read = self._read
+        # A list of its own: another thread may be reading too.
+        known = [one for one in read if one.end > begin] if first <= begin else []
+        self._read = begin, known
+        yield from tuple(known)
+        for record in records_between(self._data, counters, known[-1].end if known else begin, counters.head):
+            known.append(record)
+            yield record
 
     def raw_template(self, payload: memoryview) -> Template | None:
         """Return the template that a raw record names."""

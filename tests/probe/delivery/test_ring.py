@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.delivery.journal.ring_rest import read_rest, read_ring, ring_paths
-from probe.delivery.recorder import file_mapping, ring_header
+from probe.delivery.recorder import file_mapping, ring_format, ring_header
 from probe.delivery.recorder.process_identity import is_alive, own_identity
 from probe.delivery.recorder.ring import Ring, capacity_for
 from probe.delivery.recorder.ring_format import (
@@ -29,6 +29,8 @@ from probe.delivery.recorder.ring_format import (
     RAW_COLUMNS,
     RAW_HEAD,
     Template,
+    Words,
+    checksum,
     metrics_of,
     raw_bytes,
     record_bytes,
@@ -328,3 +330,39 @@ def test_process_of_another_start_is_not_alive() -> None:
     assert not is_alive(own._replace(started_ticks=own.started_ticks + 1), silent_s=0.0)
     assert is_alive(own._replace(boot=own.boot ^ 1, pid=2**22), silent_s=1.0)
     assert not is_alive(own._replace(boot=own.boot ^ 1), silent_s=100.0)
+
+
+def test_records_that_were_read_are_not_given_again_once_they_are_taken(ring: Ring) -> None:
+    """Whoever reads from wherever: what is read is what lies in the ring, though it is checked but once."""
+    random = np.random.default_rng(0)
+    waiting: list[tuple[bytes, int]] = []
+    for turn in range(2000):
+        payload = random.bytes(int(random.integers(0, 400)))
+        if ring.append(FRAME, payload):
+            waiting.append((payload, ring.counters.head))
+        if turn % 3 == 0 and waiting:
+            # The judge's way: from the end of some record on, and not all of it.
+            at = int(random.integers(len(waiting)))
+            reader = ring.records(waiting[at][1])
+            found = [bytes(next(reader).payload) for _ in range(len(waiting) - at - 1)]
+            assert found == [one for one, _ in waiting[at + 1 :]]
+        if turn % 5 == 0:
+            assert [bytes(record.payload) for record in ring.records()] == [one for one, _ in waiting]
+        if len(waiting) > random.integers(1, 12):
+            end = waiting[random.integers(len(waiting))][1]
+            ring.take(end=end, end_seq=0, records=0, next_seq=0, store=lambda: None)
+            waiting = [one for one in waiting if one[1] > end]
+
+
+def test_record_is_checked_once(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+
+    def count(words: Words, factors: Words) -> int:
+        checked.append(1)
+        return checksum(words, factors)
+
+    monkeypatch.setattr(ring_format, "checksum", count)
+    for step in range(4):
+        ring.append(FRAME, bytes([step]))
+    assert len(list(ring.records())) == len(list(ring.records())) == len(list(ring.records(0))) == 4
+    assert len(checked) == 4

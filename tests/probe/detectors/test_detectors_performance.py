@@ -166,3 +166,23 @@ def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
 def test_steps_that_grow_with_their_batch_take_no_longer() -> None:
     growth = 1.0 + np.arange(400) // 50
     assert slow(timed(jitter(400, 0.02) * growth, list(32.0 * growth))) == []
+
+
+class _Thorough(SlowdownDetector):
+    """Looks at the last stretch at every sample, however few of the recent ones are slow."""
+
+    def _is_slow(self, interval: tuple[int, int, float, float]) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slowdown_is_the_same_where_the_last_stretch_is_looked_at_every_time(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    levels = random.choice([0.1, 0.1, 0.16, 0.3, 0.9], size=12)
+    seconds = np.concatenate(
+        [random.lognormal(np.log(level), random.choice([0.05, 0.5]), 120) for level in levels]
+    )
+    sizes = np.repeat(random.choice([32.0, 32.0, 64.0], size=12), 120).tolist()
+    samples = timed(seconds, sizes, every=int(random.choice([1, 3])))
+    quick, thorough = find(samples, SlowdownDetector(OPTIONS)), find(samples, _Thorough(OPTIONS))
+    assert [(step, one) for step, one in quick] == [(step, one) for step, one in thorough]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from followed_kinds import (
 from torch import Tensor
 
 from probe.detectors.base import DetectorThresholds
+from probe.forensics.bundle.last_steps import STEPS
 from probe.measure.kernels import hot_binding
 
 pytestmark = [
@@ -123,6 +125,21 @@ def test_fault_is_recorded_as_in_the_slow_way(tmp_path: Path, kind: str, fault: 
     journal = assert_same(tmp_path, act, kind=loop, model=model)
     has_event = fault not in ("nothing", "forward raises", "backward raises", "loss raises")
     assert bool(journal.latest_events) is has_event
+
+
+def test_bundles_have_the_newest_steps_of_a_training_that_c_has_followed(tmp_path: Path) -> None:
+    """The recorder's thread takes them out of the ring while the training thread waits for it."""
+    with watched_training(in_c=True, kind=Accumulating, spool=tmp_path) as training:
+        training.steps(5)
+        FAULTS["root of zero"](training)
+        training.steps(3)
+    bundles = {}
+    for folder in tmp_path.glob("*/bundles/*"):
+        event = json.loads((folder / "bundle.json").read_text())["event"]
+        bundles[event["step"]] = json.loads((folder / "statistics.json").read_text())
+    assert sorted(bundles) == [65, 66]
+    for step, statistics in bundles.items():
+        assert [entry["step"] for entry in statistics] == list(range(step + 1 - STEPS, step + 1))
 
 
 def fewer_micro_steps(training: Accumulating) -> None:
