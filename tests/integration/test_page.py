@@ -163,6 +163,7 @@ class TestPageOfARun:
     def test_page_heatmap_hover_says_layer_step_and_value(self, page: Page) -> None:
         box = page.locator("#heatmap-canvas").bounding_box()
         page.mouse.move(box["x"] + box["width"] * 10.5 / 30, box["y"] + 4)
+        expect(page.locator("#tooltip")).to_be_visible()
         expect(page.locator("#tooltip")).to_contain_text("embed")
         expect(page.locator("#tooltip")).to_contain_text("step 10")
         expect(page.locator("#tooltip")).to_contain_text("NaN")
