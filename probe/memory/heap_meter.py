@@ -21,7 +21,8 @@ _SHARE: Final = 2000
 """A meter waits this many times as long as its reading took: 0.05 % of the time at most ..."""
 _EARLY_SHARE: Final = 200
 _EARLY_READINGS: Final = 256
-"""... the first of them less, 0.5 %: a run of some hundred steps has to show its leaks, too."""
+_EARLY_NS: Final = 30 * 10**9
+"""... at first less, 0.5 %: a run of some hundred steps has to show its leaks, too."""
 _FIRST_READINGS: Final = 128
 _FIRST_NS: Final = 300_000
 """The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
@@ -82,6 +83,7 @@ class Pacer:
         self.next_ns = 0
         """Earliest time of the next turn, on the clock of `time.perf_counter_ns`."""
         self._turns = 0
+        self._early_until_ns = 0
 
     def note(self, started_ns: int, took_ns: int) -> None:
         """It was done.
@@ -91,8 +93,10 @@ class Pacer:
             took_ns: how long it took, by the thread's CPU time.
         """
         self._turns += 1
-        if self._turns < _FIRST_READINGS and took_ns <= _FIRST_NS:
+        if self._turns == 1:
+            self._early_until_ns = started_ns + _EARLY_NS
+        is_early = self._turns < _EARLY_READINGS and started_ns < self._early_until_ns
+        if is_early and self._turns < _FIRST_READINGS and took_ns <= _FIRST_NS:
             self.next_ns = started_ns
             return
-        share = _EARLY_SHARE if self._turns < _EARLY_READINGS else _SHARE
-        self.next_ns = started_ns + share * max(took_ns, 1000)
+        self.next_ns = started_ns + (_EARLY_SHARE if is_early else _SHARE) * max(took_ns, 1000)

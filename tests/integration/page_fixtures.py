@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,20 @@ def until(page: Page, script: str, arg: object = None) -> None:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    started = Served(tmp_path)
+    with serving(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="class")
+def shared_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The server of `shared_page`."""
+    with serving(tmp_path_factory.mktemp("shared")) as started:
+        yield started
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
+    started = Served(folder)
     yield started
     started.server.stop()
 
@@ -142,10 +156,24 @@ def window(playwright: Playwright, chromium_path: str, profile: Path) -> Iterato
 
 @pytest.fixture
 def page(window: BrowserContext, served: Served) -> Iterator[Page]:
+    """A page of the test's own."""
+    with watched_page(window, served) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="class")
+def shared_page(window: BrowserContext, shared_served: Served) -> Iterator[Page]:
+    """A page for the tests of a class, which leave it as they have found it: two seconds for each to open."""
+    with watched_page(window, shared_served) as opened:
+        yield opened
+
+
+@contextmanager
+def watched_page(window: BrowserContext, served: Served) -> Iterator[Page]:
     """A page that fails its test when it asks another host for something or breaks in a script.
 
-    It asks for `served` so as to be closed before it: a callback under way when the server goes is an error.
-    Of earlier pages it knows no cookie, no permission and nothing that they have stored.
+    It is closed before its server: a callback under way when that goes is an error. Of earlier pages it
+    knows no cookie, no permission and nothing that they have stored.
     """
     opened = window.new_page()
     opened.set_default_timeout(PATIENCE_MS)

@@ -59,23 +59,26 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(tmp_path_factory.mktemp("offline"), [nan_event(), spike_event()])
 
 
-def test_export_offline_asks_for_nothing_and_complains_about_nothing(browser: Browser, file: Path) -> None:
-    opened = open_offline(browser, file)
+@pytest.fixture(scope="module")
+def opened(browser: Browser, file: Path) -> OpenExport:
+    """For tests that leave it as they have found it, but for events that they have unfolded."""
+    return open_offline(browser, file)
+
+
+def test_export_offline_asks_for_nothing_and_complains_about_nothing(opened: OpenExport, file: Path) -> None:
     assert [url for url in opened.requests if not url.startswith(("data:", "blob:"))] == [file.as_uri()]
     assert opened.complaints == []
 
 
-def test_export_offline_draws_every_chart(browser: Browser, file: Path) -> None:
-    page = open_offline(browser, file).page
+def test_export_offline_draws_every_chart(opened: OpenExport) -> None:
+    page = opened.page
     for name in ("loss", "grad_norm", "memory"):
         assert page.locator(f"#chart-{name} .scatterlayer path.js-line").count() >= 1
     assert page.locator("#chart-timeline .scatterlayer path.point").count() == 2
 
 
-def test_export_offline_click_on_the_marker_opens_the_event_with_its_source(
-    browser: Browser, file: Path
-) -> None:
-    page = open_offline(browser, file).page
+def test_export_offline_click_on_the_marker_opens_the_event_with_its_source(opened: OpenExport) -> None:
+    page = opened.page
     page.locator("#chart-timeline .scatterlayer .trace").first.locator("path.point").hover(force=True)
     box = page.locator("#chart-timeline .scatterlayer .trace").first.locator("path.point").bounding_box()
     assert box is not None
@@ -96,8 +99,8 @@ def test_export_offline_follows_the_readers_colour_scheme(
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
 
 
-def test_export_offline_theme_switch_recolours_the_charts(browser: Browser, file: Path) -> None:
-    page = open_offline(browser, file).page
+def test_export_offline_theme_switch_recolours_the_charts(opened: OpenExport) -> None:
+    page = opened.page
     colour = "document.querySelector('#chart-loss .js-line').style.stroke"
     before = page.evaluate(colour)
     page.click("#theme-switch")

@@ -142,36 +142,44 @@ def test_page_space_holds_still_and_zero_resets(page: Page, served: Served) -> N
     wait_newest(page, 89)
 
 
-def test_page_theme_menu_recolours_charts(page: Page, served: Served) -> None:
-    served.fill(steps=range(30))
-    open_page(page, served)
-    wait_drawn(page)
-    colour = "document.querySelector('#plot-loss')._fullLayout.font.color"
-    dark = page.evaluate(colour)
-    page.locator("#theme-menu").click()
-    page.locator("#theme-light").click()
-    until(page, f"dark => {colour} !== dark", arg=dark)
-    assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
+class TestPageOfARun:
+    """One page, which no test moves away from its newest step."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, shared_served: Served) -> Page:
+        shared_served.fill(steps=range(30), bad={10: "nan"})
+        open_page(shared_page, shared_served)
+        wait_drawn(shared_page)
+        return shared_page
 
-def test_page_layer_unfolds_into_parameters(page: Page, served: Served) -> None:
-    served.fill(steps=range(30))
-    open_page(page, served)
-    wait_drawn(page)
-    page.locator("#heatmap-labels button", has_text="embed").click()
-    until(page, "nanscope.heatmap.rows.includes('embed.weight')")
-    assert page.evaluate("nanscope.heatmap.kinds.filter(kind => kind === 'parameter').length") == 2
+    def test_page_loss_and_all_layers_fit_one_screen(self, page: Page) -> None:
+        bottom = page.evaluate(
+            "document.querySelector('[data-chart=timeline]').getBoundingClientRect().bottom"
+        )
+        assert bottom <= 900
+        assert page.evaluate("document.documentElement.scrollWidth") == 1440
 
+    def test_page_heatmap_hover_says_layer_step_and_value(self, page: Page) -> None:
+        box = page.locator("#heatmap-canvas").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 10.5 / 30, box["y"] + 4)
+        expect(page.locator("#tooltip")).to_be_visible()
+        expect(page.locator("#tooltip")).to_contain_text("embed")
+        expect(page.locator("#tooltip")).to_contain_text("step 10")
+        expect(page.locator("#tooltip")).to_contain_text("NaN")
 
-def test_page_heatmap_hover_says_layer_step_and_value(page: Page, served: Served) -> None:
-    served.fill(steps=range(30), bad={10: "nan"})
-    open_page(page, served)
-    wait_drawn(page)
-    box = page.locator("#heatmap-canvas").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 10.5 / 30, box["y"] + 4)
-    expect(page.locator("#tooltip")).to_contain_text("embed")
-    expect(page.locator("#tooltip")).to_contain_text("step 10")
-    expect(page.locator("#tooltip")).to_contain_text("NaN")
+    def test_page_layer_unfolds_into_parameters(self, page: Page) -> None:
+        page.locator("#heatmap-labels button", has_text="embed").click()
+        until(page, "nanscope.heatmap.rows.includes('embed.weight')")
+        assert page.evaluate("nanscope.heatmap.kinds.filter(kind => kind === 'parameter').length") == 2
+
+    def test_page_theme_menu_recolours_charts(self, page: Page) -> None:
+        colour = "document.querySelector('#plot-loss')._fullLayout.font.color"
+        dark = page.evaluate(colour)
+        page.locator("#theme-menu").click()
+        page.locator("#theme-light").click()
+        until(page, f"dark => {colour} !== dark", arg=dark)
+        assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
 
 
 def test_page_server_restart_reconnects_by_itself(page: Page, served: Served) -> None:
@@ -183,15 +191,6 @@ def test_page_server_restart_reconnects_by_itself(page: Page, served: Served) ->
     served.fill(steps=range(30, 60))
     wait_newest(page, 59)
     assert page.evaluate("window.loadedBefore") is True
-
-
-def test_page_loss_and_all_layers_fit_one_screen(page: Page, served: Served) -> None:
-    served.fill(steps=range(30))
-    open_page(page, served)
-    wait_drawn(page)
-    bottom = page.evaluate("document.querySelector('[data-chart=timeline]').getBoundingClientRect().bottom")
-    assert bottom <= 900
-    assert page.evaluate("document.documentElement.scrollWidth") == 1440
 
 
 def test_page_hostile_names_stay_text(page: Page, served: Served) -> None:

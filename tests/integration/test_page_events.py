@@ -30,52 +30,81 @@ def shown_event(page: Page) -> str | None:
     return urllib.parse.parse_qs(urllib.parse.urlsplit(page.url).query).get("event", [None])[0]
 
 
-def test_events_click_on_marker_opens_panel_beside_charts(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    page.locator("#plot-timeline .scatterlayer .point").first.click(force=True)
-    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
-    assert shown_event(page) == NAN.id
-    plot = page.locator("#plot-loss").bounding_box()
-    aside = page.locator("#event-aside").bounding_box()
-    assert plot["x"] + plot["width"] <= aside["x"]
-    until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
+class TestPageWithEvents:
+    """One page, where no event is open when a test begins."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, shared_page: Page, shared_served: Served) -> Page:
+        open_with_events(shared_page, shared_served)
+        return shared_page
+
+    @pytest.fixture
+    def page(self, opened: Page) -> Page:
+        opened.evaluate("nanscope.closeEvent()")
+        expect(opened.locator("#event-aside")).to_be_hidden()
+        assert shown_event(opened) is None
+        return opened
+
+    def test_events_click_on_marker_opens_panel_beside_charts(self, page: Page) -> None:
+        page.locator("#plot-timeline .scatterlayer .point").first.click(force=True)
+        expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        assert shown_event(page) == NAN.id
+        plot = page.locator("#plot-loss").bounding_box()
+        aside = page.locator("#event-aside").bounding_box()
+        assert plot["x"] + plot["width"] <= aside["x"]
+        until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
+
+    def test_events_click_on_row_opens_that_event(self, page: Page) -> None:
+        page.locator("#event-table .ag-row", has_text="Loss spike").click()
+        expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
+        assert shown_event(page) == SPIKE.id
+
+    def test_events_keys_move_and_escape_closes(self, page: Page) -> None:
+        page.keyboard.press("n")
+        expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        page.keyboard.press("n")
+        expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
+        page.keyboard.press("p")
+        expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        page.keyboard.press("?")
+        expect(page.locator("#key-sheet")).to_contain_text("previous event")
+        page.keyboard.press("Escape")
+        expect(page.locator("#key-sheet")).to_be_hidden()
+        expect(page.locator("#event-aside")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("#event-aside")).to_be_hidden()
+        assert shown_event(page) is None
+
+    def test_events_export_menu_downloads_json_of_the_run(self, page: Page) -> None:
+        page.locator("#export-menu").click()
+        with page.expect_download() as download:
+            page.locator("#export-json").click()
+        document = json.loads(download.value.path().read_text())
+        assert NAN.id in [event["id"] for event in document["events"]]
 
 
-def test_events_click_on_row_opens_that_event(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    page.locator("#event-table .ag-row", has_text="Loss spike").click()
-    expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
-    assert shown_event(page) == SPIKE.id
+class TestPageOfAnEvent:
+    """One page that was opened with an event in its address."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, shared_served: Served) -> Page:
+        open_with_events(shared_page, shared_served, query=f"&run=demo-run&event={NAN.id}")
+        return shared_page
 
-def test_events_keys_move_and_escape_closes(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    page.keyboard.press("n")
-    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
-    page.keyboard.press("n")
-    expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
-    page.keyboard.press("p")
-    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
-    page.keyboard.press("?")
-    expect(page.locator("#key-sheet")).to_contain_text("previous event")
-    page.keyboard.press("Escape")
-    expect(page.locator("#key-sheet")).to_be_hidden()
-    expect(page.locator("#event-aside")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.locator("#event-aside")).to_be_hidden()
-    assert shown_event(page) is None
+    def test_events_address_restores_run_and_event(self, page: Page) -> None:
+        expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        assert "token" not in page.url
 
+    def test_events_panel_shows_source_of_the_frame(self, page: Page) -> None:
+        expect(page.locator("#event-content")).to_contain_text("train.py:26")
+        expect(page.locator("#event-content")).to_contain_text("return x / variance.sqrt()")
 
-def test_events_address_restores_run_and_event(page: Page, served: Served) -> None:
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
-    assert "token" not in page.url
-
-
-def test_events_panel_shows_source_of_the_frame(page: Page, served: Served) -> None:
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    expect(page.locator("#event-content")).to_contain_text("train.py:26")
-    expect(page.locator("#event-content")).to_contain_text("return x / variance.sqrt()")
+    def test_events_download_gives_one_event(self, page: Page) -> None:
+        with page.expect_download() as download:
+            page.locator("#event-download").click()
+        assert json.loads(download.value.path().read_text())["id"] == NAN.id
 
 
 def test_events_unknown_run_in_address_says_so(page: Page, served: Served) -> None:
@@ -85,22 +114,6 @@ def test_events_unknown_run_in_address_says_so(page: Page, served: Served) -> No
     served.fill(run="no-such-run", steps=range(5), start_time=time.time())
     until(page, "window.nanscope.view.run === 'no-such-run'")
     expect(page.locator("#notice")).to_be_hidden()
-
-
-def test_events_export_menu_downloads_json_of_the_run(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    page.locator("#export-menu").click()
-    with page.expect_download() as download:
-        page.locator("#export-json").click()
-    document = json.loads(download.value.path().read_text())
-    assert NAN.id in [event["id"] for event in document["events"]]
-
-
-def test_events_download_gives_one_event(page: Page, served: Served) -> None:
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    with page.expect_download() as download:
-        page.locator("#event-download").click()
-    assert json.loads(download.value.path().read_text())["id"] == NAN.id
 
 
 def test_events_open_panel_is_brought_up_to_date_where_it_stands(page: Page, served: Served) -> None:

@@ -237,3 +237,21 @@ def test_a_single_slow_reading_gives_nothing_up() -> None:
     for number in range(2, 20):
         watch.follow(number, None, None)
     assert heap.readings >= 19
+
+
+@pytest.mark.parametrize(("step_ms", "took_us"), [(2, 100), (13, 250), (350, 500), (350, 100), (5000, 400)])
+def test_readings_take_their_share_of_the_time_whatever_the_steps(step_ms: int, took_us: int) -> None:
+    """At first 0.5 % of it, where a single one is not shorter than that; after half a minute 0.05 %."""
+    pacer = Pacer()
+    read_at_s: list[float] = []
+    for step in range(600_000 // step_ms):
+        now_ns = step * step_ms * 1_000_000
+        if now_ns >= pacer.next_ns:
+            read_at_s.append(now_ns / 1e9)
+            pacer.note(now_ns, took_us * 1000)
+    later = [at for at in read_at_s if at > 31.0]
+    assert len(later) * took_us * 1e-6 <= 0.0005 * 570.0 + 2 * took_us * 1e-6
+    # No rarer than that, either, as far as there are steps.
+    assert len(later) >= min(0.0005 * 560.0 / (took_us * 1e-6), 560.0 / (step_ms / 1e3)) * 0.75
+    early = [at for at in read_at_s if at <= 30.0]
+    assert len(early) >= min(40, 30_000 // step_ms)
