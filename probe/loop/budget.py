@@ -51,7 +51,8 @@ class Budget:
         self._costs: dict[str, deque[int]] = {}
         self._first_costs: dict[str, int] = {}
         self._charged: dict[str, int] = {}
-        self._load: Load | None = None
+        self._newest_load: Load | None = None
+        self._is_load_old = False
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._until_look = self._skip = 0
         self._is_besides = False
@@ -184,6 +185,14 @@ class Budget:
     # -- for the page and the calibration
 
     @property
+    def _load(self) -> Load | None:
+        """Typical step, of the newest look or since then; None before the first."""
+        if self._is_load_old and self._window:
+            self._is_load_old = False
+            self._newest_load = self._measure()
+        return self._newest_load
+
+    @property
     def periods(self) -> Features:
         """How often each feature is measured now."""
         return self._current
@@ -226,10 +235,12 @@ class Budget:
     # -- decisions
 
     def _look(self) -> tuple[Change, ...]:
-        load = self._load = self._measure()
-        fraction = load.fraction(self._periods)
         if not self.limit:
+            # Nothing hangs on it: it is measured when somebody asks.
+            self._is_load_old = True
             return ()
+        load = self._newest_load = self._measure()
+        fraction = load.fraction(self._periods)
         if fraction > self.limit:
             self._looks_above += 1
             if self._looks_above < _LOOKS and fraction < _FAR_ABOVE * self.limit:
@@ -317,6 +328,8 @@ class Budget:
     # -- what is due
 
     def _start_window(self, skip: int) -> None:
+        # What it is measured of goes.
+        self._newest_load = self._load
         self._window.clear()
         self._until_look = _LOOK_EVERY
         self._skip = skip

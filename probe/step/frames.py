@@ -176,7 +176,7 @@ def _module_fields(modules: ModuleStatistics | None) -> dict[str, Any]:
     """The fields of a frame that are about modules."""
     if modules is None:
         return {}
-    fields: dict[str, Any] = {"module_columns": pack_module_columns(modules.columns, modules.missing)}
+    fields: dict[str, Any] = {"module_columns": modules.packed()}
     if modules.rows is not None:
         fields["module_rows"] = pack_module_rows(modules.rows)
     if modules.states.any():

@@ -10,7 +10,8 @@ order changes from round to round. Per workload, of quiet steps, on which nothin
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
   *with sampled*: the same of the mean over all steps, in which each kind of step (with activations, with an
   update, behind one, with parameter norms, quiet) counts with its median as often as it comes, so that what
-  other programs take from a step is none of it; *raw*: of the plain mean; below, what each kind of step adds;
+  other programs take from a step is none of it; *raw*: of the plain mean; below, what each kind of step adds,
+  beside what the smallest program takes that does only this (`smallest_sampled.py`);
 - *CPU*: median over the rounds of the training thread's CPU time above that of the plain model, with its 95 %
   interval; *x floor* is the ratio of the medians;
 - *wall*: the median and the 99th percentile of the step's wall time over that of the plain model.
@@ -35,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from overhead import Twin, describe_machine, make_twins
 from overhead_recorders import NO_DASHBOARD, record_at_least, record_norms, record_to_wandb
+from smallest_sampled import SmallestSampled
 from workloads import WORKLOADS, Workload
 
 import probe
@@ -82,26 +84,31 @@ def kind_of(step: int) -> str:
 
 def mean_of_kinds(spent: dict[int, float]) -> float:
     """Mean over the steps, each counted as the median of its kind."""
-    by_kind: dict[str, list[float]] = {}
-    for step, us in spent.items():
-        by_kind.setdefault(kind_of(step), []).append(us)
+    by_kind = by_kinds(spent)
     # Of a kind that was never seen nothing is known: the mean is that of the others.
     often = {kind: sum(kind_of(step) == kind for step in range(100)) for kind in by_kind}
     return sum(often[kind] * statistics.median(by_kind[kind]) for kind in by_kind) / sum(often.values())
 
 
-def print_kinds(spent: dict[int, float], step_us: float) -> None:
-    """Print what each kind of step costs, and what that adds to the mean of all steps."""
+def by_kinds(spent: dict[int, float]) -> dict[str, list[float]]:
+    """The same, by the kinds of the steps."""
     by_kind: dict[str, list[float]] = {}
     for step, us in spent.items():
         by_kind.setdefault(kind_of(step), []).append(us)
+    return by_kind
+
+
+def print_kinds(spent: dict[int, float], least: dict[int, float], step_us: float) -> None:
+    """Print what each kind of step costs, what that adds to the mean of all steps, and the least of it."""
+    by_kind, least_of = by_kinds(spent), by_kinds(least)
     quiet = statistics.median(by_kind["quiet"])
     for kind in (kind for kind in KINDS if kind in by_kind):
         middle, often = statistics.median(by_kind[kind]), sum(kind_of(step) == kind for step in range(100))
         added = often / 100 * (middle - quiet)
         print(
             f"        {kind:16} {often:2} of 100 steps, median {middle:6.0f} us: "
-            f"adds {added:5.1f} us a step, {100 * added / step_us:.2f} %"
+            f"adds {added:5.1f} us a step, {100 * added / step_us:.2f} %; smallest program "
+            f"{statistics.median(least_of.get(kind, [math.nan])):.0f} us, ours {middle - quiet:.0f}"
         )
 
 
@@ -129,7 +136,14 @@ def measure(workload: Workload, pairs: int) -> None:
         for name, twin in (("plain", plain), ("floor", floor), ("norms", norms), ("probe", watched))
     ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        floor.record = record_at_least(floor.model, floor.optimizer, Path(folder)).record
+        of_quiet = record_at_least(floor.model, floor.optimizer, Path(folder))
+        smallest = SmallestSampled(floor.model, floor.optimizer, Path(folder))
+
+        def record(loss: torch.Tensor) -> None:
+            of_quiet.record(loss)
+            smallest.before_update()
+
+        floor.record = record
         norms.record = record_norms(norms.model, norms.optimizer, Path(folder)).record
         spool = Path(folder) / "spool"
         with probe.watch(
@@ -143,7 +157,8 @@ def measure(workload: Workload, pairs: int) -> None:
             for turn in range(pairs):
                 train_round(entries, turn)
         spent = own_us(spool, run.run, ARMED_AFTER)
-    report(workload, entries, spent)
+        least = {step: us for step, us in smallest.spent_us.items() if step >= ARMED_AFTER}
+    report(workload, entries, spent, least)
     if importlib.util.find_spec("wandb"):
         measure_wandb(workload, pairs)
 
@@ -161,10 +176,12 @@ def measure_wandb(workload: Workload, pairs: int) -> None:
         for turn in range(pairs):
             train_round(entries, turn)
         run.close()
-    report(workload, entries, {})
+    report(workload, entries, {}, {})
 
 
-def report(workload: Workload, entries: list[Entry], spent: dict[int, float]) -> None:
+def report(
+    workload: Workload, entries: list[Entry], spent: dict[int, float], least: dict[int, float]
+) -> None:
     """Print what was measured."""
     plain = entries[0]
     step_us = 1e6 * statistics.median(plain.twin.step_s)
@@ -190,7 +207,7 @@ def report(workload: Workload, entries: list[Entry], spent: dict[int, float]) ->
             flush=True,
         )
         if entry.name == "probe":
-            print_kinds(spent, step_us)
+            print_kinds(spent, least, step_us)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-/* The least that a pass over gradients can be, for bench_pass.py: no kinds of elements, no check, no rows.
+/* The least that a pass over gradients can be, for bench_pass.py and smallest_sampled.py: no kinds of elements, no check, no rows.
  *
  * `smallest` gives what a record needs of float32 tensors (sum, sum of squares, largest), `read_only` just reads. Both
  * with four readers side by side, as wide as the processor that compiles it has vectors. Sums stay in float.
@@ -77,4 +77,27 @@ int read_only(int64_t count, const uint64_t *pointers, const int64_t *sizes) {
     any[0] |= any[1] | any[2] | any[3];
     for (int i = 0; i < LANES; i++) found |= any[0][i];
     return found;
+}
+
+/* What an update is compared with afterwards. */
+void copy_all(int64_t count, const uint64_t *pointers, const int64_t *sizes, const uint64_t *places) {
+    for (int64_t i = 0; i < count; i++)
+        memcpy((void *)(uintptr_t)places[i], (const void *)(uintptr_t)pointers[i], (size_t)sizes[i] * sizeof(float));
+}
+
+/* (count,) norms of the differences. */
+void compare_all(int64_t count, const uint64_t *pointers, const int64_t *sizes, const uint64_t *places, double *results) {
+    for (int64_t i = 0; i < count; i++) {
+        const float *new = (const float *)(uintptr_t)pointers[i], *old = (const float *)(uintptr_t)places[i];
+        Floats squares = {0}, x, y;
+        int64_t at = 0;
+        for (; at + LANES <= sizes[i]; at += LANES) {
+            memcpy(&x, new + at, sizeof x);
+            memcpy(&y, old + at, sizeof y);
+            squares += (x - y) * (x - y);
+        }
+        float sum = add_up(squares);
+        for (; at < sizes[i]; at++) sum += (new[at] - old[at]) * (new[at] - old[at]);
+        results[i] = sqrtf(sum);
+    }
 }

@@ -19,7 +19,7 @@ from torch import nn
 from ...compat.torch_modules import is_compiled
 from ...guard import Guard
 from ...measure.kernels import call_binding
-from ...measure.kernels.call_binding import CallFunctions, Noted, known_modules
+from ...measure.kernels.call_binding import CallFunctions, Columns, Noted, known_modules
 from ...measure.statistics.tensor_measures import unit_activity
 from .call_table import CallTable
 from .dead_units import all_active
@@ -29,6 +29,10 @@ from .outputs import first_tensor, measurable
 from .tensor_rows import TensorRows
 
 _PART: Final = "module observation"
+_BEYOND: Final = frozenset(
+    {"activation_gradients", "module_times", "module_memory", "histograms", "module_calls"}
+)
+"""Features that `ObservedStep` measures."""
 
 
 class KernelStep:
@@ -37,6 +41,7 @@ class KernelStep:
     Attributes:
         functions: the kernel's callbacks.
         is_closed: whether the step is over.
+        columns: what a closed step has told, where the kernel has made columns of it; else there is `table`.
     """
 
     measures_outputs: ClassVar = True
@@ -45,6 +50,8 @@ class KernelStep:
     _newest: ClassVar[weakref.ref[KernelStep] | None] = None
     _known: ClassVar[Mapping[int, ModuleTraits] | None] = None
     """The modules that the kernel knows."""
+    _outermost: ClassVar[tuple[ModuleTraits, Any] | None] = None
+    """What the kernel is told of the outermost one, made once: to make it takes longer than the rest."""
 
     def __init__(self, functions: CallFunctions, index: ModuleIndex, guard: Guard) -> None:
         self.functions, self.is_closed = functions, False
@@ -54,6 +61,7 @@ class KernelStep:
         self._activity: dict[int, npt.NDArray[np.bool_]] = {}
         self._units: dict[int, int] = {}
         self._noted: Noted | None = None
+        self.columns: Columns | None = None
         # The kernel does not keep it.
         self._unusual: Callable[[int, Any, int], None] | None = self._take_unusual
 
@@ -62,8 +70,7 @@ class KernelStep:
         cls, features: Collection[str], index: ModuleIndex, *, guard: Guard, device: torch.device
     ) -> KernelStep | None:
         """Begin a step; None where more is due than outputs, or the kernel is not there or busy."""
-        beyond = {"activation_gradients", "module_times", "module_memory", "histograms", "module_calls"}
-        if "activations" not in features or not beyond.isdisjoint(features) or device.type != "cpu":
+        if "activations" not in features or not _BEYOND.isdisjoint(features) or device.type != "cpu":
             return None
         newest = None if cls._newest is None else cls._newest()
         functions = call_binding.functions()
@@ -94,8 +101,10 @@ class KernelStep:
         traits = self._index.find(module)
         if traits is None:
             return None
+        if KernelStep._outermost is None or KernelStep._outermost[0] is not traits:
+            KernelStep._outermost = traits, known_modules([_known(traits)])
         # What it wraps, or it itself where its class calls on, must not count a second time.
-        number = self.functions.open(known_modules([_known(traits)]), call_binding.WRAPS)
+        number = self.functions.open(KernelStep._outermost[1], call_binding.WRAPS)
         return None if number < 0 else self.functions.token_of(number)
 
     def end_forward(self) -> None:
@@ -109,7 +118,12 @@ class KernelStep:
         """The step is over: what was noted is taken, and the kernel is free for another one."""
         if self.is_closed:
             return
-        self._noted = self.functions.noted()
+        # Where nothing was left to Python, the kernel has arranged it too.
+        if not self._activity and not self._other_of:
+            memory = self.functions.columns(len(self._index.infos))
+            self.columns = None if memory is None else Columns(memory)
+        if self.columns is None:
+            self._noted = self.functions.noted()
         self.functions.end()
         # It refers to this step, which would wait for Python's collector with all that was noted.
         self._unusual = None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...wire import ModuleInfo
+from ...measure.kernels import call_binding
+from ...measure.kernels.call_binding import Columns, packed_columns
+from ...wire import ModuleColumn, ModuleInfo
 from ...wire.magnitude_bins import BINS
-from ...wire.module_frames import MODULE_STATES
+from ...wire.module_frames import MODULE_STATES, pack_module_columns
 from .call_table import CallTable, Mask
 from .dead_units import DeadUnits, all_active
 from .kernel_step import KernelStep
@@ -22,6 +26,14 @@ if TYPE_CHECKING:
     from .observed_step import ModuleCall, ObservedStep
 
 
+_OBSERVED: Final = (
+    "calls",
+    *(f"activation_{name}" for name in (*STATISTICS, *COUNTS)),
+    *("units", "dead_units"),
+)
+"""Columns of a step of which only outputs are measured, as the kernel has them too."""
+
+
 class ModuleStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one sampled step says of the model's modules."""
 
@@ -31,14 +43,21 @@ class ModuleStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Goes up with every change of `modules`."""
     rows: npt.NDArray[np.intp] | None
     """(rows,) index into `modules` of each call, in the order of the calls; None: one row per module."""
-    columns: dict[str, Floats]
+    columns: Mapping[str, Floats]
     """(rows,) values by name, see `module_frames.MODULE_COLUMNS`."""
-    missing: dict[str, Mask]
+    missing: Mapping[str, Mask]
     """(rows,) by name, where a column has no value (which is then 0)."""
     states: npt.NDArray[np.uint8]
     """(modules,) index into `module_frames.MODULE_STATES`."""
     activation_histogram: npt.NDArray[np.int64] | None = None
     """(rows, BINS) counts of the outputs' elements by magnitude."""
+    made: Columns | None = None
+    """Where the kernel has made the columns: they are views of this."""
+
+    def packed(self) -> list[ModuleColumn]:
+        """Return the columns as a frame has them."""
+        packed = None if self.made is None else _packed(self.made)
+        return pack_module_columns(self.columns, self.missing) if packed is None else packed
 
     def value(self, column: str, module: str) -> float | None:
         """Return one module's value (of its first row); None where it has none."""
@@ -78,6 +97,8 @@ def build_statistics(
     step: ObservedStep | KernelStep, index: ModuleIndex, dead: DeadUnits
 ) -> ModuleStatistics | None:
     """Bring a closed step to the host and arrange it; `dead` notes its activity. None without calls."""
+    if isinstance(step, KernelStep) and step.columns is not None:
+        return _arranged(step.columns, index, dead)
     calls = step.table()
     if not len(calls.rows):
         return None
@@ -106,6 +127,65 @@ def build_statistics(
         states=_states(calls, index, measures_outputs=step.measures_outputs),
         activation_histogram=counts,
     )
+
+
+def _arranged(made: Columns, index: ModuleIndex, dead: DeadUnits) -> ModuleStatistics:
+    """Add the dead units to what the kernel has arranged."""
+    _add_dead_units(made, dead)
+    return ModuleStatistics(
+        modules=index.infos,
+        generation=index.generation,
+        rows=None,
+        columns=_Rows(made, "block"),
+        missing=_Rows(made, "gaps"),
+        states=made.states,
+        made=made,
+    )
+
+
+def _add_dead_units(made: Columns, dead: DeadUnits) -> None:
+    rows, units = made.whole
+    if dead.is_settled(rows + units):
+        made.close_gaps_of_dead_units()
+    else:
+        whole = np.frombuffer(rows, np.intp)
+        counts = dead.note_active(whole, np.frombuffer(units, np.intp))
+        for row, count in zip(whole.tolist(), counts.tolist(), strict=True):
+            made.put_dead_units(row, None if math.isnan(count) else int(count))
+    for row, active in made.partly().items():
+        made.put_dead_units(row, dead.note(row, active))
+
+
+class _Rows(Mapping[str, npt.NDArray[Any]]):
+    """The rows of an array of `Columns` by name; the recorder's thread is the first that asks for one."""
+
+    __slots__ = ("_made", "_rows", "_which")
+
+    def __init__(self, made: Columns, which: Literal["block", "gaps"]) -> None:
+        self._made, self._which = made, which
+        self._rows: dict[str, npt.NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if not self._rows:
+            self._rows = dict(zip(_OBSERVED, getattr(self._made, self._which), strict=True))
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_OBSERVED)
+
+    def __len__(self) -> int:
+        return len(_OBSERVED)
+
+
+def _packed(made: Columns) -> list[ModuleColumn] | None:
+    functions = call_binding.functions()
+    packed = None if functions is None else functions.pack(made.memory)
+    if packed is None:
+        return None
+    return [
+        ModuleColumn(name=_OBSERVED[at], dtype="f4", data=data, missing=marks)
+        for at, data, marks in packed_columns(packed, made.rows)
+    ]
 
 
 def _add_others(table: _Columns, step: ObservedStep, index: ModuleIndex) -> None:

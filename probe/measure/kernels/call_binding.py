@@ -1,12 +1,13 @@
 """Makes Python functions of the kernel's callbacks for the calls of modules, and reads what they have noted.
 
-Mirrors the structures of `calls.h`. Called by the module observer, on the training thread; nothing happens at
-import.
+Mirrors the structures of `calls.h` and `call_columns.h`. Called by the module observer, on the training
+thread; nothing happens at import.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,13 @@ SECOND: Final = -1
 BY_SHAPE: Final = -2
 ALL_ACTIVE: Final = -1
 NOT_KNOWN: Final = -2
+COLUMNS: Final = 11
+UNITS, DEAD_UNITS = 9, 10
+_COLUMNS_HEAD: Final = struct.Struct("<3q")
+_HEAD: Final = _COLUMNS_HEAD.size
+_DOUBLE: Final = struct.Struct("<d")
+_PACKED_HEAD: Final = 16
+_WITH_GAPS: Final = 2
 CALL: Final = np.dtype(
     [(name, np.int32) for name in ("row", "parent", "output", "state", "flags", "unit_rule")]
     + [("low", np.float64), ("high", np.float64)]
@@ -36,7 +44,7 @@ OUTPUT: Final = np.dtype(
 _FUNCTIONS: Final = (
     *("PyObject_Vectorcall", "PyObject_GetAttr", "PyWeakref_NewRef", "PyWeakref_GetObject"),
     *("PyLong_FromLongLong", "PyLong_AsLongLong", "Py_IncRef", "Py_DecRef", "PyErr_Occurred"),
-    *("PyErr_Clear", "PyThread_get_thread_ident"),
+    *("PyErr_Clear", "PyThread_get_thread_ident", "PyByteArray_FromStringAndSize", "PyByteArray_AsString"),
 )
 _NO_TASK: Final = -1
 _Pointer = ctypes.c_void_p
@@ -69,6 +77,91 @@ class _State(ctypes.Structure):
     ]
 
 
+class Columns:
+    """The columns of one step, made by the kernel, with a row for each module; arrays are made when wanted.
+
+    Attributes:
+        memory: all that the kernel has written.
+        rows: number of modules.
+    """
+
+    __slots__ = ("_partly", "_whole", "memory", "rows")
+
+    def __init__(self, memory: bytearray) -> None:
+        self.memory = memory
+        self.rows: int
+        self.rows, self._whole, self._partly = _COLUMNS_HEAD.unpack_from(memory)
+
+    @property
+    def block(self) -> npt.NDArray[np.float64]:
+        """(COLUMNS, rows); 0 where there is a gap, and nothing of dead units yet."""
+        return np.frombuffer(self.memory, np.float64, COLUMNS * self.rows, _HEAD).reshape(COLUMNS, self.rows)
+
+    @property
+    def gaps(self) -> npt.NDArray[np.bool_]:
+        """(COLUMNS, rows) where there is no value."""
+        flags = np.frombuffer(self.memory, np.bool_, COLUMNS * self.rows, self._gaps_at)
+        return flags.reshape(COLUMNS, self.rows)
+
+    @property
+    def states(self) -> npt.NDArray[np.uint8]:
+        """(rows,) as `module_frames.MODULE_STATES` has them."""
+        return np.frombuffer(self.memory, np.uint8, self.rows, self._gaps_at + COLUMNS * self.rows)
+
+    @property
+    def whole(self) -> tuple[bytes, bytes]:
+        """Modules with units that were all active, and how many they have, as the bytes of two arrays."""
+        at, taken = self._gaps_at - 32 * self.rows, 8 * self._whole
+        units_at = at + 8 * self.rows
+        return bytes(self.memory[at : at + taken]), bytes(self.memory[units_at : units_at + taken])
+
+    def partly(self) -> dict[int, npt.NDArray[np.bool_]]:
+        """Activity of the units of the other modules with units."""
+        if not self._partly:
+            return {}
+        count, active_at = self._partly, self._gaps_at + (COLUMNS + 1) * self.rows
+        rows_at = self._gaps_at - 16 * self.rows
+        rows = struct.unpack_from(f"<{count}q", self.memory, rows_at)
+        places = struct.unpack_from(f"<{count}q", self.memory, rows_at + 8 * self.rows)
+        activity = {}
+        for row, place in zip(rows, places, strict=True):
+            (units,) = _DOUBLE.unpack_from(self.memory, _HEAD + 8 * (UNITS * self.rows + row))
+            activity[row] = np.frombuffer(self.memory, np.bool_, int(units), active_at + place)
+        return activity
+
+    def put_dead_units(self, row: int, count: int | None) -> None:
+        """Note how many units of a module are dead; None while that is not known."""
+        at = DEAD_UNITS * self.rows + row
+        _DOUBLE.pack_into(self.memory, _HEAD + 8 * at, count or 0)
+        self.memory[self._gaps_at + at] = count is None
+
+    def close_gaps_of_dead_units(self) -> None:
+        """All modules with units have none that is dead; 0 is there already."""
+        at, rows = self._gaps_at, self.rows
+        units = self.memory[at + UNITS * rows : at + (UNITS + 1) * rows]
+        self.memory[at + DEAD_UNITS * rows : at + (DEAD_UNITS + 1) * rows] = units
+
+    @property
+    def _gaps_at(self) -> int:
+        return _HEAD + 8 * (COLUMNS + 4) * self.rows
+
+
+def packed_columns(packed: bytearray, rows: int) -> list[tuple[int, bytes, bytes]]:
+    """Take apart what `CallFunctions.pack` has made: number, floats and marks of each column that is kept."""
+    wide, narrow, floats = 4 * rows, (rows + 7) // 8, _PACKED_HEAD
+    marks = floats + COLUMNS * wide
+    data = bytes(packed)
+    return [
+        (
+            at,
+            data[floats + at * wide : floats + (at + 1) * wide],
+            data[marks + at * narrow : marks + (at + 1) * narrow] if kind == _WITH_GAPS else b"",
+        )
+        for at, kind in enumerate(data[:COLUMNS])
+        if kind
+    ]
+
+
 class Noted(NamedTuple):
     """Copies of what was noted of one step."""
 
@@ -88,6 +181,11 @@ class CallFunctions:
     leave: Callable[[Any, Any], None]
     measure: Callable[[Any, Any], bool]
     abandon: Callable[[Any], None]
+    columns: Callable[[int], bytearray | None]
+    """Given the number of modules: what was noted since the step began, see `Columns`; None where the kernel
+    leaves that to Python."""
+    pack: Callable[[bytearray], bytearray | None]
+    """The same columns as a frame has them, see `packed_columns`; None where some value is no float32."""
     state: _State
     know: Callable[[int, Any], int]
     begin: Callable[[Any], None]
@@ -152,9 +250,6 @@ def _load() -> CallFunctions | None:
         **binding.methods_of(library, "nanscope_calls_methods"),
         state=_State.from_address(_function(library, "nanscope_calls_state", _Pointer)()),
         know=_function(library, "nanscope_calls_know", ctypes.c_int, _Int, _Pointer),
-        begin=_function(library, "nanscope_calls_begin", None, ctypes.py_object),
-        end=_function(library, "nanscope_calls_end", None),
-        settle=_function(library, "nanscope_calls_settle", None),
         open=_function(library, "nanscope_calls_open", _Int, _Pointer, _Int),
     )
 

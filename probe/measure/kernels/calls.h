@@ -28,6 +28,8 @@ typedef struct {
     Object *(*error)(void);
     void (*clear_error)(void);
     unsigned long (*thread)(void);
+    Object *(*new_bytes)(const char *, ptrdiff_t); /* PyByteArray_FromStringAndSize */
+    char *(*bytes_of)(Object *);                   /* PyByteArray_AsString */
     Object *none, *yes, *no, *name_version, *name_compiled;
     Object *task, *no_task, *is_tracing, *is_negated;
     const Python *reader;
@@ -122,9 +124,15 @@ static const KnownModule *known_module(const Object *module) {
     return known->module && call_api.referent(known->reference) == module ? known : NULL;
 }
 
-/* A step begins, on this thread. `unusual(token, value, number)` is given what C cannot measure: number is that of
- * an output whose units are not known yet, or -1. */
-EXPORT void nanscope_calls_begin(Object *unusual) {
+static Object *nothing(void) {
+    call_api.keep(call_api.none);
+    return call_api.none;
+}
+
+/* begin(unusual): a step begins, on this thread. `unusual(token, value, number)` is given what C cannot measure:
+ * number is that of an output whose units are not known yet, or -1. It is not kept. */
+static Object *calls_begin(Object *self, Object *unusual) {
+    (void)self;
     release_last();
     observed.call_count = observed.output_count = observed.activity_bytes = observed.own_ns = 0;
     observed.has_met_unknown = 0;
@@ -132,20 +140,25 @@ EXPORT void nanscope_calls_begin(Object *unusual) {
     observed.unusual = unusual;
     calls.depth = 0;
     calls.thread = call_api.thread();
+    return nothing();
 }
 
-/* The step is over: what is still under way is told to nobody. */
-EXPORT void nanscope_calls_end(void) {
+/* end(): the step is over: what is still under way is told to nobody. */
+static Object *calls_end(Object *self, Object *none) {
+    (void)self, (void)none;
     observed.generation++;
     observed.unusual = NULL;
     release_last();
+    return nothing();
 }
 
-/* Nothing is open any more, and no output is the last. */
-EXPORT void nanscope_calls_settle(void) {
+/* settle(): nothing is open any more, and no output is the last. */
+static Object *calls_settle(Object *self, Object *none) {
+    (void)self, (void)none;
     calls.depth = 0;
     calls.thread = call_api.thread();
     release_last();
+    return nothing();
 }
 
 /* A call begins: its number; -1 where that of a wrapper stands for it, or there is no memory. */
@@ -160,11 +173,6 @@ EXPORT int64_t nanscope_calls_open(const KnownModule *known, int64_t flags) {
     calls.stack[calls.depth++] = (int32_t)number;
     observed.call_count++;
     return number;
-}
-
-static Object *nothing(void) {
-    call_api.keep(call_api.none);
-    return call_api.none;
 }
 
 /* Whether a question of one argument or none has this answer, a singleton. */
@@ -279,6 +287,10 @@ static int note_units(Output *output, const DLTensor *t, int64_t rule, int kind,
     if (!has_room((void **)&observed.activity, &calls.activity_room, at + units, 1)) return 0;
     memset(observed.activity + at, 0, (size_t)units);
     nanscope_units((uint64_t)(uintptr_t)data, kind, lies[0], lies[1], lies[2], observed.activity + at);
+    if (!memchr(observed.activity + at, 0, (size_t)units)) {
+        output->activity = ALL_ACTIVE;
+        return 1;
+    }
     observed.activity_bytes += units;
     output->activity = at;
     return 1;
@@ -387,6 +399,8 @@ static Object *calls_abandon(Object *self, Object *token) {
     return nothing();
 }
 
+#include "call_columns.h"
+
 static int64_t observation_ns(void) { return observed.own_ns; }
 
 static Method calls_methods[] = {
@@ -394,6 +408,11 @@ static Method calls_methods[] = {
     {"leave", (void *)calls_leave, FAST_CALL, NULL},
     {"measure", (void *)calls_measure, FAST_CALL, NULL},
     {"abandon", (void *)calls_abandon, ONE_ARGUMENT, NULL},
+    {"begin", (void *)calls_begin, ONE_ARGUMENT, NULL},
+    {"end", (void *)calls_end, NO_ARGUMENTS, NULL},
+    {"settle", (void *)calls_settle, NO_ARGUMENTS, NULL},
+    {"columns", (void *)calls_columns, ONE_ARGUMENT, NULL},
+    {"pack", (void *)calls_pack, ONE_ARGUMENT, NULL},
     {NULL, NULL, 0, NULL},
 };
 

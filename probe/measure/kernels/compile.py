@@ -20,7 +20,7 @@ from typing import Final
 FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
 _SOURCES: Final = (
-    *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h"),
+    *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h", "call_columns.h"),
     *(
         "hot.h",
         "hot_state.h",

@@ -22,6 +22,7 @@ from probe.attach.observation.module_statistics import ModuleStatistics
 from probe.attach.observation.observed_step import ObservedStep
 from probe.loop.reach_look import ReachLook
 from probe.measure.kernels import call_binding
+from probe.wire.module_frames import pack_module_columns
 
 pytestmark = pytest.mark.skipif(call_binding.functions() is None, reason="no kernel here")
 DUE = ("activations",)
@@ -169,13 +170,13 @@ def forgotten() -> Iterator[None]:
     gc.collect()
 
 
-def observe(make: Callable[[], nn.Module], *, steps: int = 4) -> list[ModuleStatistics]:
-    """Some steps of two micro-steps each, with dead units told after two."""
+def observe(make: Callable[[], nn.Module], *, steps: int = 4, micro_steps: int = 2) -> list[ModuleStatistics]:
+    """Some steps of so many micro-steps each, with dead units told after two."""
     model = seeded(make)
     dtype = next(model.parameters()).dtype
     watched, found = Watched(model, dead_after=2), []
     for step in range(steps):
-        for part in range(2):
+        for part in range(micro_steps):
             data = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + part)).to(dtype)
             output = watched.forward(data, due=DUE)
             output.float().square().sum().backward()
@@ -184,13 +185,14 @@ def observe(make: Callable[[], nn.Module], *, steps: int = 4) -> list[ModuleStat
     return found
 
 
+@pytest.mark.parametrize(("steps", "micro_steps"), [(4, 2), (12, 1)], ids=["two calls", "one call"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
 def test_kernel_and_python_say_the_same(
-    make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], steps: int, micro_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_kernel = observe(make)
+    by_kernel = observe(make, steps=steps, micro_steps=micro_steps)
     monkeypatch.setattr(KernelStep, "begin", lambda *_, **__: None)
-    by_python = observe(make)
+    by_python = observe(make, steps=steps, micro_steps=micro_steps)
     for kernel, python in zip(by_kernel, by_python, strict=True):
         assert kernel.modules == python.modules
         assert kernel.columns.keys() == python.columns.keys()
@@ -198,6 +200,32 @@ def test_kernel_and_python_say_the_same(
             np.testing.assert_array_equal(kernel.missing[name], python.missing[name], err_msg=name)
             np.testing.assert_allclose(column, python.columns[name], rtol=1e-12, err_msg=name)
         np.testing.assert_array_equal(kernel.states, python.states)
+        assert kernel.packed() == pack_module_columns(kernel.columns, kernel.missing)
+
+
+@pytest.mark.parametrize(
+    "make", [MODELS["containers"], MODELS["half"], Raising], ids=["plain", "half", "raising"]
+)
+def test_columns_of_usual_steps_are_made_by_the_kernel(make: Callable[[], nn.Module]) -> None:
+    assert all(found.made is not None for found in observe(make, micro_steps=1))
+
+
+def test_dead_units_are_told_of_modules_whose_units_come_and_go() -> None:
+    """Against a count of our own: of each unit the steps since it gave anything but zeros."""
+    model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU()))
+    watched = Watched(model, dead_after=2)
+    generator = np.random.default_rng(0)
+    idle, told = np.zeros(4, dtype=int), []
+    for step in range(200):
+        active = generator.random(4) < (1.0 if step % 20 < 5 else 0.8)
+        idle = np.where(active, 0, idle + 1)
+        given = torch.tensor(np.where(active, 1.0, -1.0)).repeat(2, 1).requires_grad_()
+        found = watched.step(given, due=DUE)
+        wanted = None if step < 1 else int((idle >= 2).sum())
+        assert [found.value("dead_units", name) for name in ("0", "1", "1.0", "")] == [wanted] * 4
+        assert found.packed() == pack_module_columns(found.columns, found.missing)
+        told.append(wanted)
+    assert {0, 1} < set(told)
 
 
 def test_numbers_are_those_of_plain_hooks() -> None:

@@ -338,6 +338,28 @@ def test_update_is_the_meters_to_the_last_bit(make: Callable[..., Training]) -> 
     assert update.total == pytest.approx(ratios.total, rel=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("width", [16_400, 33_001])
+def test_large_parameters_are_copied_whole(
+    make: Callable[..., Training], width: int, dtype: torch.dtype
+) -> None:
+    """Past the caches; their places begin and end in the middle of a line of memory."""
+    odd = nn.Sequential(nn.Linear(4, 1), nn.Linear(1, width), nn.Linear(width, 3))
+    training = make(odd.to(dtype), ratios_every=1)
+    inputs, targets = batch()
+    training.optimizer.zero_grad()
+    training.backward(training.forward(inputs.to(dtype)), targets)
+    before = [parameter.detach().clone() for parameter in training.parameters]
+    assert training.calls.before_step(training.optimizer, (training.optimizer,), {}) is True
+    assert training.places is not None
+    for index, parameter in enumerate(before):
+        assert torch.equal(training.places.copy.views[index], parameter)
+    training.optimizer.step()
+    assert training.calls.after_step(training.optimizer) is True
+    ratios, _ = measured_by_torch([one.double() for one in before], doubles(training))
+    np.testing.assert_allclose(training.updates[0].ratios, ratios, rtol=1e-6)
+
+
 def odd_update(training: Training, name: str) -> list[bool]:
     """Make the update of the step under way an odd one; returns where there is no ratio."""
     first, bias = training.parameters[0], training.parameters[1]
