@@ -5,7 +5,9 @@
 Identical models are trained in turn in one process: a plain one, one whose gradients are measured by one pass
 of the kernel and nothing else (the *floor*), one with the norms that loggers read (*norms*, without the
 logging), and one that is watched; then, where W&B is installed, a plain one and one whose norms it logs. The
-order changes from round to round. Per workload, of quiet steps, on which nothing is sampled:
+order changes from round to round. At last a watched model is trained *alone*, as in a training of one's own:
+with three others in turn its gradients lie scattered, and out of the caches. Per workload, of quiet steps, on
+which nothing is sampled:
 
 - *callbacks*: median of what the probe says of itself in its records, in us and as a share of the plain step;
   *with sampled*: the same of the mean over all steps, in which each kind of step (with activations, with an
@@ -26,8 +28,10 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +49,8 @@ from probe.delivery.journal.journal_reader import read_stream
 
 ARMED_AFTER = 110
 """Steps until C follows: the first looks take a hundred."""
+ALONE_S = 15.0
+"""At least so long a model is trained alone: some hundred steps have few of the rarer kinds."""
 SAMPLED = {*range(0, 100_000, 50), *range(1, 100_000, 50)}
 """Steps with work that is not done at every step; looking at an update falls into the next one."""
 KINDS = {"activations": (100, 0), "update": (50, 0), "behind an update": (50, 1), "norms": (10, 0)}
@@ -105,14 +111,26 @@ def print_kinds(spent: dict[int, float], least: dict[int, float], step_us: float
     for kind in (kind for kind in KINDS if kind in by_kind):
         middle, often = statistics.median(by_kind[kind]), sum(kind_of(step) == kind for step in range(100))
         added = often / 100 * (middle - quiet)
+        smallest = (
+            f"; smallest program {statistics.median(least_of[kind]):.0f} us, ours {middle - quiet:.0f}"
+            if kind in least_of
+            else ""
+        )
         print(
             f"        {kind:16} {often:2} of 100 steps, median {middle:6.0f} us: "
-            f"adds {added:5.1f} us a step, {100 * added / step_us:.2f} %; smallest program "
-            f"{statistics.median(least_of.get(kind, [math.nan])):.0f} us, ours {middle - quiet:.0f}"
+            f"adds {added:5.1f} us a step, {100 * added / step_us:.2f} %{smallest}"
         )
 
 
-def own_us(spool: Path, run: str, first: int) -> dict[int, float]:
+class Told(NamedTuple):
+    """What the probe says of one step, in us."""
+
+    own: float
+    step: float
+    """The step as it took, with the probe."""
+
+
+def told_by_probe(spool: Path, run: str, first: int) -> dict[int, Told]:
     """What the probe says of each step from `first` on."""
     frames: dict[int, dict[str, float]] = {}
     for writer in (spool / run).glob("0-*"):
@@ -121,10 +139,15 @@ def own_us(spool: Path, run: str, first: int) -> dict[int, float]:
             if isinstance(record, wire.Frame):
                 frames.setdefault(record.step, {}).update(record.scalars)
     return {
-        step: 1e6 * scalars["probe_fraction"] * scalars["step_time_s"]
+        step: Told(1e6 * scalars["probe_fraction"] * scalars["step_time_s"], 1e6 * scalars["step_time_s"])
         for step, scalars in frames.items()
         if step >= first and "probe_fraction" in scalars
     }
+
+
+def own_us(spool: Path, run: str, first: int) -> dict[int, float]:
+    """Our part alone."""
+    return {step: told.own for step, told in told_by_probe(spool, run, first).items()}
 
 
 def measure(workload: Workload, pairs: int) -> None:
@@ -159,8 +182,39 @@ def measure(workload: Workload, pairs: int) -> None:
         spent = own_us(spool, run.run, ARMED_AFTER)
         least = {step: us for step, us in smallest.spent_us.items() if step >= ARMED_AFTER}
     report(workload, entries, spent, least)
+    measure_alone(workload, pairs)
     if importlib.util.find_spec("wandb"):
         measure_wandb(workload, pairs)
+
+
+def measure_alone(workload: Workload, steps: int) -> None:
+    """Train one watched model and nothing else, and print what its callbacks take."""
+    _, watched = make_twins(workload, torch.device("cpu"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with probe.watch(
+            watched.model, watched.optimizer, spool=Path(folder), connect=NO_DASHBOARD, overhead_limit=0.0
+        ) as run:
+            begun_s = time.perf_counter()
+            while len(watched.step_s) < ARMED_AFTER + steps or time.perf_counter() - begun_s < ALONE_S:
+                watched.step()
+        told = told_by_probe(Path(folder), run.run, ARMED_AFTER)
+    spent = {step: one.own for step, one in told.items()}
+    # With the probe's part taken out: shares are of a plain step.
+    step_us = statistics.median(one.step - one.own for one in told.values())
+    print(
+        f"{workload.name:7} alone  step {step_us / 1e3:7.2f} ms{callbacks_text(spent, step_us)}", flush=True
+    )
+    print_kinds(spent, {}, step_us)
+
+
+def callbacks_text(spent: dict[int, float], step_us: float) -> str:
+    """Say what the callbacks take, of quiet steps and of all."""
+    quiet = statistics.median(us for step, us in spent.items() if step not in SAMPLED)
+    return (
+        f"; callbacks {quiet:.0f} us = {100 * quiet / step_us:.2f} %, with sampled "
+        f"{100 * mean_of_kinds(spent) / step_us:.2f} %, raw "
+        f"{100 * statistics.fmean(spent.values()) / step_us:.2f} %"
+    )
 
 
 def measure_wandb(workload: Workload, pairs: int) -> None:
@@ -194,12 +248,7 @@ def report(
         walls = np.array(entry.twin.step_s)[kept] / np.array(plain.twin.step_s)[kept] - 1.0
         own = ""
         if entry.name == "probe":
-            quiet = statistics.median(us for step, us in spent.items() if step not in SAMPLED)
-            own = (
-                f"; callbacks {quiet:.0f} us = {100 * quiet / step_us:.2f} %, with sampled "
-                f"{100 * mean_of_kinds(spent) / step_us:.2f} %, raw "
-                f"{100 * statistics.fmean(spent.values()) / step_us:.2f} %"
-            )
+            own = callbacks_text(spent, step_us)
         print(
             f"{workload.name:7} {entry.name:6} step {step_us / 1e3:7.2f} ms; CPU {middle:+7.0f} us "
             f"({low:+.0f} .. {high:+.0f}), x floor {middle / floor_us:5.2f}; wall "
