@@ -58,7 +58,7 @@ ENOUGH_BYTES = 4 << 30
 def keep_in_memory() -> Callable[[], object]:
     """Have temporary files of all tests there, of workers too; return what ends that.
 
-    On a disk each commit of a store and each removed file waits for the disk, a tenth of all the time.
+    On a disk that others use too, each commit of a store and each removed file waits for it.
     """
     # Torch keeps from one run to the next what it has compiled.
     kept = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
