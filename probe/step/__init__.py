@@ -25,6 +25,7 @@ unique. `tests/probe/step/test_shapes.py` holds that every type exists, and that
 | `ring_format.RawStep` | of a RAW record, as C writes it | R, H | R followed records, H |
 | `ring_format.RawUpdate` | of an UPDATE record: what its update did | R, H | R followed records, H |
 | `ring_format.Template` | what RAW records of equal steps share | T followed training | R, H |
+| `frame_mould.Mould` | what the encoded frames of these share | R writer | R |
 | `followed_records.Following` | the same, for who judges them | T followed training | R followed records |
 | `armed_loop.FollowedStep` | of one that C followed: its inputs | T armed loop | T followed training |
 | `armed_loop.FollowedSteps` | of all since C was armed: count and times | T fast path | T followed training |
