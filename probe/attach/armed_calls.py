@@ -54,7 +54,7 @@ class ArmedCalls:
         self.end_backward: Callable[..., bool] | None = None
         self.after_scale: Callable[..., bool] | None = None
         self.after_scaler_step: Callable[..., bool] | None = None
-        self.before_clip: Callable[..., bool] | None = None
+        self.before_clip: Callable[..., bool | None] | None = None
         self.after_clip: Callable[..., object] | None = None
         self.before_step: Callable[..., bool | None] | None = None
         self.after_step: Callable[..., bool | None] | None = None

@@ -245,6 +245,8 @@ class _Functions:
                 return original(*args, **kwargs)
             before = armed_calls.before_clip
             is_followed = before is not None and before()
+            if is_followed is None:
+                return original(*args, **kwargs)
             if not is_followed:
                 _tell_all(self._listeners, lambda listener: listener.before_clip())
             self._is_clipping = True

@@ -185,7 +185,7 @@ class HotCalls:
     after_scaler_step: Callable[[Any, Any], bool]
     begin_backward: Callable[..., bool | None]
     end_backward: Callable[[], bool]
-    before_clip: Callable[[], bool]
+    before_clip: Callable[[], bool | None]
     before_step: Callable[..., bool | None]
     after_step: Callable[[Any], bool | None]
     count_step: Callable[..., bool | None]

@@ -10,9 +10,11 @@ static int measure_gradients(void) {
     return job.nonfinite == 0;
 }
 
-/* measure_before_clip(): the gradients as they are before torch clips them; False for the slow way. */
+/* before_clip(): measures the gradients before torch clips them; False for the slow way. None where the step has
+ * none yet: they are another model's. */
 static Object *hot_before_clip(Object *self, Object *nothing) {
     (void)self, (void)nothing;
+    if (hot.armed && hot.micro_step == 0 && (hot.state == IDLE || hot.state == AFTER_FORWARD)) return pass_on();
     if (!hot.armed || hot.state != AFTER_BACKWARD || hot.micro_step != hot_loop.micro_steps || !hot_loop.clips)
         return hot.armed && hot.state == CLIPPED ? answer(1) : refuse();
     int64_t started = now_ns();

@@ -415,6 +415,48 @@ def test_clipping_that_reuses_the_norm_is_followed(tmp_path: Path) -> None:
     assert journal.frames[-1].scalars["grad_norm_clipped"] <= 0.5 + 1e-6
 
 
+def clip_by_torch(training: Training) -> None:
+    nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+
+
+def clip_by_probe(training: Training) -> None:
+    training.run.clip_gradients(0.5)
+
+
+@pytest.mark.parametrize("where", ["between steps", "before the backward"])
+@pytest.mark.parametrize(
+    "clip",
+    [lambda training: None, clip_by_torch, clip_by_probe],
+    ids=["no clipping", "torch's", "the probe's"],
+)
+def test_clipping_of_another_model_is_none_of_a_followed_step(tmp_path: Path, clip: Act, where: str) -> None:
+    torch.manual_seed(5)
+    other = nn.Linear(3, 2)
+    armed: list[bool] = []
+
+    def clip_other() -> None:
+        other(torch.ones(1, 3)).sum().backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+
+    def act(training: Training) -> None:
+        for _ in range(60):
+            inputs, targets = training.batch()
+            training.optimizer.zero_grad()
+            if where == "between steps":
+                clip_other()
+            loss = F.cross_entropy(training.model(inputs), targets)
+            if where == "before the backward":
+                nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+            loss.backward()
+            clip(training)
+            training.optimizer.step()
+        calls = hot_binding.status().calls
+        armed.append(calls is not None and bool(calls.state.armed))
+
+    assert_same(tmp_path, act)
+    assert sorted(armed) == [False, True]
+
+
 def test_model_and_batches_are_not_kept_alive() -> None:
     with watched_training(in_c=True) as training:
         training.steps(3)
