@@ -39,6 +39,13 @@ class Lookout:
         self.next_look_s = math.inf
         """When a series of looks at the heap is to go on; monotonic."""
 
+    @property
+    def is_look_due(self) -> bool:
+        """Whether a series of looks at the heap is to go on; at once, where it was begun in the slow way."""
+        if self.next_look_s == math.inf:
+            return self._judge.is_looking_at_memory
+        return time.monotonic() >= self.next_look_s
+
     def look_about(self, step: int) -> bool:
         """Mark where the loop is, watch memory; returns whether to do it at the next step too: never."""
         if self._mark.wanted:
@@ -74,8 +81,7 @@ class NewsWatch:
     def look(self) -> list[Event]:
         """See whether the training thread has to look about, or the next step to go the slow way."""
         memory = self._recorder.memory
-        is_time_to_look = time.monotonic() >= self._lookout.next_look_s
-        if memory is not self._memory or self._mark.wanted or is_time_to_look:
+        if memory is not self._memory or self._mark.wanted or self._lookout.is_look_due:
             self._memory = memory
             self._fast.tell_news()
         if self._queue.has_suspicion:

@@ -145,6 +145,11 @@ class StepJudge:
             self._guard.run("memory_leak", self._follow_memory, step, memory)
         return self._leaks.is_looking
 
+    @property
+    def is_looking_at_memory(self) -> bool:
+        """Whether a series of looks at the heap goes on; from any thread."""
+        return self._leaks.is_looking
+
     def _follow_memory(self, step: int, memory: MemorySample | None) -> None:
         """A look at all objects makes the step an unusual one, as a replay does."""
         looks = self._leaks.looks

@@ -20,6 +20,10 @@ class Judge:
         self.is_looking = False
         self.takes_s = 0.0
 
+    @property
+    def is_looking_at_memory(self) -> bool:
+        return self.is_looking
+
     def follow_memory(self, step: int, memory: object) -> bool:
         self.steps.append(step)
         ends_s = time.thread_time() + self.takes_s
@@ -68,6 +72,18 @@ def test_memory_and_the_mark_are_news_once(what: str) -> None:
     parts.lookout.look_about(7)
     parts.watch.look()
     assert (parts.told, parts.judge.steps) == (["news"], [7])
+
+
+def test_series_of_looks_that_was_begun_in_the_slow_way_goes_on_when_c_follows() -> None:
+    """Not only when memory is read again, up to a second later: short trainings have ended by then."""
+    parts = Parts()
+    parts.judge.is_looking = True
+    parts.watch.look()
+    assert parts.told == ["news"]
+    parts.judge.is_looking = False
+    parts.lookout.look_about(7)
+    parts.watch.look()
+    assert parts.told == ["news"]
 
 
 def test_suspicion_has_the_next_step_go_the_slow_way() -> None:
