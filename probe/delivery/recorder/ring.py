@@ -219,7 +219,7 @@ class Ring:
     # -- on the recorder's thread
 
     def records(self, start: int | None = None) -> Iterator[RingRecord]:
-        """Yield what is in the ring, from total byte `start` on, or from the tail; payloads are views.
+        """Return what is in the ring now, from total byte `start` on, or from the tail; payloads are views.
 
         What has been read once is not checked again.
         """
@@ -229,6 +229,10 @@ class Ring:
         # A list of its own: another thread may be reading too.
         known = [one for one in read if one.end > begin] if first <= begin else []
         self._read = begin, known
+        return self._read_on(counters, begin, known)
+
+    def _read_on(self, counters: Counters, begin: int, known: list[RingRecord]) -> Iterator[RingRecord]:
+        """Yield the known records from `begin` on, then those behind them, which are known from then on."""
         yield from tuple(known)
         for record in records_between(self._data, counters, known[-1].end if known else begin, counters.head):
             known.append(record)

@@ -354,6 +354,15 @@ def test_records_that_were_read_are_not_given_again_once_they_are_taken(ring: Ri
             waiting = [one for one in waiting if one[1] > end]
 
 
+def test_records_are_those_of_the_moment_of_the_call(ring: Ring) -> None:
+    """Who asks for the templates next has those of all of them: one without its template would be lost."""
+    ring.append(FRAME, b"before")
+    reader = ring.records()
+    ring.append(FRAME, b"after")
+    assert [bytes(record.payload) for record in reader] == [b"before"]
+    assert [bytes(record.payload) for record in ring.records()] == [b"before", b"after"]
+
+
 def test_record_is_checked_once(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[int] = []
 
