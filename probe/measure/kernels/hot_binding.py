@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...compat import torch_ranks, torch_symbols
+from ...compat import torch_engine, torch_ranks, torch_symbols
 from . import binding
 
 MAX_ARGUMENTS: Final = 16
@@ -41,7 +41,8 @@ _FUNCTIONS: Final = (
     *("PyDict_Next", "PyDict_Copy", "PyList_GetSlice", "PyList_SetItem", "PyTuple_New", "PyTuple_SetItem"),
     *("PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
     *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
-    *("Py_DecRef", "PyErr_Clear", "PyErr_Occurred", "PyThread_get_thread_ident", "PyEval_SaveThread"),
+    *("Py_DecRef", "PyLong_FromUnsignedLongLong", "PyErr_Clear", "PyErr_Occurred"),
+    *("PyThread_get_thread_ident", "PyEval_SaveThread"),
     *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )
 _NAMES: Final = (
@@ -52,11 +53,13 @@ _ATOMS: Final = (type(None), bool, int, float, str, bytes)
 _TORCH: Final = (
     *("grad", "data_ptr", "numel", "dtype", "device_type", "layout", "is_contiguous", "dim", "sizes"),
     *("strides", "storage_size", "new_handle", "delete_handle", "grad_is_enabled", "inference_is_enabled"),
-    "undefined",
+    *("next_sequence_number", "undefined"),
 )
 _TENSOR_OFFSET: Final = 16
 _TYPE_OFFSET: Final = 8
 """Of `THPVariable.cdata` and `PyObject.ob_type` in CPython without debugging; checked before use."""
+_VERSION_COUNTER, _VERSION = 40, 16
+"""Of `TensorImpl::version_counter_` and of the number in what it points to; checked before use."""
 
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int64
@@ -100,7 +103,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "note_stack", "glance")],
+        *[(name, _Pointer) for name in ("task", "random_state", "note_stack", "glance")],
         *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_more", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         *[(name, _Pointer) for name in ("measure", "finish")],
@@ -111,7 +114,9 @@ class HotLoop(ctypes.Structure):
         ("groups", _Pointer * MAX_GROUPS),
         ("group_sizes", _Int * MAX_GROUPS),
         *[(name, _Pointer) for name in ("parameters", "frozen")],
-        *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "scalar_count")],
+        ("dispatch_keys", _Pointer),
+        *[(name, _Int) for name in ("ambient_count", "told_by_keys")],
+        *[(name, _Int) for name in ("group_count", "rate_count", "scalar_count")],
         *[(name, _Int) for name in ("parameter_count", "frozen_count")],
         *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
         ("reads_losses", _Int),
@@ -220,7 +225,7 @@ def status() -> HotStatus:
     try:
         library = ctypes.PyDLL(str(binding.LIBRARY))
         api = _build_api(symbols)
-        problem = _mirrors(library) or _check_layout() or _check_reading(symbols)
+        problem = _mirrors(library) or _check_layout() or _check_reading(symbols) or _check_state(symbols)
         if problem is not None:
             return HotStatus(None, problem)
         return HotStatus(_bind(library, api), "healthy steps are followed in C")
@@ -291,6 +296,35 @@ def _check_reading(symbols: dict[str, int]) -> str | None:
         if found != expected:
             return "torch's C++ function for gradients does not give a parameter's gradient"
     return None
+
+
+def _check_state(symbols: dict[str, int]) -> str | None:
+    """Compare what is read of torch's state, by address or offset, with what Python says."""
+    written = torch.zeros(2)
+    written.add_(1).mul_(2)
+    with torch.inference_mode():
+        uncounted = torch.zeros(1)
+    for tensor, version in ((torch.zeros(1), 0), (written, 2), (written[1:], 2), (uncounted, None)):
+        impl = _Pointer.from_address(id(tensor) + _TENSOR_OFFSET).value or 0
+        counter = _Pointer.from_address(impl + _VERSION_COUNTER).value
+        if (counter and ctypes.c_uint32.from_address(counter + _VERSION).value) != version:
+            return "this torch lays out the versions of tensors differently"
+    ask = ctypes.CFUNCTYPE(ctypes.c_uint64)(symbols["next_sequence_number"])
+    before = torch_engine.next_sequence_number()
+    _ = torch.ones(1, requires_grad=True) * 1
+    if before is None or ask() != torch_engine.next_sequence_number() or ask() != before + 1:
+        return "torch's C++ function for sequence numbers does not say what Python says"
+    return None if _keys_tell_states() else "torch's dispatch keys do not tell what they are read for"
+
+
+def _keys_tell_states() -> bool:
+    """Whether the dispatch keys of this thread are others under autocast and in `torch.func`."""
+    keys = (ctypes.c_uint64 * 2).from_address(torch_symbols.dispatch_keys_of_this_thread())
+    plain = keys[:]
+    with torch.autocast("cpu", enabled=not torch.is_autocast_enabled("cpu")):
+        told = [keys[:] != plain]
+    torch.func.vmap(lambda x: (told.append(keys[:] != plain), x)[1])(torch.ones(1))
+    return all(told) and keys[:] == plain
 
 
 def _reads_right(symbols: dict[str, int], tensor: Tensor) -> bool:
