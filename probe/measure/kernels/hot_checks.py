@@ -28,7 +28,9 @@ def find_problem(symbols: dict[str, int]) -> str | None:
     Args:
         symbols: addresses of torch's functions, see `torch_symbols.find_symbols`.
     """
-    return _check_layout() or _check_reading(symbols) or _check_state(symbols)
+    # The script may stand anywhere: in inference mode, say, or with another default device.
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch.device("cpu"):
+        return _check_layout() or _check_reading(symbols) or _check_state(symbols)
 
 
 def _check_layout() -> str | None:
