@@ -20,6 +20,8 @@ from .step_queue import StepQueue
 
 _PERIOD_S: Final = 0.25
 _STACK_FRAMES: Final = 256
+_MARK_S: Final = 5.0
+"""The stack is renewed so often while the same lines lead to the steps: C sees to nearly all of them."""
 _SHARE: Final = 0.005
 """Of the time, that a series of looks at the heap takes from steps that C follows."""
 
@@ -37,11 +39,18 @@ class Lookout:
         self._judge, self._schedule, self._mark = judge, schedule, mark
         self.next_look_s = math.inf
         """When a series of looks at the heap is to go on; monotonic."""
+        self._renewed_s = -math.inf
+        """When the mark was renewed, unless other lines have led to a step since."""
 
     @property
     def has_news(self) -> bool:
         """Whether the training thread has anything to do; from any thread."""
-        return self._mark.wanted or (self.watches_memory and self._is_memory_due)
+        is_old = time.monotonic() >= self._renewed_s + _MARK_S
+        return (is_old and self._mark.wanted) or (self.watches_memory and self._is_memory_due)
+
+    def note_other_lines(self) -> None:
+        """Other lines lead to the step under way than to those before: the mark is to be renewed soon."""
+        self._renewed_s = -math.inf
 
     @property
     def watches_memory(self) -> bool:
@@ -59,6 +68,7 @@ class Lookout:
         """Mark where the loop is, watch memory; returns whether to do it at the next step too: never."""
         if self._mark.wanted:
             self._mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
+            self._renewed_s = time.monotonic()
         self.next_look_s = math.inf
         if self.watches_memory:
             started_ns = time.thread_time_ns()

@@ -212,7 +212,7 @@ def _tracker_parts(
         modules=modules,
         records=records,
         wants_every_step=wants_every_step,
-        look_about=lookout.look_about,
+        lookout=lookout,
         failed=failed,
         timing=timing,
         measure_late=measure_late,

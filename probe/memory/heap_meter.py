@@ -21,9 +21,9 @@ from .memory_limit import MemoryUse
 _SHARE: Final = 10_000
 """A meter waits this many times as long as its reading took: 0.01 % of the time at most ..."""
 _RISING_SHARE: Final = 2000
-_RISING_READINGS: Final = 16
-"""... 0.05 % for a window of readings where there is more in use than ever before: a leak that begins late is
-found 12 s after it has begun where a reading takes 0.5 ms, not 55 s ..."""
+_RISING_READINGS: Final = 4
+"""... 0.05 % for some readings where there is more in use than ever before: a leak that begins late is found
+12 s after it has begun where a reading takes 0.5 ms, not 55 s ..."""
 _EARLY_SHARE: Final = 200
 _EARLY_READINGS: Final = 256
 _EARLY_NS: Final = 30 * 10**9

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
-from ..detectors.memory import Growth, GrowthDetector, LeakJudge
+from ..detectors.memory import Growth, GrowthDetector
 from .heap_meter import Pacer, cuda_reader, device_use, heap_reader, own_bytes
 from .leak_reports import (
     MemoryIncident,
@@ -27,6 +27,7 @@ from .leak_reports import (
     unexplained_finding,
 )
 from .machine_watch import MachineWatch
+from .process_watch import ProcessWatch
 from .reachable import user_frames
 from .time_slices import LookBudget, TimeSlice
 
@@ -59,8 +60,6 @@ _MAX_REPORTS: Final = 5
 _SLOW_READING_NS: Final = 3_000_000
 _MAX_SLOW_READINGS: Final = 3
 """In a row; a single one may have been held up."""
-_PROCESS_NS: Final = 10**9
-"""The process's own pages and the device are read no more often."""
 
 
 class LeakWatch:
@@ -91,19 +90,16 @@ class LeakWatch:
         self.looks = 0
         self._clock_ns = clock_ns
         self._read_heap, self._read_cuda = read_heap, cuda_reader()
-        self._read_process, self._can_look = read_process, can_look
+        self._can_look = can_look
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
-        self._process = GrowthDetector()
-        self._judge, self._machine = LeakJudge(), MachineWatch()
+        self._process, self._machine = ProcessWatch(read_process), MachineWatch()
         self._pacer, self._budget = pacer or Pacer(), budget or LookBudget(clock_ns=clock_ns)
-        self._next_process_ns = 0
         self._growth: Growth | None = None
         self._suspicion: Growth | None = None
         """What made the watch look."""
         self._value = 0.0
         self._quiet_readings = 0
         """In a row, without growth."""
-        self._own_bytes: float | None = None
         self._highest = {"host": 0.0, "device": 0.0}
         """Bytes in use, of all readings."""
         self._slow_readings = 0
@@ -152,7 +148,7 @@ class LeakWatch:
     @property
     def _next_reading_ns(self) -> int:
         if self._read_heap is None and self._read_cuda is None:
-            return max(self._pacer.next_ns, self._next_process_ns)
+            return max(self._pacer.next_ns, self._process.next_ns)
         return self._pacer.next_ns
 
     @property
@@ -213,10 +209,7 @@ class LeakWatch:
             if (on_device := self._cuda.add(step, started_ns / 1e9, value)) is not None:
                 self._note_growth("device", on_device)
             is_rising |= self._is_highest("device", value)
-        findings = []
-        if started_ns >= self._next_process_ns:
-            self._next_process_ns = started_ns + _PROCESS_NS
-            findings = self._read_process_and_device(step, started_ns)
+        findings = self._follow_process(step, started_ns)
         self._quiet_readings = self._quiet_readings + 1 if self._growth is None else 0
         self._pacer.note(started_ns, time.thread_time_ns() - cpu_ns, is_rising=is_rising)
         return findings
@@ -228,22 +221,17 @@ class LeakWatch:
         self._highest[place] = value
         return True
 
-    def _read_process_and_device(self, step: int, now_ns: int) -> list[Finding]:
-        """Read the process's own pages; growth that nothing explains is found.
-
-        Not on the recorder's thread: read anywhere in a step, they rise and fall with its activations, and a
-        step of nearly a second makes slow waves of that, which look like growth.
-        """
-        self._machine.device = device_use()
-        self._own_bytes = own = self._read_process() or self._machine.rss_bytes
-        growth = None if own is None else self._process.add(step, now_ns / 1e9, own)
+    def _follow_process(self, step: int, now_ns: int) -> list[Finding]:
+        """Read what grows beside the allocators, once a second; growth that nothing explains is found."""
+        if now_ns >= self._process.next_ns:
+            self._machine.device = device_use()
+        growth = self._process.follow(step, now_ns, or_else=self._machine.rss_bytes)
         if growth is None:
             return []
         if self._read_heap is None:
             self._note_growth("host", growth)
-        if not self._judge.is_leak(growth, step=step, free_bytes=self._machine.free_bytes):
-            return []
-        leak = self._unattributed(growth)
+        is_leak = self._process.is_leak(growth, step, free_bytes=self._machine.free_bytes)
+        leak = self._unattributed(growth) if is_leak else None
         return [] if leak is None else [leak]
 
     def _note_heap_reading(self, took_ns: int) -> None:
@@ -365,7 +353,7 @@ class LeakWatch:
             self._regrowth_bytes *= 2
 
     def _least_held(self) -> float:
-        return max(_HELD_BYTES, _HELD_FRACTION * (self._own_bytes or 0.0))
+        return max(_HELD_BYTES, _HELD_FRACTION * (self._process.own_bytes or 0.0))
 
     def _certain_ones(self) -> Callable[[Leak], bool]:
         """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows."""

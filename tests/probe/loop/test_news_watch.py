@@ -82,6 +82,23 @@ def test_memory_to_be_followed_and_the_mark_are_news_once(what: str) -> None:
     assert (parts.told, parts.judge.steps) == (["news"], [7])
 
 
+def test_mark_of_the_same_lines_is_renewed_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is wanted each second; where C sees that other lines lead to a step, it is renewed at once."""
+    parts, now_s = Parts(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    renewed = []
+    for second in range(20):
+        now_s, parts.mark.wanted = 100.0 + second, True
+        if second == 12:
+            parts.lookout.note_other_lines()
+        parts.watch.look()
+        if parts.told:
+            parts.told.clear()
+            parts.lookout.look_about(second)
+            renewed.append(second)
+    assert renewed == [0, 5, 10, 12, 17]
+
+
 def test_sample_of_memory_is_judged_at_once_and_is_no_news() -> None:
     """The training thread has nothing to do for it, unless something is found."""
     parts = Parts()
