@@ -18,7 +18,8 @@ SHORT = MemorySample(rss_bytes=90, system_used_bytes=95, system_total_bytes=100)
 
 def test_samples_of_the_machine_give_the_training_thread_something_to_do_only_once_one_is_high() -> None:
     """The training thread has nothing to do for a sample: it takes what was found, with its own stack."""
-    watch = LeakWatch(clock_ns=lambda: -1, read_heap=lambda: 1.0, read_process=lambda: 1.0)
+    read: list[str] = []
+    watch = LeakWatch(clock_ns=lambda: -1, read_heap=lambda: 1.0, read_process=lambda: read.append("pages"))
     for step in range(4):
         watch.note(step, SHORT)
     assert (watch.wants, watch.follow(3, sys._getframe())) == (False, [])
@@ -29,6 +30,7 @@ def test_samples_of_the_machine_give_the_training_thread_something_to_do_only_on
     assert "at step 4" in incident.finding.message
     assert incident.stack[-1].function.startswith("test_samples_of_the_machine")
     assert (watch.wants, watch.follow(8, sys._getframe())) == (False, [])
+    assert not read, "pages are read at one place of a step"
 
 
 def test_reading_of_a_device_is_judged_once() -> None:
