@@ -10,7 +10,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..attach.armed_calls import Follower, armed_calls
 from ..attach.unseen_updates import MarkedParameter, State
-from ..compat import torch_dynamo, torch_engine, torch_memory, torch_modes
+from ..compat import torch_dynamo, torch_engine, torch_memory, torch_modes, torch_symbols
 from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedCall, FollowedOutput
 from ..forensics.arguments import find_outputs
@@ -41,6 +41,8 @@ from ..step.clipping import norm_after_clipping
 from ..step.open_step import LogValue
 from .loop_shape import CallShape, CodeSite, LoopShape
 
+Question: TypeAlias = tuple[Callable[..., Any], Any, Any]
+"""What C asks of torch, with one argument or none (None), and the answer as it was learned."""
 _HOOK_KEY: Final = -1
 """Of our hook among an output's; those of torch are counted from 0."""
 
@@ -177,11 +179,13 @@ class ArmedLoop:
         loop.root, loop.optimizer = id(plan.root), id(plan.optimizer)
         loop.replica = None if plan.replica is None else id(plan.replica)
         loop.is_distributed = int(plan.is_distributed)
-        for at, (ask, argument, value) in enumerate(_ambient(shape)):
+        told_by_keys, others = _ambient(shape)
+        for at, (ask, argument, value) in enumerate((*told_by_keys, *others)):
             loop.ambient[at], loop.ambient_value[at] = id(ask), id(value)
             loop.ambient_argument[at] = None if argument is None else id(argument)
-            loop.ambient_count = at + 1
             alive += [ask, argument]
+        loop.told_by_keys, loop.ambient_count = len(told_by_keys), len(told_by_keys) + len(others)
+        loop.dispatch_keys = torch_symbols.dispatch_keys_of_this_thread()
         for at, call in enumerate(shape.calls):
             _describe_call(loop.micro[at], call)
             for place in range(at * MAX_OUTPUTS, at * MAX_OUTPUTS + call.outputs):
@@ -389,7 +393,6 @@ def _objects(plan: Plan) -> dict[str, object]:
     return {
         "hook_table": HookTable,
         "hook_key": _HOOK_KEY,
-        "number_of_next": torch_engine.sequence_number,
         "task": torch_engine.graph_task_id,
         "find_outputs": find_outputs,
         "random_state": _generators() if plan.draws else None,
@@ -432,20 +435,18 @@ def _describe_site(place: hot_binding.CallSite, site: CodeSite) -> None:
         place.code[at], place.instruction[at] = id(code), instruction
 
 
-def _ambient(shape: LoopShape) -> list[tuple[Callable[..., Any], Any, Any]]:
-    """Questions of one argument or none, and the answers that are as they were learned."""
+def _ambient(shape: LoopShape) -> tuple[list[Question], list[Question]]:
+    """What is asked of torch: what the thread's dispatch keys tell as well, and what they do not."""
     autocast = dict(shape.autocast[0])
-    questions: list[tuple[Callable[..., Any], Any, Any]] = [
+    told_by_keys: list[Question] = [
         (torch.is_autocast_enabled, "cpu", "cpu" in autocast),
         (torch_modes.is_jit_tracing, None, False),
-        (torch_dynamo.dynamo_callback, None, None),
         (torch_modes.transform_level, None, None),
     ]
+    others: list[Question] = [(torch_dynamo.dynamo_callback, None, None)]
     if torch_memory.cuda_is_initialised():
-        questions += [
-            (torch.is_autocast_enabled, "cuda", "cuda" in autocast),
-            (torch.cuda.is_current_stream_capturing, None, False),
-        ]
+        told_by_keys.append((torch.is_autocast_enabled, "cuda", "cuda" in autocast))
+        others.append((torch.cuda.is_current_stream_capturing, None, False))
         if "cuda" in autocast:
-            questions.append((torch.get_autocast_dtype, "cuda", autocast["cuda"]))
-    return questions
+            others.append((torch.get_autocast_dtype, "cuda", autocast["cuda"]))
+    return told_by_keys, others

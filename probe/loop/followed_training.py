@@ -42,6 +42,7 @@ from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords, Following
 from .loop_shape import LoopShape
 from .measure_schedule import MeasureSchedule
+from .news_watch import Lookout
 from .step_measures import GLANCED_ELEMENTS, StepMeasures
 from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
@@ -73,8 +74,7 @@ class FollowedTraining:
         modules: measures what modules return in steps that C follows.
         records: has what C writes judged.
         wants_every_step: whether somebody has to be told of every step as it is made.
-        look_about: called with the step under way, at the end of its backward, where there is news; returns
-            whether it is to be called at the next one too.
+        lookout: looks about at the end of a backward, where there is news.
         failed: remembers a forward that has raised.
         timing: says whether the verdict of a step may come after its update.
         measure_late: makes what measures such steps.
@@ -97,7 +97,7 @@ class FollowedTraining:
         modules: FollowedModules,
         records: FollowedRecords,
         wants_every_step: Callable[[], bool],
-        look_about: Callable[[int], bool],
+        lookout: Lookout,
         failed: FailedForward,
         timing: VerdictTiming,
         measure_late: Callable[[], LateFollowing],
@@ -108,7 +108,7 @@ class FollowedTraining:
         self._loop, self._pipeline, self._recorder, self._guard = loop, pipeline, recorder, guard
         self._black_box, self._records, self._modules = black_box, records, modules
         self._wants_every_step, self._failed = wants_every_step, failed
-        self._look_about, self._timing, self._measure_late = look_about, timing, measure_late
+        self._lookout, self._timing, self._measure_late = lookout, timing, measure_late
         self._late: LateFollowing | None = None
         """Made for the first of them."""
         self._input_limit_bytes, self._output_limit_bytes = input_limit_bytes, output_limit_bytes
@@ -227,6 +227,7 @@ class FollowedTraining:
 
     def _note_stack(self) -> None:
         """Other lines lead to the step under way than to those before."""
+        self._lookout.note_other_lines()
         now = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
         self._records.note_stack(_step_in_c(), rejoined(self._armed_stack, now))
 
@@ -264,7 +265,7 @@ class FollowedTraining:
         self._modules.end_forward(output, raised=raised)
 
     def _on_news(self) -> bool:
-        return self._look_about(_step_in_c())
+        return self._lookout.look_about(_step_in_c())
 
     def _is_alone(self, root: nn.Module, *, is_late: bool) -> bool:
         """Whether no other session or module call has a part in these steps, nor a device."""

@@ -172,7 +172,6 @@ def _tracker_parts(
         schedule=schedule,
         meters=meters,
         hooks=hooks,
-        recorder=recorder,
         incidents=incidents,
         guard=guard,
     )
@@ -196,7 +195,7 @@ def _tracker_parts(
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
-    lookout = Lookout(judge, schedule, mark, recorder)
+    lookout = Lookout(judge, schedule, mark)
     modules = FollowedModules(
         model, measures, schedule, meters, recorder=recorder, records=records, guard=guard
     )
@@ -213,7 +212,7 @@ def _tracker_parts(
         modules=modules,
         records=records,
         wants_every_step=wants_every_step,
-        look_about=lookout.look_about,
+        lookout=lookout,
         failed=failed,
         timing=timing,
         measure_late=measure_late,
@@ -221,7 +220,12 @@ def _tracker_parts(
         output_limit_bytes=config.capture_limit_bytes,
     )
     fast = FastPath(followed, guard, size_cap_bytes=config.capture_limit_bytes)
-    recorder.watches.append(NewsWatch(judge.queue, fast, mark, recorder, lookout))
+
+    def last_step() -> int | None:
+        following = fast.next_step
+        return pipeline.last_step if following is None else following - 1
+
+    recorder.watches.append(NewsWatch(judge.queue, fast, judge, recorder, lookout, last_step=last_step))
     logged = LoggedValues(loop, pipeline, fast, hooks)
     EarlyWatch(
         model,

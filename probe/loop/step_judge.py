@@ -71,7 +71,8 @@ class StepJudge:
     ) -> None:
         self._model, self._schedule, self._samples = model, schedule, samples
         self._timing, self._leaks, self._incidents = timing, leaks, incidents
-        self._hooks, self._write, self._guard = hooks, write, guard
+        self._hooks, self._write = hooks, write
+        self._guard, self._recorder_guard = guard, guard.for_thread()
         self._raises = mode == "raise"
         self._judges_each = judges_each or self._raises
         self._anomaly: AnomalyError | None = None
@@ -139,24 +140,33 @@ class StepJudge:
         anomaly, self._anomaly = self._anomaly, None
         return anomaly
 
-    def follow_memory(self, step: int, memory: MemorySample | None) -> bool:
+    def follow_memory(self, step: int) -> bool:
         """Have memory watched; returns whether that is to be done at the next step too."""
-        if self._leaks.wants(memory):
-            self._guard.run("memory_leak", self._follow_memory, step, memory)
+        if self._leaks.wants or self._leaks.is_looking:
+            self._guard.run("memory_leak", self._follow_memory, step)
         return self._leaks.is_looking
+
+    def _follow_memory(self, step: int) -> None:
+        """A look at all objects makes the step an unusual one, as a replay does."""
+        looks = self._leaks.looks
+        for incident in self._leaks.follow(step, sys._getframe()):
+            self._incidents.report(incident.finding, step, time.time(), stack=incident.stack)
+        if self._leaks.looks > looks:
+            self._incidents.note_look()
+
+    def note_memory(self, step: int, sample: MemorySample) -> None:
+        """Judge a new sample of the machine's memory, on the recorder's thread."""
+        self._recorder_guard.run("memory_leak", self._leaks.note, step, sample)
+
+    @property
+    def wants_memory(self) -> bool:
+        """Whether memory is to be read, or something was found of it; from any thread."""
+        return self._leaks.wants
 
     @property
     def is_looking_at_memory(self) -> bool:
         """Whether a series of looks at the heap goes on; from any thread."""
         return self._leaks.is_looking
-
-    def _follow_memory(self, step: int, memory: MemorySample | None) -> None:
-        """A look at all objects makes the step an unusual one, as a replay does."""
-        looks = self._leaks.looks
-        for incident in self._leaks.follow(step, memory, sys._getframe()):
-            self._incidents.report(incident.finding, step, time.time(), stack=incident.stack)
-        if self._leaks.looks > looks:
-            self._incidents.note_look()
 
     def judge_accounted(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         """The time of a step is known: have the watchpoints judged that are judged before its update."""

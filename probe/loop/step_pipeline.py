@@ -12,7 +12,6 @@ from typing import Final
 from torch.optim.optimizer import Optimizer
 
 from ..actions.step_hooks import StepHooks
-from ..delivery.recorder.recorder import Recorder
 from ..errors import AnomalyError
 from ..forensics.capture import RootCapture
 from ..guard import Guard
@@ -40,7 +39,6 @@ class StepPipeline:
         schedule: follows what steps cost, and the commands between two of them.
         meters: read the time.
         hooks: what looks at complete steps is called.
-        recorder: has the newest reading of memory.
         incidents: whose lock is held while a step is changed that another thread may be judging.
         guard: of the training thread.
 
@@ -57,13 +55,12 @@ class StepPipeline:
         schedule: MeasureSchedule,
         meters: StepMeters,
         hooks: StepHooks,
-        recorder: Recorder,
         incidents: IncidentReporter,
         guard: Guard,
     ) -> None:
         self._measures, self._judge, self._writer = measures, judge, writer
         self._schedule, self._meters, self._hooks = schedule, meters, hooks
-        self._recorder, self._incidents, self._guard = recorder, incidents, guard
+        self._incidents, self._guard = incidents, guard
         self.last_step: int | None = None
         self._newest: QueuedStep | None = None
         """The step finished last, until it is complete."""
@@ -91,7 +88,7 @@ class StepPipeline:
         self.last_step = measured.step
         self._writer.write_modules(measured)
         if self._schedule.features.memory:
-            self._judge.follow_memory(measured.step, self._recorder.memory)
+            self._judge.follow_memory(measured.step)
         self._account(measured)
         self._judge.enqueue(newest)
         if is_late:

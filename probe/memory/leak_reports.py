@@ -1,6 +1,7 @@
 """What is said of growing memory: findings with their messages, and the stack down to the line of a leak.
 
-Called by the leak watch on the training thread. Judges nothing.
+Called by what watches memory: on the training thread, for a sample of the machine on the recorder's.
+Judges nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import torch
 
-from ..compat import torch_memory
 from ..delivery.host_memory import MemorySample, read_swap
 from ..detectors.base import Finding
 from ..detectors.memory import Growth
@@ -20,6 +19,7 @@ from ..detectors.resources import ResourceReading
 from ..threads.stacks import format_loop_stack, raw_stack
 from ..wire import StackFrame
 from ..wire.findings import size_text
+from .memory_limit import MemoryUse
 
 if TYPE_CHECKING:
     from .growth_lines import GrowthLine
@@ -140,20 +140,17 @@ def stack_to(line: GrowthLine | None, frame: FrameType | None) -> list[StackFram
     return [*stack, line.as_frame()]
 
 
-def resource_reading(step: int, sample: MemorySample, used: float, total: float) -> ResourceReading:
-    """Return what is used of the machine, the process and a device that is in use already."""
-    device_used = device_total = swap = None
-    if torch_memory.cuda_is_initialised():
-        free, everything = torch.cuda.mem_get_info()
-        device_used, device_total = float(everything - free), float(everything)
-    if total and used / total > _SWAP_FROM:
-        swap = read_swap()
+def resource_reading(
+    step: int, sample: MemorySample, use: MemoryUse, device: MemoryUse | None
+) -> ResourceReading:
+    """Return what is used of the machine, the process and a device that has been read."""
+    swap = read_swap() if use.total and use.used / use.total > _SWAP_FROM else None
     return ResourceReading(
         step=step,
-        system_used_bytes=used,
-        system_total_bytes=total,
+        system_used_bytes=use.used,
+        system_total_bytes=use.total,
         process_bytes=float(sample.rss_bytes),
         swap_used_bytes=swap,
-        device_used_bytes=device_used,
-        device_total_bytes=device_total,
+        device_used_bytes=None if device is None else device.used,
+        device_total_bytes=None if device is None else device.total,
     )

@@ -1,8 +1,9 @@
 """Watches memory through a run: finds growth that goes on, and looks for what grows only while it does.
 
-Called by the judge on the training thread at the end of every step. A reading takes some microseconds
-and 0.05 % of the time at most; a look at the heap is taken in slices of some milliseconds, less than 2 % of
-the time, and only on suspicion.
+Called by the judge on the training thread at the end of a step; the machine's memory is judged on the
+recorder's (`machine_watch.py`). A reading takes some microseconds and 0.01 % of the time, 0.05 % where memory
+rises; a look at the heap is taken in slices of some milliseconds, less than 2 % of the time, and only on
+suspicion.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
-from ..detectors.memory import Growth, GrowthDetector, LeakJudge
-from ..detectors.resources import ResourceDetector
-from .heap_meter import Pacer, cuda_reader, heap_reader, own_bytes
+from ..detectors.memory import Growth, GrowthDetector
+from .heap_meter import Pacer, cuda_reader, device_use, heap_reader, own_bytes
 from .leak_reports import (
     MemoryIncident,
     leak_finding,
     loop_stack,
-    resource_reading,
     stack_to,
     unexplained_finding,
 )
-from .memory_limit import memory_use
+from .machine_watch import MachineWatch
+from .process_watch import ProcessWatch
 from .reachable import user_frames
 from .time_slices import LookBudget, TimeSlice
 
@@ -90,20 +90,18 @@ class LeakWatch:
         self.looks = 0
         self._clock_ns = clock_ns
         self._read_heap, self._read_cuda = read_heap, cuda_reader()
-        self._read_process, self._can_look = read_process, can_look
+        self._can_look = can_look
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
-        self._process = GrowthDetector()
-        self._judge, self._resources = LeakJudge(), ResourceDetector()
+        self._process, self._machine = ProcessWatch(read_process), MachineWatch()
         self._pacer, self._budget = pacer or Pacer(), budget or LookBudget(clock_ns=clock_ns)
-        self._sample: MemorySample | None = None
         self._growth: Growth | None = None
         self._suspicion: Growth | None = None
         """What made the watch look."""
         self._value = 0.0
         self._quiet_readings = 0
         """In a row, without growth."""
-        self._own_bytes: float | None = None
-        self._free_bytes: float | None = None
+        self._highest = {"host": 0.0, "device": 0.0}
+        """Bytes in use, of all readings."""
         self._slow_readings = 0
         """In a row, of the heap."""
         self._open: OpenLook | None = None
@@ -133,21 +131,36 @@ class LeakWatch:
         """Return one that reads this process's heap, where the C library tells of it."""
         return cls(read_heap=heap_reader(), can_look=can_look)
 
-    def wants(self, sample: MemorySample | None) -> bool:
-        """Whether `follow` has anything to do at this step."""
-        return self.is_looking or sample is not self._sample or self._clock_ns() >= self._pacer.next_ns
+    def note(self, step: int, sample: MemorySample) -> None:
+        """Judge a new sample of the machine, on the recorder's thread; what is found waits for `follow`.
+
+        Args:
+            step: number of the newest finished step.
+            sample: about a second after the one before.
+        """
+        self._machine.note(step, sample)
+
+    @property
+    def wants(self) -> bool:
+        """Whether `follow` has anything to do at this step, but for a look; from any thread."""
+        return self._machine.has_found or self._clock_ns() >= self._next_reading_ns
+
+    @property
+    def _next_reading_ns(self) -> int:
+        if self._read_heap is None and self._read_cuda is None:
+            return max(self._pacer.next_ns, self._process.next_ns)
+        return self._pacer.next_ns
 
     @property
     def is_looking(self) -> bool:
         """Whether a series of looks has been begun: each step has a part in it."""
         return self._first is not None or self._open is not None
 
-    def follow(self, step: int, sample: MemorySample | None, frame: FrameType | None) -> list[MemoryIncident]:
+    def follow(self, step: int, frame: FrameType | None) -> list[MemoryIncident]:
         """A step has ended.
 
         Args:
             step: its number.
-            sample: the newest reading of process and machine.
             frame: where the training thread is.
 
         Returns:
@@ -159,14 +172,14 @@ class LeakWatch:
             self._mark(step)
             if self._is_time_to_look(step):
                 found, has_looked = self.look(step, frame), True
-        if sample is not None and sample is not self._sample:
-            found += self.note(step, sample, frame)
+        findings = self._machine.take()
         # A reading takes up to milliseconds, too: never in one step with a slice.
-        if not has_looked and self._clock_ns() >= self._pacer.next_ns:
-            self._read(step)
+        if not has_looked and self._clock_ns() >= self._next_reading_ns:
+            findings += self._read(step)
             if self.wants_look() and self._can_look() and self._budget.allows():
                 self._open_look(step)
-        return found
+        stack = loop_stack(frame) if findings else []
+        return [*found, *(MemoryIncident(finding, stack) for finding in findings)]
 
     def _mark(self, step: int) -> None:
         """Note the end of a step in the first look; forget that where steps have restarted."""
@@ -179,39 +192,47 @@ class LeakWatch:
     def _end_series(self) -> None:
         self._first = self._newest = self._open = self._search = None
 
-    def note(self, step: int, sample: MemorySample, frame: FrameType | None) -> list[MemoryIncident]:
-        """Take a new reading of process and machine, about once a second."""
-        self._sample = sample
-        now = self._clock_ns() / 1e9
-        use = memory_use(sample.system_used_bytes, sample.system_total_bytes)
-        self._free_bytes = use.total - use.used
-        self._own_bytes = self._read_process() or float(sample.rss_bytes)
-        growth = self._process.add(step, now, self._own_bytes)
-        findings = self._resources.observe(resource_reading(step, sample, use.used, use.total))
-        if self._judge.is_leak(growth, step=step, free_bytes=self._free_bytes) and growth is not None:
-            leak = self._unattributed(growth)
-            if leak is not None:
-                findings.append(leak)
-        if self._read_heap is None and growth is not None:
-            self._note_growth("host", growth)
-            self._quiet_readings = 0
-        stack = loop_stack(frame) if findings else []
-        return [MemoryIncident(finding, stack) for finding in findings]
-
-    def _read(self, step: int) -> None:
-        """Read the allocators, and judge what they say."""
+    def _read(self, step: int) -> list[Finding]:
+        """Read the allocators and the process, all at one place of a step, and judge what they say."""
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
+        is_rising = False
         if self._read_heap is not None:
             value = self._read_heap() - self._remembered_bytes()
             self._note_heap_reading(time.thread_time_ns() - cpu_ns)
             is_open = self.is_looking or value >= self._bars["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
+            is_rising = self._is_highest("host", value)
         if self._read_cuda is None:
             self._read_cuda = cuda_reader()
-        elif (on_device := self._cuda.add(step, started_ns / 1e9, self._read_cuda())) is not None:
-            self._note_growth("device", on_device)
+        else:
+            value = self._read_cuda()
+            if (on_device := self._cuda.add(step, started_ns / 1e9, value)) is not None:
+                self._note_growth("device", on_device)
+            is_rising |= self._is_highest("device", value)
+        findings = self._follow_process(step, started_ns)
         self._quiet_readings = self._quiet_readings + 1 if self._growth is None else 0
-        self._pacer.note(started_ns, time.thread_time_ns() - cpu_ns)
+        self._pacer.note(started_ns, time.thread_time_ns() - cpu_ns, is_rising=is_rising)
+        return findings
+
+    def _is_highest(self, place: Literal["host", "device"], value: float) -> bool:
+        """Whether so much was never in use before."""
+        if value <= self._highest[place] + _FLOOR:
+            return False
+        self._highest[place] = value
+        return True
+
+    def _follow_process(self, step: int, now_ns: int) -> list[Finding]:
+        """Read what grows beside the allocators, once a second; growth that nothing explains is found."""
+        if now_ns >= self._process.next_ns:
+            self._machine.device = device_use()
+        growth = self._process.follow(step, now_ns, or_else=self._machine.rss_bytes)
+        if growth is None:
+            return []
+        if self._read_heap is None:
+            self._note_growth("host", growth)
+        is_leak = self._process.is_leak(growth, step, free_bytes=self._machine.free_bytes)
+        leak = self._unattributed(growth) if is_leak else None
+        return [] if leak is None else [leak]
 
     def _note_heap_reading(self, took_ns: int) -> None:
         """Give the heap up where reading it is slow: malloc counts its free pieces, one by one, each time.
@@ -332,7 +353,7 @@ class LeakWatch:
             self._regrowth_bytes *= 2
 
     def _least_held(self) -> float:
-        return max(_HELD_BYTES, _HELD_FRACTION * (self._own_bytes or 0.0))
+        return max(_HELD_BYTES, _HELD_FRACTION * (self._process.own_bytes or 0.0))
 
     def _certain_ones(self) -> Callable[[Leak], bool]:
         """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows."""
@@ -361,7 +382,9 @@ class LeakWatch:
         if not leaks or len(self._reported) >= _MAX_REPORTS:
             return []
         self._reported |= {leak.subject for leak in leaks}
-        finding = leak_finding(step, leaks, self._growth or self._suspicion, free_bytes=self._free_bytes)
+        finding = leak_finding(
+            step, leaks, self._growth or self._suspicion, free_bytes=self._machine.free_bytes
+        )
         return [MemoryIncident(finding, stack_to(leaks[0].line, frame))]
 
     def _unattributed(self, growth: Growth) -> Finding | None:
@@ -371,5 +394,5 @@ class LeakWatch:
         self._reported.add("process")
         looks = None if self._first is None or self._newest is None else (self._first, self._newest)
         return unexplained_finding(
-            growth, free_bytes=self._free_bytes, has_looked=self._has_compared, looks=looks
+            growth, free_bytes=self._machine.free_bytes, has_looked=self._has_compared, looks=looks
         )

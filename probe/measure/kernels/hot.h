@@ -25,6 +25,9 @@ INLINE Object *type_of(const Object *object) {
 /* An at::Tensor inside a Python tensor, which is what torch's C functions take. */
 INLINE void *handle_of(const Object *tensor) { return (char *)tensor + hot_api.tensor_offset; }
 
+/* Bytes into a c10::TensorImpl, and into what counts the writes to it; checked before use. */
+enum { VERSION_COUNTER = 40, VERSION = 16 };
+
 INLINE Object *kept(Object *object) {
     if (object) hot_api.keep(object);
     return object;
@@ -53,17 +56,10 @@ static Object *refuse_at(int line) {
 
 #define refuse() refuse_at(__LINE__)
 
-/* An attribute that is a whole number; -1 where there is none. */
-static int64_t number_of(Object *object, Object *name) {
-    Object *value = hot_api.get_attribute(object, name);
-    if (value == NULL) {
-        hot_api.clear_error();
-        return -1;
-    }
-    int64_t number = hot_api.as_int(value);
-    hot_api.release(value);
-    if (number == -1 && hot_api.error()) hot_api.clear_error();
-    return number;
+/* How often a tensor was written, as `_version` says; -1 for one that does not count it (of inference mode). */
+static int64_t tensor_version(const Object *tensor) {
+    const char *counter = *(char *const *)(*(char *const *)handle_of(tensor) + VERSION_COUNTER);
+    return counter == NULL ? -1 : (int64_t) * (const uint32_t *)(counter + VERSION);
 }
 
 /* Whether an attribute is True. */
@@ -148,7 +144,7 @@ EXPORT void nanscope_hot_forget(void) {
 static int finds_marked(int64_t *version) {
     void *data = NULL;
     if (hot_api.data_ptr(handle_of(hot_loop.marked), &data) || data != hot_loop.marked_data) return 0;
-    *version = number_of(hot_loop.marked, hot_api.name_version);
+    *version = tensor_version(hot_loop.marked);
     return 1;
 }
 
@@ -210,6 +206,8 @@ EXPORT int nanscope_hot_follow(const HotLoop *loop) {
     nanscope_hot_forget();
     hot_loop = *loop;
     known_stack = 0;
+    has_known_keys = 0;
+    followed_at = ++times_followed;
     updates.step = -1;
     return make_room(loop->parameter_count);
 }

@@ -14,12 +14,12 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...compat import torch_ranks, torch_symbols
 from . import binding
+from .hot_checks import TENSOR_OFFSET, TYPE_OFFSET, find_problem
 
 MAX_ARGUMENTS: Final = 16
 MAX_OUTPUTS: Final = 8
@@ -41,7 +41,8 @@ _FUNCTIONS: Final = (
     *("PyDict_Next", "PyDict_Copy", "PyList_GetSlice", "PyList_SetItem", "PyTuple_New", "PyTuple_SetItem"),
     *("PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
     *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
-    *("Py_DecRef", "PyErr_Clear", "PyErr_Occurred", "PyThread_get_thread_ident", "PyEval_SaveThread"),
+    *("Py_DecRef", "PyLong_FromUnsignedLongLong", "PyErr_Clear", "PyErr_Occurred"),
+    *("PyThread_get_thread_ident", "PyEval_SaveThread"),
     *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )
 _NAMES: Final = (
@@ -52,12 +53,8 @@ _ATOMS: Final = (type(None), bool, int, float, str, bytes)
 _TORCH: Final = (
     *("grad", "data_ptr", "numel", "dtype", "device_type", "layout", "is_contiguous", "dim", "sizes"),
     *("strides", "storage_size", "new_handle", "delete_handle", "grad_is_enabled", "inference_is_enabled"),
-    "undefined",
+    *("next_sequence_number", "undefined"),
 )
-_TENSOR_OFFSET: Final = 16
-_TYPE_OFFSET: Final = 8
-"""Of `THPVariable.cdata` and `PyObject.ob_type` in CPython without debugging; checked before use."""
-
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int64
 
@@ -100,7 +97,7 @@ class HotLoop(ctypes.Structure):
 
     _fields_ = [
         *[(name, _Pointer) for name in ("root", "optimizer", "scaler", "hook_table", "hook_key")],
-        *[(name, _Pointer) for name in ("number_of_next", "task", "random_state", "note_stack", "glance")],
+        *[(name, _Pointer) for name in ("task", "random_state", "note_stack", "glance")],
         *[(name, _Pointer) for name in ("observe", "end_observation", "collect", "add_more", "on_news")],
         *[(name, _Pointer) for name in ("find_outputs", "look_at_loss", "scalars", "take_over", "replica")],
         *[(name, _Pointer) for name in ("measure", "finish")],
@@ -111,7 +108,9 @@ class HotLoop(ctypes.Structure):
         ("groups", _Pointer * MAX_GROUPS),
         ("group_sizes", _Int * MAX_GROUPS),
         *[(name, _Pointer) for name in ("parameters", "frozen")],
-        *[(name, _Int) for name in ("ambient_count", "group_count", "rate_count", "scalar_count")],
+        ("dispatch_keys", _Pointer),
+        *[(name, _Int) for name in ("ambient_count", "told_by_keys")],
+        *[(name, _Int) for name in ("group_count", "rate_count", "scalar_count")],
         *[(name, _Int) for name in ("parameter_count", "frozen_count")],
         *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
         ("reads_losses", _Int),
@@ -220,7 +219,7 @@ def status() -> HotStatus:
     try:
         library = ctypes.PyDLL(str(binding.LIBRARY))
         api = _build_api(symbols)
-        problem = _mirrors(library) or _check_layout() or _check_reading(symbols)
+        problem = _mirrors(library) or find_problem(symbols)
         if problem is not None:
             return HotStatus(None, problem)
         return HotStatus(_bind(library, api), "healthy steps are followed in C")
@@ -246,7 +245,7 @@ def _build_api(symbols: dict[str, int]) -> _Api:
     api.atoms[:] = [id(kind) for kind in _ATOMS]
     api.names[:] = [id(name) for name in _names_alive]
     api.torch[:] = [symbols[name] for name in _TORCH]
-    api.tensor_offset, api.type_offset = _TENSOR_OFFSET, _TYPE_OFFSET
+    api.tensor_offset, api.type_offset = TENSOR_OFFSET, TYPE_OFFSET
     return api
 
 
@@ -254,73 +253,6 @@ def _mirrors(library: ctypes.PyDLL) -> str | None:
     size = _function(library, "nanscope_hot_sizes", ctypes.c_int64, ctypes.c_int)
     mine = [ctypes.sizeof(kind) for kind in (_Api, HotLoop, HotState, KeptInputs, HotCall)]
     return None if [size(which) for which in range(5)] == mine else "the kernel is of another version"
-
-
-def _check_layout() -> str | None:
-    """Whether a type stands where it is looked for, in objects of several kinds."""
-    things: list[object] = [torch.zeros(1), nn.Parameter(torch.zeros(1)), (), [], 1.0]
-    for thing in things:
-        if _Pointer.from_address(id(thing) + _TYPE_OFFSET).value != id(type(thing)):
-            return "this Python lays its objects out differently"
-    return None
-
-
-def _check_reading(symbols: dict[str, int]) -> str | None:
-    """Compare what torch's functions say of some tensors with what Python says."""
-    dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-    plain = [torch.arange(6, dtype=dtype) for dtype in dtypes]
-    tensors = [
-        *plain,
-        plain[0][2:],
-        torch.zeros(2, 3).t(),
-        torch.zeros(1, 2, 2, 2).to(memory_format=torch.channels_last),
-    ]
-    if not all(_reads_right(symbols, tensor) for tensor in tensors):
-        return "torch's C functions do not read its tensors as expected"
-    grad = ctypes.CFUNCTYPE(_Pointer, _Pointer)(symbols["grad"])
-    for gradient in (None, torch.ones(3)):
-        parameter = nn.Parameter(torch.zeros(3))
-        parameter.grad = gradient
-        impl = _Pointer.from_address(id(parameter) + _TENSOR_OFFSET).value
-        found = _Pointer.from_address(grad(impl) or 0).value
-        expected = (
-            symbols["undefined"]
-            if gradient is None
-            else _Pointer.from_address(id(parameter.grad) + _TENSOR_OFFSET).value
-        )
-        if found != expected:
-            return "torch's C++ function for gradients does not give a parameter's gradient"
-    return None
-
-
-def _reads_right(symbols: dict[str, int], tensor: Tensor) -> bool:
-    handle = id(tensor) + _TENSOR_OFFSET
-    numbers = {torch.float32: 6, torch.float64: 7, torch.float16: 5, torch.bfloat16: 15}
-    expected: dict[str, tuple[Any, int]] = {
-        "data_ptr": (ctypes.c_uint64, tensor.data_ptr()),
-        "numel": (ctypes.c_int64, tensor.numel()),
-        "dtype": (ctypes.c_int32, numbers[tensor.dtype]),
-        "device_type": (ctypes.c_int32, 0),
-        "layout": (ctypes.c_int32, 0),
-        "is_contiguous": (ctypes.c_uint8, int(tensor.is_contiguous())),
-        "dim": (ctypes.c_int64, tensor.dim()),
-        "storage_size": (ctypes.c_int64, tensor.untyped_storage().nbytes()),
-    }
-    for name, (kind, value) in expected.items():
-        result = kind()
-        ask = ctypes.CFUNCTYPE(ctypes.c_int32, _Pointer, _Pointer)(symbols[name])
-        if ask(handle, ctypes.addressof(result)) or result.value != value:
-            return False
-    return _listed(symbols["sizes"], tensor) == list(tensor.shape) and _listed(
-        symbols["strides"], tensor
-    ) == list(tensor.stride())
-
-
-def _listed(function: int, tensor: Tensor) -> list[int]:
-    found = ctypes.POINTER(ctypes.c_int64)()
-    ask = ctypes.CFUNCTYPE(ctypes.c_int32, _Pointer, _Pointer)(function)
-    ask(id(tensor) + _TENSOR_OFFSET, ctypes.addressof(found))
-    return found[: tensor.dim()]
 
 
 _bound: list[object] = []

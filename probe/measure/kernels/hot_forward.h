@@ -34,7 +34,7 @@ static int note_tensor(Object *value, Noted *noted) {
     Object *needs_gradient = hot_api.get_attribute(value, hot_api.name_requires_grad);
     if (needs_gradient == NULL) hot_api.clear_error();
     else hot_api.release(needs_gradient);
-    int64_t version = number_of(value, hot_api.name_version);
+    const int64_t version = tensor_version(value);
     if (needs_gradient != hot_api.no || version < 0) return 0;
     if (noted->tensors == 0 && !hot_api.dim(tensor, &dims) && dims > 0 && !hot_api.sizes(tensor, &sizes))
         noted->samples = sizes[0];
@@ -150,15 +150,21 @@ static void see_to_stack(void) {
     is_answered(hot_loop.note_stack, NULL, 0);
 }
 
-/* Whether autocast, tracing, dynamo and torch.func are as they were learned. */
+/* Whether autocast, tracing, dynamo and torch.func are as they were learned. While the dispatch keys are those of a
+ * forward at which all was asked, some need not be asked again: 10 us of cold code. */
 static int is_ambient_as_learned(void) {
-    for (int64_t i = 0; i < hot_loop.ambient_count; i++) {
+    if (followed_at != times_followed) return 0;
+    const uint64_t *keys = hot_loop.dispatch_keys;
+    const int is_known = has_known_keys && keys[0] == known_keys[0] && keys[1] == known_keys[1];
+    for (int64_t i = is_known ? hot_loop.told_by_keys : 0; i < hot_loop.ambient_count; i++) {
         Object *argument = hot_loop.ambient_argument[i];
         Object *value = call_quietly(hot_loop.ambient[i], &argument, argument != NULL);
         if (value == NULL) return 0;
         hot_api.release(value); /* compared only: it is a singleton */
         if (value != hot_loop.ambient_value[i]) return 0;
     }
+    memcpy(known_keys, keys, sizeof known_keys);
+    has_known_keys = 1;
     return hot_api.grad_is_enabled() && !hot_api.inference_is_enabled();
 }
 
@@ -258,7 +264,7 @@ static int hold_output(Object *output, HotOutput *place) {
     if (hot_api.layout(handle_of(output), &layout) || layout != 0 || hot_api.storage_size(handle_of(output), &bytes) ||
         hot_api.dim(handle_of(output), &dims))
         return 0;
-    place->version = number_of(output, hot_api.name_version);
+    place->version = tensor_version(output);
     place->is_weak = bytes > SMALL_OUTPUT;
     place->is_droppable = dims > 0;
     if ((node = hot_api.get_attribute(output, hot_api.name_grad_fn)) && node != hot_api.none)
@@ -273,7 +279,7 @@ static int hold_output(Object *output, HotOutput *place) {
 
 /* Hold all outputs and hang hooks on them, or nothing; `list` is NULL where the output is one tensor. */
 static int hold_outputs(Object *output, Object *list, int64_t count, HotCall *call) {
-    int is_held = (call->boundary = call_quietly(hot_loop.number_of_next, NULL, 0)) != NULL, has_scalar = 0;
+    int is_held = (call->boundary = hot_api.new_int(hot_api.next_sequence_number())) != NULL, has_scalar = 0;
     for (int64_t i = 0; i < count && is_held; i++) {
         memset(&call->outputs[i], 0, sizeof call->outputs[i]);
         call->output_count = i + 1;

@@ -8,16 +8,23 @@ enum { READ_AHEAD = 8 };
 /* Words of a c10::TensorImpl, behind the table of functions and the counts. */
 enum { STORAGE = 2, AUTOGRAD_META = 3 };
 
+static void *zeroed(size_t bytes) {
+    void *memory = malloc(bytes);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
 static int make_room(int64_t count) {
     if (count <= hot_memory.room) return 1;
     size_t n = (size_t)count;
-    void *fresh[] = {calloc(n, sizeof(void *)), calloc(n, sizeof(void *)),       calloc(n, 8), calloc(n, 8),
-                     calloc(n, 1),              calloc(n * ROWS, sizeof(double)), calloc(n, sizeof(double))};
-    void *old[] = {hot_memory.impls, hot_memory.gradients, hot_memory.pointers, hot_memory.sizes,
-                   hot_memory.kinds, hot_memory.block,     hot_memory.norms};
+    /* Zeroed, and so touched, now: memory that is new in a step costs a page fault for each 4 KiB. */
+    void *fresh[] = {zeroed(n * sizeof(void *)), zeroed(n * sizeof(void *)), zeroed(n * 8), zeroed(n * 8), zeroed(n),
+                     zeroed(n * ROWS * sizeof(double)), zeroed(n), zeroed(n), zeroed(n * ROWS * sizeof(double))};
+    void *old[] = {hot_memory.impls,      hot_memory.gradients,       hot_memory.pointers,
+                   hot_memory.sizes,      hot_memory.kinds,           hot_memory.block,
+                   hot_memory.contiguous, hot_memory.parameter_kinds, hot_memory.parameter_block};
     int has_room = 1;
-    for (int i = 0; i < 7; i++) has_room &= fresh[i] != NULL;
-    for (int i = 0; i < 7; i++) free(has_room ? old[i] : fresh[i]);
+    for (int i = 0; i < 9; i++) has_room &= fresh[i] != NULL;
+    for (int i = 0; i < 9; i++) free(has_room ? old[i] : fresh[i]);
     if (!has_room) return 0;
     hot_memory.room = count;
     hot_memory.impls = fresh[0];
@@ -26,7 +33,9 @@ static int make_room(int64_t count) {
     hot_memory.sizes = fresh[3];
     hot_memory.kinds = fresh[4];
     hot_memory.block = fresh[5];
-    hot_memory.norms = fresh[6];
+    hot_memory.contiguous = fresh[6];
+    hot_memory.parameter_kinds = fresh[7];
+    hot_memory.parameter_block = fresh[8];
     return 1;
 }
 
@@ -45,8 +54,9 @@ static int is_dense(void *tensor) {
     return dense_size(&shape) >= 0;
 }
 
-/* Look up one plain tensor; 0 where it must not be read by pointer. An empty one counts as missing. */
-static int find_memory(void *tensor, int64_t at) {
+/* Look up one plain tensor; 0 where it must not be read by pointer. An empty one counts as missing. `kinds` is told
+ * apart, for those of the gradients are needed when the parameters have been looked up. */
+static int find_memory(void *tensor, int64_t at, uint8_t *kinds) {
     void *data = NULL;
     int32_t type = -1, device = -1, layout = -1;
     int64_t size = 0;
@@ -61,13 +71,14 @@ static int find_memory(void *tensor, int64_t at) {
     else if (!is_contiguous && !is_dense(tensor)) return 0;
     hot_memory.pointers[at] = (uint64_t)(uintptr_t)data;
     hot_memory.sizes[at] = size;
-    hot_memory.kinds[at] = (uint8_t)kind;
+    hot_memory.contiguous[at] = is_contiguous;
+    kinds[at] = (uint8_t)kind;
     return 1;
 }
 
 static int find_gradient(int64_t at) {
     const void *gradient = hot_memory.gradients[at];
-    if (*(void *const *)gradient != hot_api.undefined) return find_memory((void *)gradient, at);
+    if (*(void *const *)gradient != hot_api.undefined) return find_memory((void *)gradient, at, hot_memory.kinds);
     hot_memory.pointers[at] = 0;
     hot_memory.sizes[at] = 0;
     hot_memory.kinds[at] = MISSING;
@@ -76,6 +87,11 @@ static int find_gradient(int64_t at) {
 
 /* The word `at` of an object of torch's, to be fetched from ahead and for nothing else: whatever it is, no harm is done. */
 INLINE const void *word_of(const void *object, int at) { return ((void *const *)object)[at]; }
+
+/* Fetch what is read of a tensor. */
+INLINE void fetch_ahead(const void *impl) {
+    for (int line = 0; line < 3; line++) __builtin_prefetch((const char *)impl + LINE * line);
+}
 
 /* Fill the job with the gradients of all parameters. From a parameter to the memory of its gradient lead six misses,
  * each of which depends on the one before: those of many parameters are taken side by side, each by its own lag. */
@@ -92,8 +108,7 @@ static int find_gradients(Job *job) {
         if (meta >= 0 && meta < count) __builtin_prefetch(word_of(impls[meta], AUTOGRAD_META));
         if (grad >= 0 && grad < count) {
             hot_memory.gradients[grad] = hot_api.grad(impls[grad]);
-            const char *impl = *(char *const *)hot_memory.gradients[grad];
-            for (int line = 0; line < 3; line++) __builtin_prefetch(impl + LINE * line);
+            fetch_ahead(*(char *const *)hot_memory.gradients[grad]);
         }
         if (storage >= 0 && storage < count)
             __builtin_prefetch(word_of(*(void *const *)hot_memory.gradients[storage], STORAGE));
@@ -126,25 +141,28 @@ static void measure_held(Job *job) {
         if (hot_memory.impls[i]) hot_api.delete_handle(hot_memory.impls[i]);
 }
 
-/* L2 norms of the parameters themselves; keeps what was looked up and measured of the gradients. */
-static int measure_parameters(void) {
+/* Look up all parameters, side by side as their gradients; 0 where some must not be read: those count as missing. */
+static int find_parameters(void) {
     const int64_t count = hot_loop.parameter_count;
-    double *block = calloc((size_t)count * ROWS, sizeof(double));
-    uint8_t *kinds = malloc((size_t)count);
-    if (block == NULL || kinds == NULL) {
-        free(block);
-        free(kinds);
-        return 0;
+    int is_found = 1;
+    for (int64_t i = 0; i < count + 3 * READ_AHEAD; i++) {
+        const int64_t storage = i - 2 * READ_AHEAD, at = i - 3 * READ_AHEAD;
+        if (i + READ_AHEAD < count) __builtin_prefetch(hot_loop.parameters[i + READ_AHEAD]);
+        if (i < count) fetch_ahead(*(void **)handle_of(hot_loop.parameters[i]));
+        if (storage >= 0 && storage < count)
+            __builtin_prefetch(word_of(*(void **)handle_of(hot_loop.parameters[storage]), STORAGE));
+        if (at < 0 || find_memory(handle_of(hot_loop.parameters[at]), at, hot_memory.parameter_kinds)) continue;
+        hot_memory.parameter_kinds[at] = MISSING;
+        is_found = 0;
     }
-    memcpy(kinds, hot_memory.kinds, (size_t)count);
-    Job job = {.count = count, .pointers = hot_memory.pointers, .sizes = hot_memory.sizes,
-               .kinds = hot_memory.kinds, .block = block};
-    int is_read = 1;
-    for (int64_t i = 0; i < count && is_read; i++) is_read = find_memory(handle_of(hot_loop.parameters[i]), i);
-    if (is_read) nanscope_statistics(&job);
-    if (is_read) memcpy(hot_memory.norms, block + NORM * count, (size_t)count * sizeof(double));
-    memcpy(hot_memory.kinds, kinds, (size_t)count);
-    free(block);
-    free(kinds);
-    return is_read && job.nonfinite == 0;
+    return is_found;
+}
+
+/* L2 norms of the parameters themselves; keeps what was measured of the gradients. */
+static int measure_parameters(void) {
+    Job job = {.count = hot_loop.parameter_count, .pointers = hot_memory.pointers, .sizes = hot_memory.sizes,
+               .kinds = hot_memory.parameter_kinds, .block = hot_memory.parameter_block};
+    if (!find_parameters()) return 0;
+    nanscope_statistics(&job);
+    return job.nonfinite == 0;
 }

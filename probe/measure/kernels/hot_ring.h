@@ -164,7 +164,7 @@ static int append_step(const double *rates, int64_t started) {
     if (hot_loop.is_distributed) put_double(&place, hot.before_backward_ns ? (double)hot.before_backward_ns / 1e9 : NAN);
     for (int row = NORM; row <= STD; row++) put_row(&place, hot_memory.block + row * n, n);
     if (missing) put_missing(&place, n);
-    if (is_norms_step()) put_row(&place, hot_memory.norms, n);
+    if (is_norms_step()) put_row(&place, hot_memory.parameter_block + NORM * n, n);
     const int64_t end = now_ns(), step_ns = end - hot.last_end_ns;
     hot.step_own_ns += end - started;
     put_double(&times, (double)step_ns / 1e9);

@@ -39,6 +39,7 @@ typedef struct {
     double (*as_float)(Object *);
     void (*keep)(Object *);
     void (*release)(Object *);
+    Object *(*new_int)(unsigned long long);
     void (*clear_error)(void);
     Object *(*error)(void);
     unsigned long (*thread)(void);
@@ -51,7 +52,7 @@ typedef struct {
     Object *none, *yes, *no;
     Object *tensor_type, *float_type, *tuple_type, *list_type, *dict_type;
     Object *atoms[6]; /* types of arguments that need no care: NoneType, bool, int, float, str, bytes */
-    Object *name_version, *name_requires_grad, *name_grad_fn, *name_hooks, *name_register, *name_number, *name_lr,
+    Object *name_requires_grad, *name_grad_fn, *name_hooks, *name_register, *name_number, *name_lr,
         *name_training, *name_groups, *name_parameters, *name_synchronises;
     void *const *(*grad)(const void *); /* const at::Tensor& c10::TensorImpl::grad() const */
     int32_t (*data_ptr)(void *, void **);
@@ -68,6 +69,7 @@ typedef struct {
     int32_t (*delete_handle)(void *);
     uint8_t (*grad_is_enabled)(void);
     uint8_t (*inference_is_enabled)(void);
+    uint64_t (*next_sequence_number)(void);
     const void *undefined; /* c10::UndefinedTensorImpl::_singleton */
     int64_t tensor_offset; /* of at::Tensor in a Python tensor */
     int64_t type_offset;   /* of the type in any Python object */
@@ -96,7 +98,6 @@ typedef struct {
     Object *root, *optimizer, *scaler; /* compared with: they may be gone */
     Object *hook_table;     /* class of the tables of hooks: a dictionary that can be weakly referred to */
     Object *hook_key;       /* its key among the hooks of a tensor */
-    Object *number_of_next; /* next sequence number of autograd */
     Object *task;           /* number of the backward under way */
     Object *random_state;   /* reads the generator, or NULL: the forward draws nothing */
     Object *note_stack;     /* the lines that lead to the step are others than at the one before; or NULL */
@@ -114,11 +115,13 @@ typedef struct {
     Object *measure;        /* starts to measure gradients before they are clipped, where C does not; or NULL */
     Object *finish;         /* measures and finishes a step, where C does not; or NULL. See `hot_late.h` */
     Object *receive[MAX_MICRO_STEPS * MAX_OUTPUTS]; /* the hooks that are given dL/d(output) */
+    /* Questions to torch, first those whose answers do not change while the thread's dispatch keys do not. */
     Object *ambient[MAX_AMBIENT], *ambient_argument[MAX_AMBIENT], *ambient_value[MAX_AMBIENT];
     Object *groups[MAX_GROUPS];
     int64_t group_sizes[MAX_GROUPS];
     Object *const *parameters, *const *frozen;
-    int64_t ambient_count, group_count, rate_count, scalar_count, parameter_count, frozen_count;
+    const uint64_t *dispatch_keys; /* two words of the training thread: included and excluded keys */
+    int64_t ambient_count, told_by_keys, group_count, rate_count, scalar_count, parameter_count, frozen_count;
     int64_t micro_steps, clips, is_distributed;
     int64_t reads_losses; /* whether a loss can be read without waiting for it */
     int64_t input_limit_bytes, output_limit_bytes;
@@ -175,6 +178,10 @@ typedef struct {
 static HotApi hot_api;
 static HotLoop hot_loop;
 static HotState hot;
+static uint64_t known_keys[2]; /* dispatch keys with which all questions were answered as learned */
+static int64_t times_followed; /* how often a loop was given to C */
+static __thread int64_t followed_at; /* the newest of them, on the thread of that loop: its identity may come again */
+static int has_known_keys;
 static uint64_t known_stack; /* of the step that `note_stack` was called at; 0 for none */
 static int64_t nested_updates; /* calls of `step` within the one that is under way: those of `super().step()` */
 static KeptInputs hot_kept[KEPT_STEPS * MAX_MICRO_STEPS];
@@ -185,8 +192,8 @@ static struct {
     const void **gradients;
     uint64_t *pointers;
     int64_t *sizes;
-    uint8_t *kinds;
-    double *block, *norms;
+    uint8_t *kinds, *contiguous, *parameter_kinds;
+    double *block, *parameter_block;
 } hot_memory;
 
 EXPORT HotState *nanscope_hot_state(void) { return &hot; }

@@ -38,16 +38,10 @@ static int make_room_for_updates(int64_t count) {
     return 1;
 }
 
-static void look_up(int64_t at, Copied *found) {
-    uint8_t is_contiguous = 0;
-    void *tensor = handle_of(hot_loop.parameters[at]);
-    found->kind = MISSING;
-    if (!find_memory(tensor, at) || hot_memory.kinds[at] == MISSING) return;
-    if (hot_api.is_contiguous(tensor, &is_contiguous)) return;
-    found->kind = hot_memory.kinds[at];
-    found->pointer = (void *)(uintptr_t)hot_memory.pointers[at];
-    found->size = hot_memory.sizes[at];
-    found->is_contiguous = is_contiguous;
+/* One parameter, as `find_parameters` has found it. */
+static Copied found_at(int64_t at) {
+    return (Copied){.kind = hot_memory.parameter_kinds[at], .pointer = (void *)(uintptr_t)hot_memory.pointers[at],
+                    .size = hot_memory.sizes[at], .is_contiguous = hot_memory.contiguous[at]};
 }
 
 /* Copy what is read again only behind the update: past the caches, which training needs, and without fetching what
@@ -66,23 +60,22 @@ static void copy_aside(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-/* Copy the parameters that have a gradient and a place; their norms have just been measured. */
+/* Copy the parameters that have a gradient and a place; they have just been looked up and measured. */
 static void copy_parameters(int64_t step) {
     const int64_t count = hot_loop.parameter_count;
     updates.step = -1;
     if (!make_room_for_updates(count)) return;
     for (int64_t i = 0; i < count; i++) {
         Copied *one = &updates.copied[i];
-        const int has_gradient = hot_memory.kinds[i] != MISSING;
-        look_up(i, one);
-        if (!has_gradient || hot_loop.copies[i] == NULL) one->kind = MISSING;
+        *one = found_at(i);
+        if (hot_memory.kinds[i] == MISSING || hot_loop.copies[i] == NULL) one->kind = MISSING;
         if (one->kind == MISSING) continue;
         const int64_t bytes = one->size * element_bytes(one->kind);
         if (bytes != hot_loop.copy_bytes[i]) { /* given another size or type since its place was made */
             one->kind = MISSING;
             continue;
         }
-        one->norm = hot_memory.norms[i];
+        one->norm = hot_memory.parameter_block[NORM * count + i];
         copy_aside(hot_loop.copies[i], one->pointer, (size_t)bytes);
     }
     updates.step = step;
@@ -112,9 +105,7 @@ static int is_doubtful(double norm, int kind) {
 
 /* Norm of the change of one parameter; negative where it cannot be compared. */
 static double change_of(int64_t at) {
-    const Copied before = updates.copied[at];
-    Copied after = {0};
-    look_up(at, &after);
+    const Copied before = updates.copied[at], after = found_at(at);
     const int is_same = after.pointer == before.pointer || (after.is_contiguous && before.is_contiguous);
     if (after.kind != before.kind || after.size != before.size || !is_same) return -1.0;
     const uint64_t new = (uint64_t)(uintptr_t)after.pointer, old = (uint64_t)(uintptr_t)hot_loop.copies[at];
@@ -129,9 +120,10 @@ static void measure_update(void) {
     const int64_t count = hot_loop.parameter_count, step = updates.step;
     double changes = 0.0, lengths = 0.0;
     updates.step = -1;
+    find_parameters();
     for (int64_t i = 0; i < count; i++) {
         const Copied *one = &updates.copied[i];
-        const double change = one->kind == MISSING ? -1.0 : change_of(i); /* as `look_up` does, changes `kinds[i]` */
+        const double change = one->kind == MISSING ? -1.0 : change_of(i);
         updates.ratios[i] = 0.0;
         hot_memory.kinds[i] = MISSING;
         if (change < 0.0) continue;

@@ -7,6 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 import torch
 from armed_training import ARMED_AT, Planted, Training, begin, watched_training
 from both_ways import Act, assert_same, recorded
+from early_arming import early_arming
 from journal_differences import numbers
 from run_numbers import run_of
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import probe
 from probe.detectors.base import DetectorThresholds
@@ -348,6 +351,94 @@ UNUSUAL: list[Act] = [
     forward_that_raises,
     backward_that_raises,
 ]
+
+
+class Passing(TorchDispatchMode):
+    """Changes the dispatch keys of the thread, and nothing that a replay would have to know."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("around", "is_followed"),
+    [(lambda: torch.autocast("cpu", dtype=torch.bfloat16), False), (Passing, True)],
+    ids=["autocast", "dispatch mode"],
+)
+def test_step_under_autocast_is_not_followed_as_one_without(
+    tmp_path: Path, around: Callable[[], AbstractContextManager[Any]], is_followed: bool
+) -> None:
+    followed = []
+
+    def act(training: Training) -> None:
+        for at in range(60):
+            with around() if at == 40 else nullcontext():
+                training.steps(1)
+            followed.append(training.is_followed)
+
+    assert_same(tmp_path, act)
+    # The first of both ways is that of C, or the second.
+    in_c = followed[:60] if followed[39] else followed[60:]
+    assert in_c[39:41] == [True, is_followed]
+
+
+def test_later_thread_with_the_identity_of_the_followed_one_is_not_followed() -> None:
+    """What is read by the address of a thread's own state went with that thread."""
+    made: list[Training] = []
+    followed: dict[str, bool] = {}
+    is_over, first = threading.Event(), 0
+
+    def train(name: str, steps: int) -> None:
+        made[0].steps(steps)
+        followed[name] = made[0].is_followed
+
+    def begin_training() -> None:
+        made.append(begin(Training, Planted, {}))
+        train("first", ARMED_AT)
+
+    def wait_or_train() -> None:
+        if threading.get_ident() == first:
+            train("second", 1)
+        else:
+            is_over.wait(60)
+
+    with early_arming(in_c=True, at_once=False):
+        thread = threading.Thread(target=begin_training)
+        thread.start()
+        first = thread.ident or 0
+        thread.join(60)
+        later = [threading.Thread(target=wait_or_train) for _ in range(30)]
+        for thread in later:
+            thread.start()
+        is_over.set()
+        for thread in later:
+            thread.join(60)
+        made[0].run.close()
+    if "second" not in followed:
+        pytest.skip("no later thread has the identity of the first one here")
+    assert followed == {"first": True, "second": False}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_input_of_inference_mode_is_recorded_as_in_the_slow_way(tmp_path: Path, inference: bool) -> None:
+    """Such a tensor does not count how often it is written."""
+
+    def act(training: Training) -> None:
+        batch = training.batch
+
+        def odd_batch() -> tuple[Tensor, Tensor]:
+            with torch.inference_mode(mode=inference):
+                inputs, targets = batch()
+            return inputs, targets.clone()
+
+        training.model.first.requires_grad_(False)
+        training.batch = odd_batch  # type: ignore[method-assign]
+        training.steps(60)
+        followed.append(training.is_followed)
+
+    followed: list[bool] = []
+    assert_same(tmp_path, act)
+    assert any(followed) is not inference
 
 
 @pytest.mark.parametrize("act", UNUSUAL, ids=lambda act: act.__name__)

@@ -17,15 +17,20 @@ class Judge:
 
     def __init__(self) -> None:
         self.steps: list[int] = []
-        self.is_looking = False
+        self.samples: list[tuple[int, object]] = []
+        self.wants_memory = self.is_looking = False
         self.takes_s = 0.0
 
     @property
     def is_looking_at_memory(self) -> bool:
         return self.is_looking
 
-    def follow_memory(self, step: int, memory: object) -> bool:
+    def note_memory(self, step: int, sample: object) -> None:
+        self.samples.append((step, sample))
+
+    def follow_memory(self, step: int) -> bool:
         self.steps.append(step)
+        self.wants_memory = False
         ends_s = time.thread_time() + self.takes_s
         while time.thread_time() < ends_s:
             pass
@@ -44,7 +49,7 @@ class Parts:
 
     def __init__(self, *, period: int = 1) -> None:
         self.judge, self.mark = Judge(), Mark(wanted=False, stack=None)
-        self.recorder: Any = SimpleNamespace(memory=object())
+        self.recorder: Any = SimpleNamespace(memory=None)
         self.told: list[str] = []
         schedule: Any = SimpleNamespace(period=lambda feature: period)
         fast: Any = SimpleNamespace(
@@ -52,8 +57,11 @@ class Parts:
         )
         self.queue: Any = SimpleNamespace(has_suspicion=False)
         judge: Any = self.judge
-        self.lookout = Lookout(judge, schedule, self.mark, self.recorder)  # type: ignore[arg-type]
-        self.watch = NewsWatch(self.queue, fast, self.mark, self.recorder, self.lookout)  # type: ignore[arg-type]
+        self.last_step: int | None = 6
+        self.lookout = Lookout(judge, schedule, self.mark)  # type: ignore[arg-type]
+        self.watch = NewsWatch(
+            self.queue, fast, judge, self.recorder, self.lookout, last_step=lambda: self.last_step
+        )
 
 
 def test_nothing_new_is_told_to_nobody() -> None:
@@ -62,16 +70,55 @@ def test_nothing_new_is_told_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("what", ["memory", "mark"])
-def test_memory_and_the_mark_are_news_once(what: str) -> None:
+def test_memory_to_be_followed_and_the_mark_are_news_once(what: str) -> None:
     parts = Parts()
     if what == "memory":
-        parts.recorder.memory = object()
+        parts.judge.wants_memory = True
     else:
         parts.mark.wanted = True
     parts.watch.look()
     parts.lookout.look_about(7)
     parts.watch.look()
     assert (parts.told, parts.judge.steps) == (["news"], [7])
+
+
+def test_mark_of_the_same_lines_is_renewed_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is wanted each second; where C sees that other lines lead to a step, it is renewed at once."""
+    parts, now_s = Parts(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    renewed = []
+    for second in range(20):
+        now_s, parts.mark.wanted = 100.0 + second, True
+        if second == 12:
+            parts.lookout.note_other_lines()
+        parts.watch.look()
+        if parts.told:
+            parts.told.clear()
+            parts.lookout.look_about(second)
+            renewed.append(second)
+    assert renewed == [0, 5, 10, 12, 17]
+
+
+def test_sample_of_memory_is_judged_at_once_and_is_no_news() -> None:
+    """The training thread has nothing to do for it, unless something is found."""
+    parts = Parts()
+    parts.recorder.memory = sample = object()
+    parts.watch.look()
+    parts.watch.look()
+    assert (parts.told, parts.judge.samples) == ([], [(6, sample)])
+
+
+@pytest.mark.parametrize("last_step", [None, 6])
+def test_sample_without_a_step_since_the_one_before_is_not_judged(last_step: int | None) -> None:
+    parts = Parts()
+    parts.recorder.memory = object()
+    parts.watch.look()
+    parts.last_step, parts.recorder.memory = last_step, object()
+    parts.watch.look()
+    assert [step for step, _ in parts.judge.samples] == [6]
+    parts.last_step = 2  # steps have restarted
+    parts.watch.look()
+    assert [step for step, _ in parts.judge.samples] == [6, 2]
 
 
 def test_series_of_looks_that_was_begun_in_the_slow_way_goes_on_when_c_follows() -> None:
@@ -95,13 +142,16 @@ def test_suspicion_has_the_next_step_go_the_slow_way() -> None:
 
 def test_memory_that_is_not_measured_is_not_followed() -> None:
     parts = Parts(period=0)
+    parts.recorder.memory, parts.judge.wants_memory, parts.judge.is_looking = object(), True, True
+    parts.watch.look()
     parts.lookout.look_about(7)
-    assert parts.judge.steps == []
+    assert (parts.told, parts.judge.steps, parts.judge.samples) == ([], [], [])
 
 
 def test_series_of_looks_goes_on_by_what_a_look_takes() -> None:
     parts = Parts()
     parts.judge.is_looking, parts.judge.takes_s = True, 0.002
+    parts.judge.wants_memory = True  # a reading, which comes with a look
     before_s = time.monotonic()
     assert parts.lookout.look_about(7) is False
     # At half a per cent of the time, the next one comes two hundred times as long after it.

@@ -39,8 +39,6 @@ LAYOUT = describe_model(torch.nn.Linear(2, 1), name="net")
 class Paper:
     """Stands in for a `Recorder`."""
 
-    memory = None
-
     def __init__(self) -> None:
         self.watches: list[Any] = []
         self.frames: list[tuple[Frame, bool]] = []
@@ -140,7 +138,7 @@ class Desk:
         config = ProbeConfig(**options)
         self.timing = VerdictTiming(config, model, schedule)
         writer = StepWriter(model, paper)
-        leaks: Any = SimpleNamespace(wants=lambda _: False)
+        leaks: Any = SimpleNamespace(wants=False, is_looking=False)
         self.judge = StepJudge(
             model, schedule, cast(Any, self.samples), self.timing, leaks, mode=config.mode, judges_each=False,
             incidents=reporter, hooks=self.hooks, write=writer.write, guard=self.guard,
@@ -148,7 +146,7 @@ class Desk:
         self.paper.watches.append(self.judge.queue)
         self.pipeline = StepPipeline(
             cast(Any, Measures()), self.judge, writer, schedule=schedule,
-            meters=cast(Any, SimpleNamespace(read_time=lambda: None)), hooks=self.hooks, recorder=paper,
+            meters=cast(Any, SimpleNamespace(read_time=lambda: None)), hooks=self.hooks,
             incidents=reporter, guard=self.guard,
         )  # fmt: skip
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probe.delivery.host_memory import MemorySample
 from probe.memory.heap_meter import Pacer
 from probe.memory.heap_walk import HeapWalk
 from probe.memory.leak_reports import MemoryIncident
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 class EveryStep(Pacer):
     """Reads at every step."""
 
-    def note(self, started_ns: int, took_ns: int) -> None:
+    def note(self, started_ns: int, took_ns: int, *, is_rising: bool = False) -> None:
         return
 
 
@@ -86,7 +85,7 @@ def train(watch: LeakWatch, steps: int) -> list[MemoryIncident]:
     found: list[MemoryIncident] = []
     for number in range(steps):
         kept.append(model(torch.ones(1, 4)).sum())
-        found += watch.follow(number, None, sys._getframe())
+        found += watch.follow(number, sys._getframe())
         if found:
             break
     return found
@@ -164,7 +163,7 @@ def test_leak_in_a_library_is_found_once_the_script_explains_nothing(monkeypatch
     found: list[MemoryIncident] = []
     for number in range(1500):
         torch.utils.kept_for_ever.append(model(torch.ones(1, 4)).sum())  # type: ignore[attr-defined]
-        found += watch.follow(number, None, sys._getframe())
+        found += watch.follow(number, sys._getframe())
         if found:
             break
     assert found[0].finding.subject == "torch.utils.kept_for_ever"
@@ -189,7 +188,7 @@ def test_no_step_has_both_a_reading_of_the_heap_and_a_slice() -> None:
     for number in range(300):
         kept.append(model(torch.ones(1, 4)).sum())
         before = heap.readings, watch.looks
-        watch.follow(number, None, sys._getframe())
+        watch.follow(number, sys._getframe())
         read, looked = heap.readings - before[0], watch.looks - before[1]
         assert read + looked <= 1
         slices += looked
@@ -221,8 +220,7 @@ def test_a_heap_that_is_slow_to_read_is_given_up_for_the_process() -> None:
     found: list[MemoryIncident] = []
     for number in range(600):
         kept.append(model(torch.ones(1, 4)).sum())
-        sample = MemorySample(rss_bytes=MIB, system_used_bytes=2**30, system_total_bytes=2**34)
-        found += watch.follow(number, sample, sys._getframe())
+        found += watch.follow(number, sys._getframe())
     assert heap.readings == 3
     leaks = [incident.finding for incident in found if incident.finding.kind == "memory_leak"]
     assert [leak.subject for leak in leaks] == ["kept"]
@@ -232,26 +230,79 @@ def test_a_single_slow_reading_gives_nothing_up() -> None:
     heap = SlowHeap()
     watch = LeakWatch(read_heap=heap, read_process=lambda: 1.0, pacer=EveryStep())
     for number in range(2):
-        watch.follow(number, None, None)
+        watch.follow(number, None)
     heap.__class__ = CountedHeap
     for number in range(2, 20):
-        watch.follow(number, None, None)
+        watch.follow(number, None)
     assert heap.readings >= 19
 
 
+@pytest.mark.parametrize(("share", "is_rising"), [(0.0001, False), (0.0005, True)])
 @pytest.mark.parametrize(("step_ms", "took_us"), [(2, 100), (13, 250), (350, 500), (350, 100), (5000, 400)])
-def test_readings_take_their_share_of_the_time_whatever_the_steps(step_ms: int, took_us: int) -> None:
-    """At first 0.5 % of it, where a single one is not shorter than that; after half a minute 0.05 %."""
+def test_readings_take_their_share_of_the_time_whatever_the_steps(
+    step_ms: int, took_us: int, share: float, is_rising: bool
+) -> None:
+    """At first 0.5 % of it, where a single one is not shorter than that; after half a minute `share`."""
     pacer = Pacer()
     read_at_s: list[float] = []
     for step in range(600_000 // step_ms):
         now_ns = step * step_ms * 1_000_000
         if now_ns >= pacer.next_ns:
             read_at_s.append(now_ns / 1e9)
-            pacer.note(now_ns, took_us * 1000)
+            pacer.note(now_ns, took_us * 1000, is_rising=is_rising)
     later = [at for at in read_at_s if at > 31.0]
-    assert len(later) * took_us * 1e-6 <= 0.0005 * 570.0 + 2 * took_us * 1e-6
+    assert len(later) * took_us * 1e-6 <= share * 570.0 + 2 * took_us * 1e-6
     # No rarer than that, either, as far as there are steps.
-    assert len(later) >= min(0.0005 * 560.0 / (took_us * 1e-6), 560.0 / (step_ms / 1e3)) * 0.75
+    assert len(later) >= min(share * 560.0 / (took_us * 1e-6), 560.0 / (step_ms / 1e3)) * 0.75
     early = [at for at in read_at_s if at <= 30.0]
     assert len(early) >= min(40, 30_000 // step_ms)
+
+
+class SlowLoop:
+    """A loop of half a second a step whose memory grows from a step on, followed by C.
+
+    The recorder's thread looks for news four times a second.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, grows_from: int, bytes_per_step: int) -> None:
+        self.step = 0
+        self.read_at: list[int] = []
+        self.grows_from, self.bytes_per_step = grows_from, bytes_per_step
+        self.took_ns = 500_000
+        self.cpu_ns = 0
+        monkeypatch.setattr(time, "thread_time_ns", lambda: self.cpu_ns)
+        self.watch = LeakWatch(
+            clock_ns=lambda: self.step * 500_000_000, read_heap=self.heap, read_process=lambda: None
+        )
+
+    def heap(self) -> float:
+        """A reading takes half a millisecond."""
+        self.cpu_ns += self.took_ns
+        self.read_at.append(self.step)
+        scatter = self.step * 7919 % 300
+        return 1e9 + scatter + max(self.step - self.grows_from, 0) * self.bytes_per_step
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step += 1
+            if self.watch.wants:
+                self.watch.follow(self.step, None)
+
+
+def test_slow_readings_of_a_steady_heap_are_at_every_tenth_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SlowLoop(monkeypatch, grows_from=10_000, bytes_per_step=0)
+    loop.run(1000)
+    later = [step for step in loop.read_at if step > 100]
+    assert {after - before for before, after in itertools.pairwise(later)} == {10}
+
+
+@pytest.mark.parametrize("bytes_per_step", [20_000, MIB])
+def test_leak_that_begins_late_in_slow_steps_is_suspected_within_30_steps(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_step: int
+) -> None:
+    """A minute after the start; 111 steps where readings stay as rare as those of a steady heap."""
+    loop = SlowLoop(monkeypatch, grows_from=120, bytes_per_step=bytes_per_step)
+    loop.run(120)
+    assert not loop.watch.is_looking
+    loop.run(30)
+    assert loop.watch.is_looking

@@ -36,7 +36,7 @@ pytestmark = [
 class EveryStep(Pacer):
     """Reads at every step, however long a reading takes."""
 
-    def note(self, started_ns: int, took_ns: int) -> None:
+    def note(self, started_ns: int, took_ns: int, *, is_rising: bool = False) -> None:
         return
 
 
@@ -58,7 +58,7 @@ class Watched:
         self.found: list[MemoryIncident] = []
 
     def step(self, number: int) -> None:
-        self.found += self.watch.follow(number, None, sys._getframe(1))
+        self.found += self.watch.follow(number, sys._getframe(1))
 
     @property
     def only(self) -> MemoryIncident:
@@ -401,7 +401,7 @@ def test_leaks_growth_of_the_device_is_followed_too(watched: Watched) -> None:
     watch._read_cuda = lambda: live[0]
     for number in range(30):
         live[0] += MIB
-        watch.follow(number, None, None)
+        watch.follow(number, None)
     assert watch.looks > 0
 
 
@@ -436,7 +436,8 @@ class OneSecondAStep:
         for _ in range(steps):
             self.step += 1
             sample = MemorySample(rss_bytes=own, system_used_bytes=used, system_total_bytes=100)
-            found += watch.follow(self.step, sample, sys._getframe(1))
+            watch.note(self.step, sample)
+            found += watch.follow(self.step, sys._getframe(1))
         return found
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from early_arming import early_arming
 from small_training import batches, seeded_model
 from torch.nn import functional as F
 
 import probe
 from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.detectors.resources import ResourceDetector, ResourceLimits
+from probe.memory import machine_watch
 from probe.memory.heap_meter import Pacer, heap_reader
 from probe.memory.leak_watch import LOOKS
+from probe.memory.memory_limit import MemoryUse
 from probe.memory.time_slices import LookBudget, TimeSlice
 from probe.wire import Event, decode_record
 
@@ -27,7 +32,7 @@ def events(spool: Path, run: str) -> list[Event]:
 
 @pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
 def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns: None)
+    monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns, *, is_rising: None)
     monkeypatch.setattr(LookBudget, "allows", lambda self: True)
     monkeypatch.setattr(LookBudget, "open_slice", lambda self: TimeSlice(10**11))
     # The recorder's thread takes longer for it than these steps last.
@@ -47,6 +52,31 @@ def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.Mo
     assert (leak.severity, leak.subject) == ("warning", "losses")
     assert "losses.append(loss)" in leak.stacks.training_loop[-1].code
     assert leak.advice
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_session_says_what_the_recorders_thread_has_found_of_memory(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, in_c: bool
+) -> None:
+    """Whether C follows the steps or not; with the line where the training is, and a step it has had."""
+    monkeypatch.setattr(machine_watch, "memory_use", lambda used, total: MemoryUse(95.0, 100.0))
+    monkeypatch.setattr(
+        machine_watch, "ResourceDetector", lambda: ResourceDetector(ResourceLimits(readings=1))
+    )
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with early_arming(in_c=in_c) as followed, probe.watch(model, optimizer, overhead_limit=0.0) as run:
+        for inputs, targets in batches(2000):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            time.sleep(0.005)
+            if any(event.kind == "high_resource_use" for event in events(spool, run.run)):
+                break
+    (short,) = [event for event in events(spool, run.run) if event.kind == "high_resource_use"]
+    assert bool(followed.steps) == in_c
+    assert short.stacks.training_loop[-1].function.endswith("of_memory")
+    assert "95% of the memory is used at step" in short.message
 
 
 def test_session_says_what_was_alive_when_memory_ran_out(spool: Path) -> None:
