@@ -6,8 +6,8 @@ proven quiet as a whole, and learnt in a few vectorised operations.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -73,7 +73,7 @@ class DetectorBank:
 
     def _observe_part(self, batch: ObservationBatch) -> list[tuple[int, list[Finding]]]:
         """Each detector that cannot prove the batch quiet sees it step by step; the others need not."""
-        can_be_quiet = batch.grad_norm.size > 0 and all(a <= b for a, b in pairwise(batch.steps))
+        can_be_quiet = batch.grad_norm.size > 0 and all(map(operator.le, batch.steps, batch.steps[1:]))
         found: dict[int, list[Finding]] = {}
         observations: list[Observation] = []
         doubtful: list[Detector] = []

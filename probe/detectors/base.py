@@ -105,6 +105,33 @@ class ObservationBatch:
         )
 
 
+def join_batches(batches: Sequence[ObservationBatch]) -> ObservationBatch:
+    """Return successive batches of one layout, not none, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    missing = None
+    if any(one.missing is not None for one in batches):
+        known = [
+            np.zeros(one.grad_norm.shape, np.bool_) if one.missing is None else one.missing for one in batches
+        ]
+        missing = np.concatenate(known)
+    first = batches[0]
+    return ObservationBatch(
+        steps=[step for one in batches for step in one.steps],
+        losses=[loss for one in batches for loss in one.losses],
+        total_grad_norms=[norm for one in batches for norm in one.total_grad_norms],
+        grad_norm=np.concatenate([one.grad_norm for one in batches]),
+        grad_max_abs=np.concatenate([one.grad_max_abs for one in batches]),
+        missing=missing,
+        parameter_norms=[norms for one in batches for norms in one.parameter_norms],
+        parameter_names=first.parameter_names,
+        layer_names=first.layer_names,
+        layer_of=first.layer_of,
+        lowest_rates=[rate for one in batches for rate in one.lowest_rates],
+        highest_rates=[rate for one in batches for rate in one.highest_rates],
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One detector's verdict on one step. At most one finding of a kind per step and model."""

@@ -80,7 +80,8 @@ class GradientScaleDetector:
         """Learn steps whose norms keep so close to the baselines that no limit can be reached."""
         if not self._index.is_of(batch) or batch.steps[0] < self._step or self._returns.waits:
             return False
-        if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
+        totals = [total for total in batch.total_grad_norms if total is not None]
+        if len(totals) < len(batch) or not all(map(math.isfinite, totals)):
             return False
         preview = self._state.preview(self._index.batch_norms(batch.grad_norm, batch.missing))
         if preview is None:

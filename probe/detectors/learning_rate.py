@@ -6,6 +6,7 @@ steps there; a decay by the epoch that is applied at every step spends nearly al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from .base import Finding, Observation, ObservationBatch
@@ -48,17 +49,34 @@ class DecayedRateDetector:
         """Learn steps at none of which the learning rate has been next to nothing for too long."""
         if batch.steps[0] < self._step:
             return False
+        if not self._note_usual(batch.highest_rates) and not self._note_each(batch):
+            return False
+        if self._is_late():
+            return False
+        if self._first_loss is None:
+            self._first_loss = next((loss for loss in batch.losses if loss is not None), None)
+        self._step = batch.steps[-1]
+        return True
+
+    def _note_usual(self, rates: Sequence[float | None]) -> bool:
+        """Note rates none of which is the highest or next to nothing; nothing, and False, if one may be."""
+        known = [rate for rate in rates if rate is not None]
+        if not known or len(known) < len(rates) or max(known) > self._highest:
+            return False
+        lowest = min(known)
+        if not (lowest > 0.0 and lowest >= LIVE_SHARE * self._highest):
+            return False
+        self._live, self._dead = self._live + len(known), 0
+        return True
+
+    def _note_each(self, batch: ObservationBatch) -> bool:
+        """Note one rate after the other; nothing, and False, if they are next to nothing for too long."""
         before = self._highest, self._highest_at, self._live, self._dead
         for step, rate in zip(batch.steps, batch.highest_rates, strict=bool(batch.highest_rates)):
             self._note(step, rate)
             if self._is_late():
                 self._highest, self._highest_at, self._live, self._dead = before
                 return False
-        if self._is_late():
-            return False
-        if self._first_loss is None:
-            self._first_loss = next((loss for loss in batch.losses if loss is not None), None)
-        self._step = batch.steps[-1]
         return True
 
     def _note(self, step: int, rate: float | None) -> None:

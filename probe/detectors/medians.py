@@ -20,6 +20,8 @@ def median_of(values: npt.ArrayLike | Sequence[npt.ArrayLike], axis: int | None 
         axis: along which; all values make one median by default.
     """
     array = np.asarray(values)
+    if axis is None and array.dtype == np.float64 and array.size:
+        return _median_of_all(array)
     if axis is None:
         array, axis = array.reshape(-1), 0
     count = array.shape[axis]
@@ -32,6 +34,16 @@ def median_of(values: npt.ArrayLike | Sequence[npt.ArrayLike], axis: int | None 
     found = np.take(ordered, middle, axis=axis).mean(axis=axis)
     last = np.take(ordered, count - 1, axis=axis)
     return np.where(np.isnan(last), last, found)[()]
+
+
+def _median_of_all(array: npt.NDArray[np.float64]) -> np.float64:
+    """The same of all values, not none, by few of NumPy's functions: met cold, each takes 20 us and more."""
+    ordered = np.sort(array, axis=None)
+    count = len(ordered)
+    low, high, last = ordered[(count - 1) // 2], ordered[count // 2], ordered[-1]
+    if last != last:
+        return np.float64(np.nan)
+    return np.float64(low if count % 2 else (low + high) / 2.0)
 
 
 def median_of_known(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -42,12 +42,12 @@ class NonFiniteDetector:
         """Note the losses and norms if everything is finite."""
         losses = _known(batch.steps, batch.losses)
         norms = _known(batch.steps, batch.total_grad_norms)
-        if not all(math.isfinite(value) for _, value in (*losses, *norms)):
+        if not all(map(math.isfinite, [value for _, value in (*losses, *norms)])):
             return False
         is_finite = np.isfinite(batch.grad_max_abs)
         if not is_finite.all() and (batch.missing is None or not (is_finite | batch.missing).all()):
             return False
-        if not all(norm is None or np.isfinite(norm).all() for norm in batch.parameter_norms):
+        if not all(np.isfinite(norm).all() for norm in batch.parameter_norms if norm is not None):
             return False
         self._losses.extend(losses[-NEIGHBOURS:])
         self._norms.extend(norms[-NEIGHBOURS:])

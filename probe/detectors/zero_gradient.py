@@ -84,7 +84,8 @@ class ZeroGradientDetector:
         """Learn steps in which every layer is either alive, or zero and still within its patience."""
         if not self._index.is_of(batch) or batch.steps[0] < self._step or not len(self._index.layers):
             return False
-        if any(total is None or not math.isfinite(total) for total in batch.total_grad_norms):
+        totals = [total for total in batch.total_grad_norms if total is not None]
+        if len(totals) < len(batch) or not all(map(math.isfinite, totals)):
             return False
         steps, size = len(batch), batch.grad_max_abs
         live = sum(map(bool, batch.lowest_rates))

@@ -32,7 +32,7 @@ from ..wire import Event, Evidence, Origin, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
-from .verdict import Verdict, first_critical, is_alarming, suspicion_of
+from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
     from ..forensics.bundle.writer import BundleWriter
@@ -135,7 +135,7 @@ class IncidentReporter(EventWriter):
         suspicion = self._recent.note_jumps(self._detectors.take_jumps())
         critical = None
         if not found and not self._episodes.is_running:
-            return Verdict(suspicion=suspicion)
+            return NOTHING_FOUND if suspicion is None else Verdict(suspicion=suspicion)
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             findings = found.get(index, [])
             begun = self._write(findings, step, time, LateEvidence(stacks[index]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,35 +16,37 @@ import numpy as np
 
 from ..attach.layout import ModelLayout
 from ..attach.observation.module_statistics import ModuleStatistics
+from ..delivery.recorder.raw_rows import RawRows, read_rows
 from ..delivery.recorder.ring import Ring
 from ..delivery.recorder.ring_format import (
-    ADDITION,
     RAW,
     UPDATE,
     RawStep,
     RawUpdate,
+    RingRecord,
     Template,
     raw_scalars,
     read_raw,
     read_update,
 )
+from ..detectors.base import Floats, ObservationBatch
 from ..detectors.sample import InputSample
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
-from ..step.frames import MeasuredStep
+from ..step.frames import MeasuredStep, batch_rates
 from ..step.losses import StepLoss
 from ..step.open_step import LogValue
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
 from .sample_judge import SampleJudge
-from .step_queue import JUDGE_S, QueuedStep, StepQueue
+from .step_queue import JUDGE_S, QueuedRun, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _MOST_STACKS: Final = 16
-_PIECE_RECORDS: Final = 8
+_PIECE_RECORDS: Final = 32
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
 
@@ -79,10 +82,10 @@ class FollowedRecords:
         self._logged: dict[int, dict[str, LogValue]] = {}
         self._stacks: tuple[tuple[int, Sequence[RawFrame]], ...] = ()
         """From which step on which lines lead to the training loop, oldest first."""
-        self._open: QueuedStep | None = None
-        """The newest step, where what its update has changed follows in a record of its own."""
         self._newest: MeasuredStep | None = None
-        """The step that was queued last: what is logged until the next one is for the samples' judge too."""
+        """The step that was queued last: its update and what is logged until the next are for its sample."""
+        self._claimed: deque[MeasuredStep] = deque()
+        """Steps for the samples' judge, which comes in pieces of its own."""
 
     def begin(self, ring: Ring, number: int, following: Following) -> None:
         """C is about to write records of template `number`."""
@@ -136,82 +139,139 @@ class FollowedRecords:
             return
         guard = self._thread_guard if is_recorders_thread else self._guard
         end, most = ring.counters.head, _PIECE_RECORDS if is_recorders_thread else _ALL_RECORDS
-        while (begin := self._next_byte) < end:
+        while (begin := self._next_byte) < end or self._claimed:
+            claimed = len(self._claimed)
             with self._incidents.judging(guard):
-                guard.run("detectors", self._take, ring, guard, most)
-            if self._next_byte <= begin:
+                guard.run("detectors", self._take_piece, ring, guard, most)
+            if (self._next_byte, len(self._claimed)) == (begin, claimed):
                 break
             give_way()
-        if not is_recorders_thread and self._open is not None:
-            with self._incidents.judging(guard):
-                guard.run("detectors", self._close_open, guard)
 
-    def _take(self, ring: Ring, guard: Guard, most: int) -> None:
-        """Take so many records, or fewer up to one that the detectors of samples look at."""
-        for record in itertools.islice(ring.records(self._next_byte), most):
-            self._next_byte = record.end
-            if record.kind == ADDITION:
-                # No more of what is judged; an update may still follow.
-                continue
+    def _take_piece(self, ring: Ring, guard: Guard, most: int) -> None:
+        """Have a sample judged that waits for that, or take so many records."""
+        if self._claimed:
+            self._judge_sample(self._claimed.popleft(), guard)
+        else:
+            self._take(ring, most)
+
+    def _take(self, ring: Ring, most: int) -> None:
+        records = list(itertools.islice(ring.records(self._next_byte), most))
+        if not records:
+            return
+        self._next_byte = records[-1].end
+        payloads = [record.payload for record in records if record.kind == RAW]
+        rows = read_rows(payloads) if len(payloads) > 1 else None
+        following = None if rows is None else self._following.get(rows.template)
+        if rows is None or following is None:
+            self._take_one_by_one(records)
+        else:
+            self._take_rows(records, rows, following)
+
+    def _take_one_by_one(self, records: Sequence[RingRecord]) -> None:
+        for record in records:
             if record.kind == UPDATE:
                 self._add_update(read_update(record.payload))
-            is_judged = self._close_open(guard)
-            if record.kind == RAW:
+            elif record.kind == RAW:
+                self._claim_newest()
                 raw = read_raw(record.payload)
-                self._open = self._queued(raw)
-                if not raw.has_update:
-                    is_judged |= self._close_open(guard)
-            if is_judged:
-                return
+                following = self._following.get(raw.template)
+                if following is not None:
+                    self._newest = self._measured(raw, following)
+                    self._queue.append(
+                        QueuedStep(self._newest, self._stack(raw.step, following), "waiting", _long_ago())
+                    )
 
-    def _queued(self, raw: RawStep) -> QueuedStep | None:
-        following = self._following.get(raw.template)
-        if following is None:
-            return None
+    def _take_rows(self, records: Sequence[RingRecord], rows: RawRows, following: Following) -> None:
+        """Take the same where they are alike: only what a sample may be made of is looked at by itself."""
+        steps, last = rows.steps, len(rows.steps) - 1
+        parameter_norms: list[Floats | None] = [None] * len(steps)
+        has_notes = bool(self._inputs or self._modules or self._logged)
+        at = -1
+        for record in records:
+            if record.kind == UPDATE:
+                self._add_update(read_update(record.payload))
+            if record.kind != RAW:
+                continue
+            at += 1
+            self._claim_newest()
+            is_wanted = at == last or rows.has_more[at] or self._samples.is_due(rows.times[at])
+            if is_wanted or (has_notes and self._is_noted(steps[at])):
+                self._newest = self._measured(read_raw(record.payload), following)
+                parameter_norms[at] = self._newest.parameter_norm
+        stacks = [following.stack] * len(steps)
+        if self._stacks:
+            newest = self._stacks[-1]
+            is_old = newest[0] <= steps[0]
+            stacks = [newest[1] if is_old else self._stack(step, following) for step in steps]
+        batch = _batch_of(rows, following, parameter_norms)
+        self._queue.append(QueuedRun(following.layout, batch, rows.times, stacks, _long_ago()))
+
+    def _is_noted(self, step: int) -> bool:
+        return step in self._inputs or step in self._modules or step in self._logged
+
+    def _measured(self, raw: RawStep, following: Following) -> MeasuredStep:
+        """Return a step with all that the training thread has noted of it."""
         measured = measured_of(raw, following)
         measured.inputs = self._inputs.pop(raw.step, None)
         measured.modules = self._modules.pop(raw.step, None)
         measured.logged = self._logged.pop(raw.step, {})
-        # It has waited long enough: no other one comes before the ring is looked at again.
-        noted = (stack for first, stack in reversed(self._stacks) if first <= raw.step)
-        stack = next(noted, following.stack)
-        return QueuedStep(measured, stack, "waiting", time.monotonic() - JUDGE_S)
+        return measured
+
+    def _stack(self, step: int, following: Following) -> Sequence[RawFrame]:
+        noted = (stack for first, stack in reversed(self._stacks) if first <= step)
+        return next(noted, following.stack)
 
     def _add_update(self, update: RawUpdate) -> None:
-        if self._open is None or self._open.measured.step != update.step:
+        measured = self._newest
+        if measured is None or measured.step != update.step:
             return
-        measured = self._open.measured
         measured.sampled["update_ratio"] = MaskedValues(update.ratios, update.missing)
         if update.total is not None:
             measured.scalars["update_ratio"] = update.total
 
-    def _close_open(self, guard: Guard) -> bool:
-        """Nothing more comes of the newest step: have it judged; whether its sample was looked at."""
-        step, self._open = self._open, None
-        if step is None:
-            return False
-        is_judged = self._judge_newest(guard)
-        self._queue.append(step)
-        self._newest = step.measured
-        return is_judged
+    def _claim_newest(self) -> None:
+        """Another step follows: have the sample of the one before judged, if there is one."""
+        measured, self._newest = self._newest, None
+        if measured is not None and self._samples.claim(measured):
+            self._claimed.append(measured)
 
     def take_newest(self, step: int) -> MeasuredStep | None:
         """Return the newest step, if it is this one: the slow way has its sample judged then."""
         newest, self._newest = self._newest, None
         return newest if newest is not None and newest.step == step else None
 
-    def _judge_newest(self, guard: Guard) -> bool:
-        """Another step has followed: have the sample of the one before judged, if there is one."""
-        measured, self._newest = self._newest, None
-        if measured is None or not self._samples.wants(measured):
-            return False
-        self._judge_sample(measured, guard)
-        return True
-
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
         verdict = guard.run("detectors of samples", self._samples.take, measured)
         if verdict is not None and verdict.suspicion is not None:
             self._queue.note(verdict)
+
+
+def _long_ago() -> float:
+    """When a step has ended that waits no longer: none comes before the ring is looked at again."""
+    return time.monotonic() - JUDGE_S
+
+
+def _batch_of(
+    rows: RawRows, following: Following, parameter_norms: Sequence[Floats | None]
+) -> ObservationBatch:
+    """Return what `build_batch` makes of the same steps, one by one."""
+    unknown = [None] * len(rows.steps)
+    layout = following.layout
+    lowest, highest = batch_rates(following.template.scalars, rows.scalars)
+    return ObservationBatch(
+        steps=rows.steps,
+        losses=unknown if rows.losses is None else rows.losses,
+        total_grad_norms=unknown if rows.total_norms is None else rows.total_norms,
+        grad_norm=rows.norm,
+        grad_max_abs=rows.max_abs,
+        missing=None,
+        parameter_norms=parameter_norms,
+        parameter_names=layout.names,
+        layer_names=layout.layer_names,
+        layer_of=layout.layer_of,
+        lowest_rates=lowest,
+        highest_rates=highest,
+    )
 
 
 def measured_of(raw: RawStep, following: Following) -> MeasuredStep:

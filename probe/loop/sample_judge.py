@@ -58,10 +58,19 @@ class SampleJudge:
         """Whether a step has anything that steps usually have not, or none was judged for long."""
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
             return True
-        if self._has_news:
-            return True
+        return bool(measured.logged) or self.is_due(measured.time)
+
+    def is_due(self, time: float) -> bool:
+        """Whether a step that ended then is wanted even if it has nothing that steps usually have not."""
         # A clock that was set back is no reason to wait.
-        return bool(measured.logged) or not 0.0 <= measured.time - self._judged_at < _AT_LEAST_EVERY_S
+        return self._has_news or not 0.0 <= time - self._judged_at < _AT_LEAST_EVERY_S
+
+    def claim(self, measured: MeasuredStep) -> bool:
+        """Like `wants`, for who gives the step to `take` later on."""
+        if not self.wants(measured):
+            return False
+        self._judged_at, self._has_news = measured.time, False
+        return True
 
     def note_alarm(self, step: int) -> None:
         """The detectors that see every step have found something at one."""

@@ -7,6 +7,7 @@ unusual one comes; the recorder's thread judges what has waited for long enough,
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..detectors.base import Observation
+from ..attach.layout import ModelLayout
+from ..detectors.base import Observation, ObservationBatch, join_batches
 from ..guard import Guard
 from ..incidents.evidence import LateEvidence, StepEvidence
 from ..incidents.incidents import IncidentReporter
@@ -52,6 +54,36 @@ class QueuedStep(msgspec.Struct, eq=False):
     is_complete: bool = False
     """Whether the rules and the detectors of samples have seen it."""
 
+    @property
+    def layout(self) -> ModelLayout:
+        """Of the step's parameters."""
+        return self.measured.layout
+
+
+class QueuedRun(msgspec.Struct, eq=False):
+    """Successive steps that C has followed, arranged for the detectors already; all are quiet ones."""
+
+    layout: ModelLayout
+    batch: ObservationBatch
+    times: Sequence[float]
+    """UNIX seconds of each."""
+    stacks: Sequence[Sequence[RawFrame]]
+    """Of the training loop when each was measured."""
+    ended_s: float
+    """Monotonic seconds; of the oldest."""
+    state: Literal["waiting"] = "waiting"
+
+    def part(self, start: int, stop: int | None = None) -> QueuedRun:
+        """Return the steps `[start, stop)`."""
+        chosen = slice(start, stop)
+        return QueuedRun(
+            self.layout,
+            self.batch.part(start, len(self.times) if stop is None else stop),
+            self.times[chosen],
+            self.stacks[chosen],
+            self.ended_s,
+        )
+
 
 class StepQueue:
     """Steps that the detectors have not seen; a `Watch` of the recorder.
@@ -77,7 +109,7 @@ class StepQueue:
         self._note_alarm = note_alarm
         self._thread_guard = guard.for_thread()
         """A guard's clock is that of one thread, and `look` comes on the recorder's."""
-        self._steps: deque[QueuedStep] = deque()
+        self._steps: deque[QueuedStep | QueuedRun] = deque()
         self._verdicts: deque[Verdict] = deque()
         self._most = _FIRST
         """Steps of a piece."""
@@ -92,8 +124,8 @@ class StepQueue:
             with self._incidents.judging(self._guard):
                 self._judge_waiting(self._guard)
 
-    def append(self, step: QueuedStep) -> None:
-        """Have a step judged once it is old enough; under the lock, on either thread."""
+    def append(self, step: QueuedStep | QueuedRun) -> None:
+        """Have a step, or a run of them, judged once it is old enough; under the lock, on either thread."""
         self._steps.append(step)
 
     def note(self, verdict: Verdict) -> None:
@@ -114,8 +146,9 @@ class StepQueue:
     def settle(self) -> None:
         """Take the values of the newest step, where they are still on their way; waits for them."""
         with self._incidents.judging(self._guard):
-            if self._steps and self._steps[-1].state == "late":
-                self._take_late(self._steps[-1], self._guard)
+            newest = self._steps[-1] if self._steps else None
+            if isinstance(newest, QueuedStep) and newest.state == "late":
+                self._take_late(newest, self._guard)
 
     def judge_at_once(
         self,
@@ -133,6 +166,9 @@ class StepQueue:
         return verdict
 
     def _keep(self, verdict: Verdict) -> None:
+        # While C follows the steps nobody takes them for long.
+        if verdict is NOTHING_FOUND:
+            return
         self._verdicts.append(verdict)
         for step in verdict.alarms:
             self._note_alarm(step)
@@ -185,13 +221,14 @@ class StepQueue:
         """Judge the oldest steps, for two milliseconds."""
         if not self._steps:
             return
-        if self._steps[0].state == "late":
-            self._take_late(self._steps[0], guard)
+        oldest = self._steps[0]
+        if isinstance(oldest, QueuedStep) and oldest.state == "late":
+            self._take_late(oldest, guard)
             return
-        piece = self._take_piece()
+        piece, count = self._take_piece()
         started_s = time.thread_time()
         verdict = guard.run("detectors", self._judge, piece)
-        self._note_cost(len(piece), time.thread_time() - started_s)
+        self._note_cost(count, time.thread_time() - started_s)
         if verdict is not None:
             self._keep(verdict)
 
@@ -208,22 +245,40 @@ class StepQueue:
         if late.state == "judged" and late in self._steps:
             self._steps.remove(late)
 
-    def _take_piece(self) -> list[QueuedStep]:
-        """Take successive steps of one layout."""
-        piece = [self._steps.popleft()]
-        layout = piece[0].measured.layout
-        while self._steps and len(piece) < self._most:
+    def _take_piece(self) -> tuple[list[QueuedStep | QueuedRun], int]:
+        """Take successive steps of one layout, and say how many they are."""
+        piece: list[QueuedStep | QueuedRun] = []
+        count, layout = 0, self._steps[0].layout
+        while self._steps and count < self._most:
             following = self._steps[0]
-            if following.state != "waiting" or following.measured.layout is not layout:
+            if following.state != "waiting" or following.layout is not layout:
                 break
-            piece.append(self._steps.popleft())
-        return piece
+            self._steps.popleft()
+            if isinstance(following, QueuedRun) and count + len(following.times) > self._most:
+                left = self._most - count
+                self._steps.appendleft(following.part(left))
+                following = following.part(0, left)
+            piece.append(following)
+            count += len(following.times) if isinstance(following, QueuedRun) else 1
+        return piece, count
 
-    def _judge(self, piece: Sequence[QueuedStep]) -> Verdict:
-        steps = [step.measured for step in piece]
-        verdict = self._incidents.judge_quiet(
-            build_batch(steps), [measured.time for measured in steps], [step.stack for step in piece]
-        )
-        for step in piece:
-            step.state = "judged"
+    def _judge(self, piece: Sequence[QueuedStep | QueuedRun]) -> Verdict:
+        batches: list[ObservationBatch] = []
+        times: list[float] = []
+        stacks: list[Sequence[RawFrame]] = []
+        for is_run, steps in itertools.groupby(piece, key=lambda one: isinstance(one, QueuedRun)):
+            if is_run:
+                runs = [one for one in steps if isinstance(one, QueuedRun)]
+                batches += [run.batch for run in runs]
+                times += [time for run in runs for time in run.times]
+                stacks += [stack for run in runs for stack in run.stacks]
+            else:
+                singles = [one for one in steps if isinstance(one, QueuedStep)]
+                batches.append(build_batch([one.measured for one in singles]))
+                times += [one.measured.time for one in singles]
+                stacks += [one.stack for one in singles]
+        verdict = self._incidents.judge_quiet(join_batches(batches), times, stacks)
+        for one in piece:
+            if isinstance(one, QueuedStep):
+                one.state = "judged"
         return verdict

@@ -13,6 +13,7 @@ unique. `tests/probe/step/test_shapes.py` holds that every type exists, and that
 | `late_values.LateValues` | of it: what is on its way from a device | T loop | T, R measured step |
 | `frames.MeasuredStep` | all that is known of it, numbers only | T measures; R: raw | T, R judge, writer |
 | `step_queue.QueuedStep` | the same, and how far it is: late, waiting, judged | T pipeline; R | T, R queue |
+| `step_queue.QueuedRun` | several that C has followed, as a batch already | R | R, T queue |
 | `base.Observation` | of one: what detectors see at once | T, R judge | T, R detectors |
 | `base.ObservationBatch` | of several quiet ones | T, R queue | T, R detectors |
 | `sample.Sample` | of a complete one: what is sampled, logged | T, R sample judge | T, R their detectors |

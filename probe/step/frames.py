@@ -215,6 +215,25 @@ def _rates(scalars: Mapping[str, float]) -> tuple[float | None, float | None]:
     return (min(rates), max(rates)) if rates else (None, None)
 
 
+def batch_rates(
+    names: Sequence[str], values: Sequence[Sequence[float]]
+) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """The lowest and the highest learning rate of each step.
+
+    Args:
+        names: of the scalars.
+        values: of each step; NaN where one is absent.
+    """
+    if "lr" in names:
+        at = names.index("lr")
+        rates = [row[at] for row in values]
+        if all(rate == rate for rate in rates):
+            return rates, rates
+    rows = [{name: one for name, one in zip(names, row, strict=False) if one == one} for row in values]
+    lowest, highest = zip(*map(_rates, rows), strict=True)
+    return lowest, highest
+
+
 def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
     """Arrange successive quiet steps of one layout for the detectors."""
     layout = steps[0].layout

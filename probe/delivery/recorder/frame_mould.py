@@ -46,7 +46,7 @@ class Mould:
     def __init__(self, template: Template, raw: RawStep) -> None:
         scalars = raw.scalars.tolist()
         self._present = [at for at, value in enumerate(scalars) if value == value]
-        self._absent = [at for at, value in enumerate(scalars) if value != value]
+        self._is_known = [value == value for value in scalars]
         self._heads = [_TIME] + [_LOSS, _LOSS_RAW] * (raw.loss is not None)
         self._heads += [_NORM] * (raw.total_norm is not None) + [_SAMPLES] * bool(raw.samples)
         self._scalars = struct.Struct(f"<{len(scalars)}d")
@@ -74,10 +74,9 @@ class Mould:
         if len(payload) < self._bytes:
             return None
         scalars = self._scalars.unpack_from(payload, RAW_HEAD.size)
-        present = [scalars[at] for at in self._present]
-        total = sum(present)
-        if total != total or any(scalars[at] == scalars[at] for at in self._absent):
+        if [value == value for value in scalars] != self._is_known:
             return None
+        present = [scalars[at] for at in self._present]
         numbers = self._before_numbers.copy()
         numbers[1::2] = [fields[at] for at in self._heads] + present
         parts: list[bytes | memoryview] = [self._before_step, _encode_step(fields[0])]

@@ -24,7 +24,7 @@ HOLD_S: Final = 0.2
 """The newest step waits so long in the ring for what `run.log` adds to it."""
 RING_FRAMES: Final = 4096
 """So many records wait beside a full ring, in memory alone."""
-_PIECE_RECORDS: Final = 16
+_PIECE_RECORDS: Final = 32
 _PIECE_BYTES: Final = 256 * 1024
 """What is written at once, so that training gets Python's lock again within a millisecond."""
 _Group = tuple[bytes | None, Sequence[RingRecord]]

@@ -24,8 +24,12 @@ from . import ring_header
 from .file_mapping import map_written_file
 from .process_identity import own_identity
 from .ring_format import (
+    ADDITION,
+    FRAME,
     PAD,
+    RAW,
     RECORD_HEAD,
+    UPDATE,
     RingRecord,
     Template,
     Words,
@@ -33,7 +37,6 @@ from .ring_format import (
     raw_bytes,
     read_raw,
     record_bytes,
-    records_between,
     weights,
 )
 from .ring_header import BUSY_AT, COUNTERS, HEADER_BYTES, MIN_CAPACITY, Counters, Mark
@@ -45,6 +48,7 @@ _EXPECTED_SCALARS: Final = 32
 _HEAD, _TAIL, _NEXT_SEQ, _DESCRIPTOR, _DROPPED, _ERRORS, _WANTED = range(3, 10)
 _BUSY: Final = BUSY_AT // 8
 _PIECE: Final = 1024**2
+_KINDS: Final = (PAD, FRAME, RAW, ADDITION, UPDATE)
 
 
 def capacity_for(parameters: int) -> int:
@@ -77,8 +81,6 @@ class Ring:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._templates: dict[int, Template] = {}
         self._template_first_seq: dict[int, int] = {}
-        self._read: tuple[int, list[RingRecord]] = (0, [])
-        """Intact records, one behind the other, and the total bytes up to the first of them."""
         self._mark = Mark(0, 0, 0, -1, 0, 0, 0)
         counters = Counters(ring_header.MAGIC, ring_header.VERSION, capacity, 0, 0, 0, -1, 0, 0, 0)
         COUNTERS.pack_into(self._view, 0, *counters)
@@ -221,22 +223,31 @@ class Ring:
     def records(self, start: int | None = None) -> Iterator[RingRecord]:
         """Return what is in the ring now, from total byte `start` on, or from the tail; payloads are views.
 
-        What has been read once is not checked again.
+        Ends at the first that cannot be read. The checksums are for who reads the file after a kill: here a
+        record is whole before the head goes on, and checking sixteen costs 0.1 ms where caches are empty.
         """
-        counters = self.counters
-        begin = counters.tail if start is None else max(start, counters.tail)
-        first, read = self._read
-        # A list of its own: another thread may be reading too.
-        known = [one for one in read if one.end > begin] if first <= begin else []
-        self._read = begin, known
-        return self._read_on(counters, begin, known)
+        head, tail = self._numbers[_HEAD], self._numbers[_TAIL]
+        return self._records_between(tail if start is None else max(start, tail), head)
 
-    def _read_on(self, counters: Counters, begin: int, known: list[RingRecord]) -> Iterator[RingRecord]:
-        """Yield the known records from `begin` on, then those behind them, which are known from then on."""
-        yield from tuple(known)
-        for record in records_between(self._data, counters, known[-1].end if known else begin, counters.head):
-            known.append(record)
-            yield record
+    def _records_between(self, start: int, end: int) -> Iterator[RingRecord]:
+        view, capacity, next_seq = self._view, self.capacity, -1
+        while start < end:
+            position = start % capacity
+            left = capacity - position
+            if left < RECORD_HEAD.size:
+                start += left
+                continue
+            at = HEADER_BYTES + position + RECORD_HEAD.size
+            _, length, kind, seq = RECORD_HEAD.unpack_from(view, at - RECORD_HEAD.size)
+            size = record_bytes(length)
+            start += size
+            if kind not in _KINDS or size > left or start > end:
+                return
+            if kind != PAD:
+                if next_seq not in (-1, seq):
+                    return
+                next_seq = seq + 1
+                yield RingRecord(kind, seq, view[at : at + length], start)
 
     def raw_template(self, payload: memoryview) -> Template | None:
         """Return the template that a raw record names."""

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.delivery.journal.ring_rest import read_rest, read_ring, ring_paths
-from probe.delivery.recorder import file_mapping, ring_format, ring_header
+from probe.delivery.recorder import file_mapping, ring_header
 from probe.delivery.recorder.process_identity import is_alive, own_identity
 from probe.delivery.recorder.ring import Ring, capacity_for
 from probe.delivery.recorder.ring_format import (
@@ -29,8 +29,6 @@ from probe.delivery.recorder.ring_format import (
     RAW_COLUMNS,
     RAW_HEAD,
     Template,
-    Words,
-    checksum,
     metrics_of,
     raw_bytes,
     record_bytes,
@@ -157,8 +155,8 @@ def test_ring_append_amid_an_append_follows_it(ring: Ring, monkeypatch: pytest.M
     assert [bytes(record.payload) for record in ring.records()] == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("offset", [0, 8, 12, 16, 30])
-def test_ring_torn_record_ends_the_reading(ring: Ring, offset: int) -> None:
+@pytest.mark.parametrize("offset", [8, 12, 16])
+def test_ring_record_without_a_head_ends_the_reading(ring: Ring, offset: int) -> None:
     for payload in (b"one", b"two is torn here", b"three"):
         ring.append(FRAME, payload)
     ring._memory[4096 + record_bytes(3) + offset] ^= 0xFF
@@ -361,17 +359,3 @@ def test_records_are_those_of_the_moment_of_the_call(ring: Ring) -> None:
     ring.append(FRAME, b"after")
     assert [bytes(record.payload) for record in reader] == [b"before"]
     assert [bytes(record.payload) for record in ring.records()] == [b"before", b"after"]
-
-
-def test_record_is_checked_once(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[int] = []
-
-    def count(words: Words, factors: Words) -> int:
-        checked.append(1)
-        return checksum(words, factors)
-
-    monkeypatch.setattr(ring_format, "checksum", count)
-    for step in range(4):
-        ring.append(FRAME, bytes([step]))
-    assert len(list(ring.records())) == len(list(ring.records())) == len(list(ring.records(0))) == 4
-    assert len(checked) == 4

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from detector_series import as_batch, observe_norms
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probe.detectors import Finding, Observation
 from probe.detectors.learning_rate import DecayedRateDetector
@@ -89,3 +91,25 @@ def test_quiet_batches_leave_the_same_history(name: str) -> None:
         for step in part:
             singly.observe(step)
         assert vars(singly) == vars(batched)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rates=st.lists(
+        st.tuples(st.sampled_from([0.1, 0.1, 0.2, 1e-3, 9e-4, 1e-5, 0.0, -0.1, None]), st.integers(1, 40)),
+        min_size=1,
+        max_size=12,
+    ),
+    length=st.integers(1, 30),
+)
+def test_rates_of_a_batch_are_noted_as_one_by_one(rates: list[tuple[float | None, int]], length: int) -> None:
+    steps = run([rate for rate, count in rates for _ in range(count)])
+    batched, single = DecayedRateDetector(), DecayedRateDetector()
+    for start in range(0, len(steps), length):
+        part = steps[start : start + length]
+        found = [finding for one in part for finding in single.observe(one)]
+        if batched.learn_quiet(as_batch(part)):
+            assert not found
+        else:
+            assert [finding for one in part for finding in batched.observe(one)] == found
+        assert vars(batched) == vars(single)

@@ -20,11 +20,11 @@ from probe.detectors.base import Observation, ObservationBatch
 from probe.guard import Guard
 from probe.incidents.evidence import LateEvidence
 from probe.incidents.incidents import IncidentReporter
-from probe.incidents.verdict import Verdict
+from probe.incidents.verdict import NOTHING_FOUND, Verdict
 from probe.loop import step_queue
-from probe.loop.step_queue import MOST_WAITING, QueuedStep, StepQueue
+from probe.loop.step_queue import MOST_WAITING, QueuedRun, QueuedStep, StepQueue
 from probe.measure.statistics.statistics import TensorStatistics
-from probe.step.frames import MeasuredStep, build_observation
+from probe.step.frames import MeasuredStep, build_batch, build_observation
 from probe.step.losses import StepLoss
 from probe.wire import Event
 
@@ -192,6 +192,37 @@ def test_steps_of_two_layouts_are_no_batch(steps: Queue) -> None:
         steps.add(step, layout=LAYOUT if step < 2 else other)
     steps.queue.judge_all()
     assert steps.judge.batches == [2, 4]
+
+
+def test_verdicts_that_say_nothing_are_not_kept(steps: Queue) -> None:
+    """While C follows the steps nobody takes them, for hours."""
+    steps.judge.judge_quiet = lambda *_: NOTHING_FOUND  # type: ignore[method-assign]
+    for step in range(5):
+        steps.add(step)
+        steps.queue.judge_all()
+    assert steps.queue.take_verdicts() == []
+
+
+def a_run(first: int, stop: int) -> QueuedRun:
+    steps = [measured(step) for step in range(first, stop)]
+    times = [one.time for one in steps]
+    return QueuedRun(LAYOUT, build_batch(steps), times, [(f"stack of {at}",) for at in times], 0.0)  # type: ignore[list-item]
+
+
+def test_runs_are_judged_with_the_single_steps_between_them_in_order(steps: Queue) -> None:
+    given: list[Any] = []
+    steps.judge.judge_quiet = lambda *one: given.append(one) or Verdict()  # type: ignore[assignment, func-returns-value]
+    steps.queue._most = 8
+    for item in (a_run(0, 3), QueuedStep(measured(3), ("stack of 3.0",), "waiting", 0.0), a_run(4, 25)):  # type: ignore[arg-type]
+        steps.queue.append(item)
+    steps.queue.judge_all()
+    assert [step for batch, *_ in given for step in batch.steps] == list(range(25))
+    assert [time for _, times, _ in given for time in times] == [float(step) for step in range(25)]
+    assert [stack for *_, stacks in given for stack in stacks] == [
+        (f"stack of {float(step)}",) for step in range(25)
+    ]
+    assert all(len(batch.grad_norm) == len(batch.steps) == len(batch.grad_max_abs) for batch, *_ in given)
+    assert len(given[0][0].steps) == 8
 
 
 def test_late_step_is_waited_for_only_when_it_has_to_be(steps: Queue) -> None:
