@@ -51,11 +51,6 @@ class EpisodeTracker:
         self._started: dict[str, int] = {}
         self._last: dict[str, tuple[str, str]] = {}
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a step without findings may end anything."""
-        return bool(self._running)
-
     def update(
         self,
         step: int,
@@ -85,6 +80,22 @@ class EpisodeTracker:
                 seen.add(key)
                 records += self._hit(key, finding, step=step, time=time, make_event=make_event)
         return records + self._end_quiet(model, seen)
+
+    def pass_quiet(self, steps: Sequence[int], model: str) -> bool:
+        """Account for steps without findings all at once; False, and nothing done, where something ends.
+
+        Args:
+            steps: successive ones of one model, at least one.
+            model: name of the naming root.
+        """
+        mine = [(key, episode) for key, episode in self._running.items() if key[0] == model]
+        for key, episode in mine:
+            lasts = self._is_full(key[1]) and self._last[key[1]] == key
+            if not lasts and (min(steps) < episode.last_step or episode.quiet + len(steps) > self._patience):
+                return False
+        for _, episode in mine:
+            episode.quiet += len(steps)
+        return True
 
     def close(self, step: int, time: float) -> list[Event]:
         """End every running episode and return their last records; a second call returns nothing.

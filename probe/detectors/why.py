@@ -25,6 +25,7 @@ _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
 """How many steps before the event are searched; those before them are what is usual."""
 _LEAST_HISTORY: Final = 16
+_TOGETHER: Final = 4
 _MADS: Final = 8.0
 _FACTOR: Final = 3.0
 """A value is out of its range above median + so many MADs of its logarithm, and so many times its median."""
@@ -72,6 +73,7 @@ class RecentSteps:
     """Loss and layers' gradient norms of the newest steps of one model."""
 
     def __init__(self) -> None:
+        self._unseen: list[Observation | ObservationBatch] = []
         self._held: deque[_Steps] = deque()
         self._count = 0
         self._layers = LayerIndex()
@@ -80,6 +82,17 @@ class RecentSteps:
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""
+        # Seldom asked for: arranged a few together, whose first one alone meets empty caches.
+        self._unseen.append(observed)
+        if len(self._unseen) >= _TOGETHER:
+            self._arrange()
+
+    def _arrange(self) -> None:
+        unseen, self._unseen = self._unseen, []
+        for observed in unseen:
+            self._take(observed)
+
+    def _take(self, observed: Observation | ObservationBatch) -> None:
         if isinstance(observed, ObservationBatch):
             one, steps, losses = observed.at(0), list(observed.steps), observed.losses
         else:
@@ -110,6 +123,7 @@ class RecentSteps:
 
         Within a step the loss comes first: its gradients are computed from it.
         """
+        self._arrange()
         numbers = [number for held in self._held for number in held.numbers if number <= step]
         count = len(numbers)
         if count < _LEAST_HISTORY + 1:
@@ -134,6 +148,8 @@ class RecentSteps:
         Args:
             jumps: as they were found; those of layers that hold rounding noise are dropped.
         """
+        if jumps:
+            self._arrange()
         told = []
         for jump in sorted(jumps, key=lambda jump: (jump.step, min(jump.series, 2), -jump.mads)):
             levels = self._levels(jump)

@@ -134,7 +134,7 @@ class IncidentReporter(EventWriter):
         found = dict(self._detectors.observe_batch(batch))
         suspicion = self._recent.note_jumps(self._detectors.take_jumps())
         critical = None
-        if not found and not self._episodes.is_running:
+        if not found and self._episodes.pass_quiet(batch.steps, self._model):
             return NOTHING_FOUND if suspicion is None else Verdict(suspicion=suspicion)
         for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
             findings = found.get(index, [])

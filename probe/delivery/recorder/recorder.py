@@ -32,8 +32,9 @@ from .schedule import Schedule, Watch
 
 _logger = logging.getLogger(__name__)
 
-WRITE_S: Final = 0.25
-"""How often the thread takes frames out of the ring; a kill -9 takes none of them, the ring is a file."""
+WRITE_S: Final = 1.0
+"""How often the thread takes frames out of the ring; a kill -9 takes none of them, the ring is a file.
+Events do not wait for it."""
 _LISTENED_S: Final = 0.1
 """The same, while a dashboard listens."""
 _CROWDED_S: Final = 0.05

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probe.detectors import Finding
 from probe.detectors.episodes import EpisodeTracker
@@ -172,6 +174,48 @@ def test_pathological_number_of_models_is_bounded() -> None:
     for index in range(100):
         feed(tracker, range(1), {0}, model=f"model{index}")
     assert len(tracker.close(0, 0.0)) == 5
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pieces=st.lists(
+        st.tuples(
+            st.sampled_from([[], [], ["a"], ["b"], ["a", "b"]]),
+            st.integers(1, 9),
+            st.sampled_from([0, 0, 0, 1, -7]),
+            st.sampled_from(["net", "net", "other"]),
+        ),
+        max_size=14,
+    ),
+    most=st.integers(1, 3),
+)
+def test_quiet_steps_are_passed_together_as_one_by_one(
+    pieces: list[tuple[list[str], int, int, str]], most: int
+) -> None:
+    """Each piece: what one step has, then so many quiet ones, the first of them so much later, of a model."""
+    together, single = (EpisodeTracker(patience=5, max_events_per_kind=most) for _ in range(2))
+    written: tuple[list[Event], list[Event]] = ([], [])
+    step = 0
+    for kinds, quiet, later, model in pieces:
+        for tracker, events in zip((together, single), written, strict=True):
+            found = [finding(kind) for kind in kinds]
+            make = maker(step, model)
+            events += tracker.update(step, 1000.0 + step, found, model=model, make_event=make)
+        steps = [max(step + 1 + later + at, 0) for at in range(quiet)]
+        step = steps[-1] + 1
+        one_by_one = [
+            [
+                event
+                for at in steps
+                for event in tracker.update(at, 1000.0 + at, [], model=model, make_event=maker(at, model))
+            ]
+            for tracker in ((single,) if together.pass_quiet(steps, model) else (together, single))
+        ]
+        written[1].extend(one_by_one[-1])
+        if len(one_by_one) == 2:
+            written[0].extend(one_by_one[0])
+    assert written[0] == written[1]
+    assert together.close(step, 0.0) == single.close(step, 0.0)
 
 
 @pytest.mark.parametrize("option", ["patience", "max_events_per_kind"])

@@ -267,6 +267,36 @@ def test_steps_of_a_run_are_arranged_once() -> None:
     assert [fields["step"] for fields, *_ in samples.taken] == [0, 4]
 
 
+def test_recorders_thread_judges_samples_together_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them at once: where they are rare, none has to wait."""
+    now_s = 50.0
+    monkeypatch.setattr(followed_records.time, "monotonic", lambda: now_s)
+    queue, samples = Queue(), Samples()
+    records = taking([Step(step=step, has_norms=True) for step in range(3)], queue, samples)
+    counts = []
+
+    def come(after_s: float, *steps: int) -> None:
+        nonlocal now_s
+        now_s += after_s
+        for step in steps:
+            for kind, payload in Step(step=step, has_norms=True).records(1000.0 + step):
+                assert records._ring is not None and records._ring.append(kind, payload)
+        records.take(is_recorders_thread=True)
+        counts.append((len(queue.judged()), len(samples.taken)))
+
+    come(0.0)
+    come(0.25, 3)
+    come(0.25, 4, 5)
+    come(0.5)
+    come(3.0, 6)
+    # The newest has no sample yet: an update may follow it. All steps are queued at once.
+    assert counts == [(3, 2), (4, 2), (6, 2), (6, 5), (7, 6)]
+    come(0.1, 7)
+    assert len(samples.taken) == 6
+    records.take()
+    assert [fields["step"] for fields, *_ in samples.taken] == [*range(7)]
+
+
 def test_training_takes_all_at_once() -> None:
     records, pieces = followed(10)
     records.take()
