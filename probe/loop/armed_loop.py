@@ -65,8 +65,9 @@ class Plan(NamedTuple):
     """Called in a forward to which other lines lead than to the one before."""
     glance: Callable[..., Any] | None
     """Looks at (module, args, kwargs) where parameters are measured."""
-    on_news: Callable[[], bool | None] | None
-    """Called at the end of a backward where there is news; True for the next one too."""
+    on_news: Callable[[], int] | None
+    """Called at the end of a backward where there is news; returns when to call it again, ns of
+    `time.monotonic_ns`, or 0."""
     norms_every: int
     """Steps between two measurements of the parameters; 0 for none."""
     ratios_every: int
@@ -234,7 +235,7 @@ class ArmedLoop:
         """Have C follow the steps from `step` on, before `slow_at`."""
         state = self.state
         state.step, state.slow_at, state.last_end_ns = step, slow_at, last_end_ns
-        state.attention, state.news, state.sink = 0, 0, None
+        state.attention, state.news, state.news_at_ns, state.sink = 0, 0, 0, None
         state.steps, state.own_ns, state.step_own_ns = 0, 0, 0
         self._sink = None
         state.armed = 1

@@ -204,6 +204,8 @@ class FastPath:
             return
         self.is_engaged, self._open_capture = True, None
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
+        # A series of looks that was begun in the slow way goes on.
+        loop.state.news = int(self._followed.has_news)
 
     def count(self, optimizer: Optimizer, step: int) -> None:
         """Nothing is looked at any more: have C count the steps from `step` on, until a look is asked for."""

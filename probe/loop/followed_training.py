@@ -264,8 +264,13 @@ class FollowedTraining:
         """A forward that C has followed up to now has returned, or raised."""
         self._modules.end_forward(output, raised=raised)
 
-    def _on_news(self) -> bool:
+    def _on_news(self) -> int:
         return self._lookout.look_about(_step_in_c())
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the training thread has something to do at the end of the next backward."""
+        return self._lookout.has_news
 
     def _is_alone(self, root: nn.Module, *, is_late: bool) -> bool:
         """Whether no other session or module call has a part in these steps, nor a device."""

@@ -22,8 +22,8 @@ _PERIOD_S: Final = 0.25
 _STACK_FRAMES: Final = 256
 _MARK_S: Final = 5.0
 """The stack is renewed so often while the same lines lead to the steps: C sees to nearly all of them."""
-_SHARE: Final = 0.005
-"""Of the time, that a series of looks at the heap takes from steps that C follows."""
+_SHARE: Final = 0.02
+"""Of the time, that a series of looks at the heap takes at most from steps that C follows."""
 
 
 class Lookout:
@@ -64,8 +64,12 @@ class Lookout:
         # A series that was begun in the slow way goes on at once; what else there is comes with its looks.
         return self.next_look_s == math.inf or time.monotonic() >= self.next_look_s
 
-    def look_about(self, step: int) -> bool:
-        """Mark where the loop is, watch memory; returns whether to do it at the next step too: never."""
+    def look_about(self, step: int) -> int:
+        """Mark where the loop is, watch memory.
+
+        Returns:
+            When to do it again, ns of `time.monotonic_ns`, while a series of looks goes on; else 0.
+        """
         if self._mark.wanted:
             self._mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
             self._renewed_s = time.monotonic()
@@ -75,7 +79,7 @@ class Lookout:
             if self._judge.follow_memory(step):
                 taken_s = (time.thread_time_ns() - started_ns) / 1e9
                 self.next_look_s = time.monotonic() + taken_s / _SHARE
-        return False
+        return 0 if self.next_look_s == math.inf else int(self.next_look_s * 1e9)
 
 
 class NewsWatch:

@@ -163,11 +163,13 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     hot.state = AFTER_BACKWARD;
     hot.micro_step++;
     if (hot_loop.is_distributed) hot.free_since_ns = now_ns();
-    if (hot.news && hot_loop.on_news) {
-        hot.news = 0;
-        Object *done = call_quietly(hot_loop.on_news, NULL, 0);
-        if (done == hot_api.yes) hot.news = 1;
-        if (done) hot_api.release(done);
+    if (hot_loop.on_news && (hot.news || (hot.news_at_ns && started >= hot.news_at_ns))) {
+        hot.news = hot.news_at_ns = 0;
+        Object *again = call_quietly(hot_loop.on_news, NULL, 0);
+        if (again) hot.news_at_ns = hot_api.as_int(again);
+        if (again) hot_api.release(again);
+        if (hot.news_at_ns < 0) hot.news_at_ns = 0;
+        if (hot_api.error()) hot_api.clear_error();
     }
     hot.step_own_ns += now_ns() - started;
     return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */

@@ -164,7 +164,7 @@ class HotState(ctypes.Structure):
         *[(name, _Int) for name in ("beats", "steps", "own_ns", "last_end_ns", "step_own_ns")],
         *[(name, _Int) for name in ("refused", "refused_at")],
         *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],
-        *[(name, _Int) for name in ("samples", "has_logged")],
+        *[(name, _Int) for name in ("samples", "news_at_ns", "has_logged")],
         *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
         *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
         *[(name, _Int) for name in ("is_marked", "mark_version")],

@@ -106,7 +106,7 @@ typedef struct {
     Object *end_observation; /* (output): it has returned */
     Object *collect;        /* takes what they have told; True where the step goes on here */
     Object *add_more;       /* adds it, and what was logged since the backward, to the step's record */
-    Object *on_news;        /* called at the end of a backward where `news` is set; True: again at the next one */
+    Object *on_news;        /* called at the end of a backward where `news` is set; returns `news_at_ns` */
     Object *find_outputs;   /* lists the tensors in what a forward returned */
     Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, what it has noted) */
     Object *scalars;        /* further scalars of the step, or NULL */
@@ -166,6 +166,7 @@ typedef struct {
     int64_t armed, state, step, slow_at, attention, news, micro_step;
     int64_t beats, steps, own_ns, last_end_ns, step_own_ns, refused, refused_at;
     int64_t input_bytes, free_since_ns, before_backward_ns, frozen_at, samples;
+    int64_t news_at_ns; /* when `on_news` is to be called although there is none; 0 for never */
     int64_t has_logged; /* whether `add_more` has something to add that was logged in the middle of the step */
     double total_norm, before_clip, after_clip;
     double accumulation; /* what losses were divided by when that was the number of micro-steps */

@@ -153,13 +153,14 @@ def test_series_of_looks_goes_on_by_what_a_look_takes() -> None:
     parts.judge.is_looking, parts.judge.takes_s = True, 0.002
     parts.judge.wants_memory = True  # a reading, which comes with a look
     before_s = time.monotonic()
-    assert parts.lookout.look_about(7) is False
-    # At half a per cent of the time, the next one comes two hundred times as long after it.
-    assert parts.lookout.next_look_s >= before_s + 0.4
+    again_ns = parts.lookout.look_about(7)
+    # At two per cent of the time, the next one comes fifty times as long after it; C calls back by itself.
+    assert again_ns / 1e9 == pytest.approx(parts.lookout.next_look_s)
+    assert parts.lookout.next_look_s >= before_s + 0.1
     parts.watch.look()
     assert parts.told == []
     parts.lookout.next_look_s = time.monotonic() - 0.001
     parts.watch.look()
     parts.judge.is_looking = False
-    parts.lookout.look_about(8)
+    assert parts.lookout.look_about(8) == 0
     assert (parts.told, parts.lookout.next_look_s) == (["news"], math.inf)

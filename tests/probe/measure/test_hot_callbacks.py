@@ -90,7 +90,7 @@ class Training:
         assert calls is not None
         self.model, self.calls, self.state = model, calls, calls.state
         self.looks: list[int] = []
-        self.wants_another_look = False
+        self.next_look_ns = 0
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         parts = [self.parameters[at::groups] for at in range(groups)]
         self.optimizer = torch.optim.SGD(
@@ -151,9 +151,9 @@ class Training:
         self.follower = Quiet()
         self.loop.start(self.follower, 100, slow_at=NEVER, last_end_ns=time.perf_counter_ns())
 
-    def _look(self) -> bool:
+    def _look(self) -> int:
         self.looks.append(self.state.step)
-        return self.wants_another_look
+        return self.next_look_ns
 
     def _places(self) -> UpdatePlaces:
         meter = UpdateMeter()
@@ -466,10 +466,23 @@ def test_news_have_the_training_thread_look_once(make: Callable[..., Training]) 
     training = make(small())
     for step in range(100, 110):
         training.state.news |= step in (102, 106)
-        training.wants_another_look = step == 106
+        training.next_look_ns = 1 if step == 106 else 0
         training.step(*batch())
     assert training.looks == [102, 106, 107]
     assert len(training.records) == 10
+
+
+def test_look_comes_again_at_its_time_though_there_are_no_news(make: Callable[..., Training]) -> None:
+    training = make(small())
+    for step in range(100, 110):
+        training.state.news |= step == 102
+        training.next_look_ns = time.monotonic_ns() + 3600 * 10**9 if step == 102 else 0
+        if step == 106:
+            assert training.state.news_at_ns > time.monotonic_ns()
+            training.state.news_at_ns = time.monotonic_ns()
+        training.step(*batch())
+    assert training.looks == [102, 106]
+    assert training.state.news_at_ns == 0
 
 
 def test_steps_change_nothing(make: Callable[..., Training]) -> None:
