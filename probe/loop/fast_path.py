@@ -61,6 +61,11 @@ _FOLLOWS: Final = (*_IN_CALL, *_HAS_BACKWARD)
 class Followed(Protocol):
     """The session's side: what arming depends on, and who takes a step over. See `followed_training.py`."""
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the training thread has something to do at the end of the next backward."""
+        ...
+
     def plan_for(
         self,
         shape: LoopShape,
