@@ -41,11 +41,13 @@ from ..step.losses import StepLoss
 from ..step.open_step import LogValue
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame
+from ..wire import Event
 from .sample_judge import SampleJudge
 from .step_queue import JUDGE_S, QueuedRun, QueuedStep, StepQueue
 
 _MOST_INPUTS: Final = 64
 _MOST_STACKS: Final = 16
+_PERIOD_S: Final = 0.25
 _SAMPLES_S: Final = 0.98
 """How often samples are judged on the recorder's thread, together: one alone is 0.2 ms of cold code."""
 _PIECE_RECORDS: Final = 32
@@ -63,7 +65,7 @@ class Following(NamedTuple):
 
 
 class FollowedRecords:
-    """Reads the ring, each record once."""
+    """Reads the ring, each record once; a `Watch` of the recorder, so that no step waits for its frame."""
 
     def __init__(
         self,
@@ -90,6 +92,20 @@ class FollowedRecords:
         """Steps for the samples' judge, which comes in pieces of its own."""
         self._samples_at_s = 0.0
         """From when on the recorder's thread has them judged."""
+
+    @property
+    def period_s(self) -> float:
+        """How often the recorder's thread has new steps judged."""
+        return _PERIOD_S
+
+    def look(self) -> list[Event]:
+        """Have what is new judged, on the recorder's thread."""
+        self.take(is_recorders_thread=True)
+        return []
+
+    def close(self) -> list[Event]:
+        """Nothing is left open: who closes the recorder has taken everything before."""
+        return []
 
     def begin(self, ring: Ring, number: int, following: Following) -> None:
         """C is about to write records of template `number`."""

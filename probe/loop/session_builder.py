@@ -164,7 +164,6 @@ def _tracker_parts(
         write=writer.write,
         guard=guard,
     )
-    recorder.watches.append(judge.queue)
     pipeline = StepPipeline(
         measures,
         judge,
@@ -194,6 +193,8 @@ def _tracker_parts(
         )
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
+    # First what C has written is queued, then what is queued is judged: in one wake.
+    recorder.watches += [records, judge.queue]
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
     lookout = Lookout(judge, schedule, mark)
     modules = FollowedModules(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import probe
+from probe.delivery.recorder import recorder
 from probe.detectors.base import DetectorThresholds
 from probe.incidents.verdict import Verdict
 from probe.loop import step_queue
@@ -111,6 +113,25 @@ def test_fault_in_a_followed_step_gives_the_same_events(tmp_path: Path, name: st
     events = journal.latest_events
     assert [event.step for event in events] == [ARMED_AT + 5] * len(events)
     assert {"nonfinite_loss", "nonfinite_gradient"} & {event.kind for event in events}
+
+
+def test_fault_of_a_followed_step_is_told_whenever_its_frame_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judging has a period of its own, 0.25 s, though frames leave the ring once a second, or never."""
+    monkeypatch.setattr(recorder, "WRITE_S", 3600.0)
+    with watched_training(in_c=True, spool=tmp_path) as training:
+        training.steps(20)
+        training.model.fault = lambda hidden: hidden * 1e5
+        training.steps(1)
+        assert training.is_followed
+        deadline = time.monotonic() + 30
+        while "gradient_explosion" not in [event.kind for event in run_of(tmp_path).latest_events]:
+            assert time.monotonic() < deadline, "the fault is told when its frame is written"
+            time.sleep(0.05)
+        assert ARMED_AT + 20 not in {frame.step for frame in run_of(tmp_path).frames}
+    periods = [watch.period_s for watch in training.run._recorder.watches]
+    assert min(periods) <= 0.25
 
 
 def test_bad_input_of_a_followed_step_is_named(tmp_path: Path) -> None:
