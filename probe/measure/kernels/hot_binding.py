@@ -223,7 +223,7 @@ def status() -> HotStatus:
         if problem is not None:
             return HotStatus(None, problem)
         return HotStatus(_bind(library, api), "healthy steps are followed in C")
-    except (OSError, AttributeError, ValueError) as error:
+    except (OSError, AttributeError, ValueError, RuntimeError) as error:
         return HotStatus(None, f"healthy steps cannot be followed in C: {error}")
 
 

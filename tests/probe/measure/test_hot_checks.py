@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from probe.compat import torch_symbols
-from probe.measure.kernels import hot_checks
+from probe.measure.kernels import binding, hot_binding, hot_checks
 
 
 @contextmanager
@@ -60,6 +60,18 @@ def test_version_that_lies_elsewhere_is_noticed(
 def test_another_function_for_the_next_number_is_noticed(symbols: dict[str, int]) -> None:
     other = {**symbols, "next_sequence_number": symbols["grad_is_enabled"]}
     assert "sequence numbers" in (hot_checks.find_problem(other) or "")
+
+
+@pytest.mark.skipif(binding.kernel() is None, reason=binding.status().reason)
+def test_check_that_raises_means_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks run operations of torch, which a mode of the script may refuse."""
+
+    def refuse(symbols: dict[str, int]) -> str | None:
+        raise RuntimeError("not here")
+
+    monkeypatch.setattr(hot_binding, "find_problem", refuse)
+    found = hot_binding.status.__wrapped__()
+    assert found.calls is None and "not here" in found.reason
 
 
 def test_keys_that_tell_nothing_are_noticed(symbols: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
