@@ -52,7 +52,7 @@ class RingImage:
     def between(self, start: int, end: int) -> Iterator[RingRecord]:
         """Yield the records of `[start, end)`, total bytes."""
         area = np.frombuffer(self.data, np.uint8, self.counters.capacity, HEADER_BYTES)
-        return records_between(area, self.counters, start, end)
+        return records_between(area.data, start, end, numbers=area.view(np.uint64))
 
     def following(self, start: int, seq: int) -> Iterator[RingRecord]:
         """Yield the records from total byte `start` on, of which the first has the number `seq`.

@@ -24,12 +24,8 @@ from . import ring_header
 from .file_mapping import map_written_file
 from .process_identity import own_identity
 from .ring_format import (
-    ADDITION,
-    FRAME,
     PAD,
-    RAW,
     RECORD_HEAD,
-    UPDATE,
     RingRecord,
     Template,
     Words,
@@ -37,7 +33,7 @@ from .ring_format import (
     raw_bytes,
     read_raw,
     record_bytes,
-    weights,
+    records_between,
 )
 from .ring_header import BUSY_AT, COUNTERS, HEADER_BYTES, MIN_CAPACITY, Counters, Mark
 
@@ -48,7 +44,6 @@ _EXPECTED_SCALARS: Final = 32
 _HEAD, _TAIL, _NEXT_SEQ, _DESCRIPTOR, _DROPPED, _ERRORS, _WANTED = range(3, 10)
 _BUSY: Final = BUSY_AT // 8
 _PIECE: Final = 1024**2
-_KINDS: Final = (PAD, FRAME, RAW, ADDITION, UPDATE)
 
 
 def capacity_for(parameters: int) -> int:
@@ -75,7 +70,6 @@ class Ring:
         self.problem: str | None = None
         self.appended_s = 0.0
         self._path, self._descriptor = path, -1
-        self._factors: Words = weights(1024)
         self._lock = threading.RLock()
         self._is_appending = self._is_held = False
         self._waiting: deque[tuple[int, bytes]] = deque()
@@ -93,9 +87,9 @@ class Ring:
         """Be these bytes. From the end of the constructor on C code holds their address: they never move."""
         self._memory = memory
         self._view = memory.data
+        self._area = self._view[HEADER_BYTES:]
         # Not an array: its numbers are objects of numpy's, ten times as dear to compare.
         self._numbers = self._view[:HEADER_BYTES].cast("q")
-        self._data = memory[HEADER_BYTES:]
 
     @property
     def address(self) -> int:
@@ -171,9 +165,7 @@ class Ring:
         self._view[at + len(payload) : start + size] = bytes(start + size - at - len(payload))
         RECORD_HEAD.pack_into(self._view, start, 0, len(payload), kind, self._numbers[_NEXT_SEQ])
         words = self._memory[start + 8 : start + size].view(np.uint64)
-        if len(words) > len(self._factors):
-            self._factors = weights(len(words))
-        self._numbers_at(start)[0] = checksum(words, self._factors)
+        self._numbers_at(start)[0] = checksum(words)
         self._write(start, start + size)
 
     def _numbers_at(self, start: int) -> Words:
@@ -227,27 +219,7 @@ class Ring:
         record is whole before the head goes on, and checking sixteen costs 0.1 ms where caches are empty.
         """
         head, tail = self._numbers[_HEAD], self._numbers[_TAIL]
-        return self._records_between(tail if start is None else max(start, tail), head)
-
-    def _records_between(self, start: int, end: int) -> Iterator[RingRecord]:
-        view, capacity, next_seq = self._view, self.capacity, -1
-        while start < end:
-            position = start % capacity
-            left = capacity - position
-            if left < RECORD_HEAD.size:
-                start += left
-                continue
-            at = HEADER_BYTES + position + RECORD_HEAD.size
-            _, length, kind, seq = RECORD_HEAD.unpack_from(view, at - RECORD_HEAD.size)
-            size = record_bytes(length)
-            start += size
-            if kind not in _KINDS or size > left or start > end:
-                return
-            if kind != PAD:
-                if next_seq not in (-1, seq):
-                    return
-                next_seq = seq + 1
-                yield RingRecord(kind, seq, view[at : at + length], start)
+        return records_between(self._area, tail if start is None else max(start, tail), head)
 
     def raw_template(self, payload: memoryview) -> Template | None:
         """Return the template that a raw record names."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,7 +22,6 @@ import numpy.typing as npt
 from ...errors import WireError
 from ...wire import MAX_RECORD_BYTES, Column, Frame, decode_record, encode
 from ...wire.module_frames import pack_module_columns
-from .ring_header import Counters
 
 PAD: Final = 0
 FRAME: Final = 1
@@ -35,6 +34,7 @@ ADDITION: Final = 3
 UPDATE: Final = 4
 """What C has found of the update of the step of the `RAW` record before: `UPDATE_HEAD`, ratios, missing
 bitmap."""
+_KINDS: Final = (PAD, FRAME, RAW, ADDITION, UPDATE)
 RECORD_HEAD: Final = struct.Struct("<QIIQ")
 RAW_HEAD: Final = struct.Struct("<qdqqddddqq6q")
 """step, time, template, n, loss, loss_raw, total_norm, samples, flags, m, reserved."""
@@ -49,6 +49,8 @@ HAS_UPDATE: Final = 16
 RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 _CHECK_START: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
+_PART_WORDS: Final = 8192
+"""A longer record is added up in parts of so many: a pad may be as long as the ring."""
 Words = npt.NDArray[np.uint64]
 
 
@@ -123,49 +125,55 @@ def raw_bytes(parameters: int, scalars: int) -> int:
     return record_bytes(RAW_HEAD.size + 8 * scalars + 16 * parameters + (parameters + 7) // 8)
 
 
-@lru_cache(maxsize=4)
-def weights(words: int) -> Words:
-    """Return the factors of the checksum for so many words, which may not be written to."""
-    return np.arange(1, 2 * words + 1, 2, dtype=np.uint64)
+@cache
+def _factors() -> Words:
+    return np.arange(1, 2 * _PART_WORDS + 1, 2, dtype=np.uint64)
 
 
-def checksum(words: Words, factors: Words) -> int:
-    """Return the checksum of a record's words from byte 8 on."""
-    return (int(words.dot(factors[: len(words)])) + _CHECK_START) & _WORD
+def checksum(words: Words) -> int:
+    """Return the checksum of a record's words from byte 8 on: the sum of (2 i + 1) times the word at i."""
+    total, factors = _CHECK_START, _factors()
+    for start in range(0, len(words), _PART_WORDS):
+        part = words[start : start + _PART_WORDS]
+        total += int(part.dot(factors[: len(part)]))
+        if start:
+            total += 2 * start * int(part.sum())
+    return total & _WORD
 
 
 def records_between(
-    data: npt.NDArray[np.uint8], counters: Counters, start: int, end: int
+    data: memoryview, start: int, end: int, *, numbers: Words | None = None
 ) -> Iterator[RingRecord]:
-    """Yield the intact records of `[start, end)`, total bytes; ends at the first that is torn.
+    """Yield the records of `[start, end)`, total bytes; ends at the first that is torn.
 
     Args:
         data: the data area.
-        counters: of the ring.
         start: total bytes up to the first record.
         end: total bytes up to which records were appended.
+        numbers: the data area as words, of a file that a killed process left: records are told by their
+            checksums. Else they have to follow one another: who writes them knows that each is whole.
     """
-    capacity, view, numbers = counters.capacity, data.data, data.view(np.uint64)
-    factors: Words | None = None
+    capacity, next_seq = len(data), -1
     while start < end:
         position = start % capacity
         left = capacity - position
         if left < RECORD_HEAD.size:
             start += left
             continue
-        check, length, kind, seq = RECORD_HEAD.unpack_from(view, position)
+        check, length, kind, seq = RECORD_HEAD.unpack_from(data, position)
         size = record_bytes(length)
-        if size > left or start + size > end:
-            return
-        words = numbers[(position + 8) // 8 : (position + size) // 8]
-        if factors is None or len(words) > len(factors):
-            factors = weights(len(words))
-        if check != checksum(words, factors):
-            return
         start += size
+        if size > left or start > end:
+            return
+        if numbers is not None:
+            if check != checksum(numbers[(position + 8) // 8 : (position + size) // 8]):
+                return
+        elif kind not in _KINDS or (kind != PAD and next_seq not in (-1, seq)):
+            return
         if kind != PAD:
+            next_seq = seq + 1
             at = position + RECORD_HEAD.size
-            yield RingRecord(kind, seq, view[at : at + length], start)
+            yield RingRecord(kind, seq, data[at : at + length], start)
 
 
 def read_template(data: bytes) -> Template | None:

@@ -29,6 +29,7 @@ from probe.delivery.recorder.ring_format import (
     RAW_COLUMNS,
     RAW_HEAD,
     Template,
+    checksum,
     metrics_of,
     raw_bytes,
     record_bytes,
@@ -112,6 +113,13 @@ def test_ring_record_has_the_checksum_of_the_format(ring: Ring) -> None:
     check, length, kind, seq = struct.unpack_from("<QIIQ", record)
     assert (check, length, kind, seq) == (reference_checksum(record), 10, FRAME, 0)
     assert record[24:] == b"some bytes" + bytes(6)
+
+
+@pytest.mark.parametrize("words", [1, 8191, 8192, 8193, 16384, 40_001])
+def test_ring_checksum_of_a_long_record_is_added_up_in_parts(words: int) -> None:
+    record = np.random.default_rng(words).integers(0, 2**63, words + 1, dtype=np.uint64) * np.uint64(2)
+    record += np.uint64(1)
+    assert checksum(record[1:]) == reference_checksum(record.tobytes())
 
 
 @settings(max_examples=50, deadline=None)
