@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..wire import Severity
 
 Floats = npt.NDArray[np.float64]
+AnyFloats = npt.NDArray[np.float32] | Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,10 @@ class ObservationBatch:
     losses: Sequence[float | None]
     total_grad_norms: Sequence[float | None]
     """Global L2 norm of each step; None when no parameter had a gradient."""
-    grad_norm: Floats
-    """(steps, parameters)"""
-    grad_max_abs: Floats
-    """(steps, parameters)"""
+    grad_norm: AnyFloats
+    """(steps, parameters); of single precision where C has measured them all."""
+    grad_max_abs: AnyFloats
+    """(steps, parameters); the same."""
     missing: npt.NDArray[np.bool_] | None
     """(steps, parameters), as in `Observation`; None: every parameter has a gradient at every step."""
     parameter_norms: Sequence[Floats | None]
@@ -65,6 +66,8 @@ class ObservationBatch:
     lowest_rates: Sequence[float | None] = ()
     """One entry per step; empty when unknown."""
     highest_rates: Sequence[float | None] = ()
+    kept: dict[str, Floats] = field(default_factory=dict, repr=False, compare=False)
+    """What several detectors compute of it, by name; read-only arrays (`LayerIndex.norms_of`)."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -83,6 +86,7 @@ class ObservationBatch:
             parameter_norms=self.parameter_norms[chosen],
             lowest_rates=self.lowest_rates[chosen],
             highest_rates=self.highest_rates[chosen],
+            kept={},
         )
 
     def at(self, index: int) -> Observation:
@@ -91,8 +95,8 @@ class ObservationBatch:
             step=self.steps[index],
             loss=self.losses[index],
             total_grad_norm=self.total_grad_norms[index],
-            grad_norm=self.grad_norm[index],
-            grad_max_abs=self.grad_max_abs[index],
+            grad_norm=self.grad_norm[index].astype(np.float64),
+            grad_max_abs=self.grad_max_abs[index].astype(np.float64),
             grad_nan_count=None,
             grad_inf_count=None,
             missing=None if self.missing is None else self.missing[index],

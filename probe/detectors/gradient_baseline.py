@@ -37,6 +37,10 @@ class BatchPreview(msgspec.Struct):
     logs: Floats
     """(steps, rows) logarithms, NaN where the layer has no gradient or a zero one."""
     refreshes: list[RowRefresh]
+    above: Floats
+    """(steps, rows): the logarithms above the medians before the batch."""
+    above_new: list[Floats]
+    """(steps, rows of the refresh): above the medians of each refresh."""
     common: list[float]
     """Log of each step's norm over the ready layers, relative to what their medians say."""
 
@@ -97,25 +101,25 @@ class GradientBaseline:
         if self.healthy < self.warmup_steps or not norms.shape[1]:
             return None
         logs = np.log(norms)
-        is_partial = not np.isfinite(logs).all()
+        is_partial = not math.isfinite(logs.sum())
         if is_partial:
             if np.isinf(norms).any():
                 return None
             logs[norms == 0.0] = np.nan
         refreshes = self.layers.preview(logs)
-        levels = self._levels(len(norms), refreshes)
+        steps = len(norms)
+        both = self._norms_and_levels(norms, refreshes)
         if is_partial or self.layers.samples.min() < self.warmup_steps:
-            ready = self._ready_rows(logs, levels)
+            ready = self._ready_rows(logs, both[steps:])
             if not ready.any(axis=1).all():
                 return None
-            norms_known, levels = np.where(ready, norms, 0.0), np.where(ready, levels, 0.0)
-        else:
-            norms_known = norms
-        expected = log_l2(levels)
-        if len(expected) == 1:
-            expected = expected * len(norms)
-        common = [actual - usual for actual, usual in zip(log_l2(norms_known), expected, strict=True)]
-        return BatchPreview(norms, logs, refreshes, common) if all(map(math.isfinite, common)) else None
+            both = np.where(np.concatenate((ready, ready)), both, 0.0)
+        lengths = log_l2(both)
+        common = [actual - usual for actual, usual in zip(lengths[:steps], lengths[steps:], strict=True)]
+        if not all(map(math.isfinite, common)):
+            return None
+        above_new = [logs[:, new.start : new.stop] - new.median for new in refreshes]
+        return BatchPreview(norms, logs, refreshes, logs - self.layers.median, above_new, common)
 
     def stay_within(
         self, preview: BatchPreview, *, jump: float, fall: float, mads: float, slack: float
@@ -127,9 +131,11 @@ class GradientBaseline:
             jump: least distance of the upper limit from the median, in natural-log units.
             fall: distance of the lower limit from the higher one of median and slow reference, negative.
             mads: distance of the upper limit in MADs, where that is more.
-            slack: how much nearer than so many MADs.
+            slack: how much nearer a proof stops, for rounding.
         """
         layers = self.layers
+        if self._stay_far_within(preview, jump=jump, fall=fall + slack):
+            return True
         highest, lowest = np.fmax.reduce(preview.logs, axis=0), np.fmin.reduce(preview.logs, axis=0)
         sections = [(slice(None), layers.median, layers.mad, np.fmax(layers.median, layers.slow))]
         for new in preview.refreshes:
@@ -142,6 +148,19 @@ class GradientBaseline:
             if (above > jump).any() and (above > np.maximum(mads * mad - slack, jump)).any():
                 return False
         return True
+
+    def _stay_far_within(self, preview: BatchPreview, *, jump: float, fall: float) -> bool:
+        """Whether that is certain of all layers at once, by a third of the operations; the usual case."""
+        layers = self.layers
+        sections = [(preview.above, layers.slow - layers.median)]
+        sections += [
+            (above, new.slow - new.median)
+            for above, new in zip(preview.above_new, preview.refreshes, strict=True)
+        ]
+        # NaN, of a layer that has no gradient, is neither.
+        return all(
+            above.max() <= jump and above.min() > max(slower.max(), 0.0) + fall for above, slower in sections
+        )
 
     def extend(self, preview: BatchPreview) -> None:
         """Learn the steps of a preview, all of them healthy."""
@@ -159,16 +178,16 @@ class GradientBaseline:
         """Return what the preview's steps are judged by as a whole."""
         return self.common.preview(preview.common)
 
-    def _levels(self, steps: int, refreshes: list[RowRefresh]) -> Floats:
-        """(steps, rows) medians that each step is judged by; a single row where they are all the same."""
-        levels = self.layers.level[None]
-        if all(refresh.step[0] >= steps - 1 for refresh in refreshes):
-            return levels
-        levels = np.repeat(levels, steps, axis=0)
+    def _norms_and_levels(self, norms: Floats, refreshes: list[RowRefresh]) -> Floats:
+        """(2 steps, rows): the norms of the steps, and after them the medians that each is judged by."""
+        steps = len(norms)
+        both = np.empty((2 * steps, norms.shape[1]))
+        both[:steps], levels = norms, both[steps:]
+        levels[:] = self.layers.level
         for refresh in refreshes:
             part = levels[:, refresh.start : refresh.stop]
             np.copyto(part, refresh.level, where=np.arange(steps)[:, None] > refresh.step)
-        return levels
+        return both
 
     def _ready_rows(self, logs: Floats, levels: Floats) -> Flags:
         """`ready` of each step, (steps, rows)."""

@@ -1,7 +1,7 @@
 """Gradient explosion and vanishing, judged against the run's own history and against the other layers.
 
 Called on the training thread once per step. Works on the logarithm of each layer's gradient norm, whose
-noise is about symmetric; baselines are medians and MADs over the last 128 healthy steps (`history.py`).
+noise is about symmetric; baselines are medians and MADs over the last 128 healthy steps (`baselines.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GradientScaleDetector:
         totals = [total for total in batch.total_grad_norms if total is not None]
         if len(totals) < len(batch) or not all(map(math.isfinite, totals)):
             return False
-        preview = self._state.preview(self._index.batch_norms(batch.grad_norm, batch.missing))
+        preview = self._state.preview(self._index.norms_of(batch))
         if preview is None:
             return False
         options = self._thresholds

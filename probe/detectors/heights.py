@@ -1,6 +1,6 @@
 """How far the values of a step stand above their own recent medians, in MADs; for `jumps.py`.
 
-The loss as it is, gradient norms by their logarithms. Layers have medians and MADs already (`history.py`).
+The loss as it is, gradient norms by their logarithms. Layers have medians and MADs already (`baselines.py`).
 Loss and whole gradient have some of their own, refreshed as seldom as those of the layers: what the other
 detectors know of these two is refreshed at every fourth step, which costs more than all that is done here.
 """
@@ -132,11 +132,10 @@ class LayerHeights:
     def note_batch(self, preview: BatchPreview) -> None:
         """Note the steps of a preview before they are learnt."""
         layers = self._state.layers
-        heights = preview.logs - layers.median
-        heights /= np.maximum(layers.mad, LEAST_LOG_MAD)
-        for new in preview.refreshes:
+        heights = preview.above / np.maximum(layers.mad, LEAST_LOG_MAD)
+        for above, new in zip(preview.above_new, preview.refreshes, strict=True):
             part, steps = slice(new.start, new.stop), np.arange(len(heights))
-            later = (preview.logs[:, part] - new.median) / np.maximum(new.mad, LEAST_LOG_MAD)
+            later = above / np.maximum(new.mad, LEAST_LOG_MAD)
             np.copyto(heights[:, part], later, where=steps[:, None] > new.step)
         if layers.samples.min() < self._state.warmup_steps:
             heights[~self._state.known_rows(preview.logs)] = np.nan

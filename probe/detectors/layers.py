@@ -5,10 +5,14 @@ Used by the gradient detectors; vectorised, because a model may have thousands o
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-from .base import Floats, Observation, ObservationBatch
+from .base import AnyFloats, Floats, Observation, ObservationBatch
+
+_NORMS: Final = "layer norms"
 
 
 class LayerIndex:
@@ -18,6 +22,8 @@ class LayerIndex:
         self._names: tuple[str, ...] | None = None
         self._layer_of: npt.NDArray[np.intp] | None = None
         self._starts: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._each = 0
+        """Parameters of each layer, where all have as many; else 0."""
         self.layers: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Layers that own a parameter, ascending: index into `layer_names` of each row."""
 
@@ -27,6 +33,8 @@ class LayerIndex:
         self._names, self._layer_of = observation.parameter_names, observation.layer_of
         if is_new:
             self.layers, self._starts = np.unique(observation.layer_of, return_index=True)
+            sizes = np.diff(self._starts, append=len(observation.layer_of))
+            self._each = int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
         return is_new
 
     def is_of(self, observed: Observation | ObservationBatch) -> bool:
@@ -50,11 +58,19 @@ class LayerIndex:
         norms: Floats = self.batch_norms(observation.grad_norm[None], missing)[0]
         return norms
 
-    def batch_norms(self, grad_norm: Floats, missing: npt.NDArray[np.bool_] | None) -> Floats:
+    def norms_of(self, batch: ObservationBatch) -> Floats:
+        """Return `batch_norms` of a batch of this layout: computed for the first who asks, read-only."""
+        norms = batch.kept.get(_NORMS)
+        if norms is None:
+            norms = batch.kept[_NORMS] = self.batch_norms(batch.grad_norm, batch.missing)
+            norms.setflags(write=False)
+        return norms
+
+    def batch_norms(self, grad_norm: AnyFloats, missing: npt.NDArray[np.bool_] | None) -> Floats:
         """Return the norms of several steps: (steps, parameters) in, (steps, rows) out."""
         if not len(self.layers):
             return np.full((len(grad_norm), 0), np.nan)
-        values = np.abs(grad_norm)
+        values = np.abs(grad_norm, dtype=np.float64)
         top = values.max(axis=1, keepdims=True)
         if missing is None and top.max() < np.inf and top.min() > 0.0:
             return self._norms_of_plain(values, top)
@@ -71,9 +87,18 @@ class LayerIndex:
         """The same of finite numbers, none of them negative, with the largest of each step above 0."""
         values /= top
         np.multiply(values, values, out=values)
-        norms: Floats = np.sqrt(np.add.reduceat(values, self._starts, axis=1))
+        norms = np.sqrt(self._sums(values))
         norms *= top
         return norms
+
+    def _sums(self, squares: Floats) -> Floats:
+        """Sums of each layer's, (steps, rows): of one or two alike at a fifth of the cost of `reduceat`."""
+        if self._each == 1:
+            return squares
+        if self._each == 2:
+            return squares[:, ::2] + squares[:, 1::2]
+        sums: Floats = np.add.reduceat(squares, self._starts, axis=1)
+        return sums
 
     def _scaled_norms(self, values: Floats) -> Floats:
         """The same of one step, (parameters,), that may be zero or infinite as a whole."""

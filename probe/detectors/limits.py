@@ -53,7 +53,7 @@ class AbsoluteLimitDetector:
             return False
         if any(total is None or not np.isfinite(total) for total in batch.total_grad_norms):
             return False
-        norms = self._index.batch_norms(batch.grad_norm, batch.missing)
+        norms = self._index.norms_of(batch)
         if self._above is not None and max(map(l2_norm, norms)) > self._above * (1.0 - SLACK):
             return False
         if self._below is not None:

@@ -105,7 +105,7 @@ class LossSpikeDetector:
             if baseline.mad > 0.0:
                 self._tail.extend(losses[start:stop], baseline.median, self._jump(baseline))
         self._learn_scale(baselines, len(losses))
-        self._plain.extend(losses)
+        self._plain.extend(losses, baselines)
         self._seen += len(losses)
         self._highest = max(self._highest, *losses)
         last_not_positive = next((i for i in range(len(losses) - 1, -1, -1) if losses[i] <= 0.0), None)

@@ -44,9 +44,11 @@ class NonFiniteDetector:
         norms = _known(batch.steps, batch.total_grad_norms)
         if not all(map(math.isfinite, [value for _, value in (*losses, *norms)])):
             return False
-        is_finite = np.isfinite(batch.grad_max_abs)
-        if not is_finite.all() and (batch.missing is None or not (is_finite | batch.missing).all()):
-            return False
+        # None is negative, and NaN would be the largest.
+        if not batch.grad_max_abs.max() < math.inf:
+            is_finite = np.isfinite(batch.grad_max_abs)
+            if batch.missing is None or not (is_finite | batch.missing).all():
+                return False
         if not all(np.isfinite(norm).all() for norm in batch.parameter_norms if norm is not None):
             return False
         self._losses.extend(losses[-NEIGHBOURS:])

@@ -6,6 +6,7 @@ norms of the parameters, which tell of all updates between two samples, not of t
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,8 @@ class NotUpdatedDetector:
 
     def _reset(self, parameters: int) -> None:
         self._standing, self._norm = [], None
+        self._late: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._affected: tuple[str, ...] = ()
         self._step = 0
         self._is_sizable: Flags = np.zeros(parameters, dtype=np.bool_)
         self._has_moved: Flags = np.zeros(parameters, dtype=np.bool_)
@@ -96,7 +99,9 @@ class NotUpdatedDetector:
             travel = np.abs(norm[changed] - before[changed]) / np.maximum(norm[changed], before[changed])
         self._intervals += counted
         self._steps += steps * counted
-        self._travel += median_of(np.nan_to_num(travel)) * counted
+        if not math.isfinite(travel.sum()):
+            travel = np.nan_to_num(travel)
+        self._travel += median_of(travel) * counted
         may_wait: bool | list[bool] = _has_idle_group(sample)
         if not may_wait and self._waiting:
             may_wait = [name in self._waiting for name in sample.parameter_names]
@@ -147,6 +152,9 @@ class NotUpdatedDetector:
     def _finding(self, sample: Sample, late: npt.NDArray[np.intp]) -> Finding:
         names = sample.parameter_names
         first = int(late[0])
+        # While it lasts it is found at each measurement: a thousand names are looked up once.
+        if not np.array_equal(late, self._late):
+            self._late, self._affected = late, tuple(names[i] for i in late.tolist())
         more = f" and {len(late) - 1} more" if len(late) > 1 else ""
         is_backbone = _is_long_prefix(sample.layer_of, late)
         how = "; the optimizer seems to have only what follows" if is_backbone else " while others moved"
@@ -159,7 +167,7 @@ class NotUpdatedDetector:
             value=0.0,
             threshold=0.0,
             baseline={"steps": float(self._steps[first])},
-            affected=tuple(names[i] for i in late),
+            affected=self._affected,
         )
 
 
@@ -190,10 +198,10 @@ def _lost(sample: Sample, late: npt.NDArray[np.intp]) -> str:
         return ""
     if not (max(rates) * grad[late] < ROUNDING * norm[late]).all():
         return ""
-    # What is unique already is not looked for with np.unique, which loads numpy.ma at its first call.
-    others = np.setdiff1d(np.flatnonzero((grad > 0.0) & (norm > 0.0)), late, assume_unique=True)
+    others = (grad > 0.0) & (norm > 0.0)
+    others[late] = False
     # Adam's steps do not shrink with the gradient: of ordinary ones at a low rate none is lost.
-    if not len(others) or (grad[late] / norm[late]).max() > LOST_SHARE * median_of(
+    if not others.any() or (grad[late] / norm[late]).max() > LOST_SHARE * median_of(
         grad[others] / norm[others]
     ):
         return ""

@@ -102,7 +102,7 @@ class RecentSteps:
             self._jumps.clear()
             self._count = 0
         if isinstance(observed, ObservationBatch):
-            norms = self._layers.batch_norms(observed.grad_norm, observed.missing)
+            norms = self._layers.norms_of(observed)
         else:
             norms = self._layers.norms(observed)[None]
             if np.isnan(norms).any() and observed.grad_norm is not None:

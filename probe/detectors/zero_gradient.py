@@ -90,7 +90,7 @@ class ZeroGradientDetector:
         steps, size = len(batch), batch.grad_max_abs
         live = sum(map(bool, batch.lowest_rates))
         if batch.missing is None and size.min() > 0.0:
-            self._learn_counts(np.int64(0), np.int64(steps), steps, live)
+            self._learn_alive(steps, live)
             self._step = batch.steps[-1]
             return True
         present = np.ones(size.shape, dtype=np.bool_) if batch.missing is None else ~batch.missing
@@ -111,11 +111,20 @@ class ZeroGradientDetector:
         self._step = batch.steps[-1]
         return True
 
-    def _learn_counts(self, zero: Counts | np.int64, alive: Counts | np.int64, steps: int, live: int) -> None:
+    def _learn_alive(self, steps: int, live: int) -> None:
+        """Account for steps in which no layer was zero: what `_learn_counts` makes of them, by two calls."""
+        if self._run.any():
+            np.maximum(self._longest, self._run, out=self._longest)
+            self._run[:] = 0
+        self._alive += steps
+        self._observed += steps
+        self._live += live
+
+    def _learn_counts(self, zero: Counts, alive: Counts, steps: int, live: int) -> None:
         """Account for steps in which no layer was zero at one and alive at another."""
         self._comes_and_goes |= bool(((zero > 0) & (self._alive > 0)).any())
         self._live += live
-        is_alive = np.broadcast_to(alive > 0, self._run.shape)
+        is_alive = alive > 0
         np.maximum(self._longest, self._run, out=self._longest, where=is_alive)
         self._run += zero
         self._run[is_alive] = 0

@@ -48,7 +48,7 @@ from .step_queue import JUDGE_S, QueuedRun, QueuedStep, StepQueue
 _MOST_INPUTS: Final = 64
 _MOST_STACKS: Final = 16
 _PERIOD_S: Final = 0.25
-_SAMPLES_S: Final = 0.98
+_SAMPLES_S: Final = 0.93
 """How often samples are judged on the recorder's thread, together: one alone is 0.2 ms of cold code."""
 _PIECE_RECORDS: Final = 32
 """What the recorder's thread takes before training gets Python's lock again."""
@@ -62,6 +62,16 @@ class Following(NamedTuple):
     layout: ModelLayout
     stack: Sequence[RawFrame]
     """Of the training loop, when C was armed."""
+
+
+class _Plain(NamedTuple):
+    """A step with nothing of its own for a sample: taken apart only if one is made of it after all."""
+
+    step: int
+    time: float
+    """UNIX seconds."""
+    payload: bytes
+    following: Following
 
 
 class FollowedRecords:
@@ -86,7 +96,7 @@ class FollowedRecords:
         self._logged: dict[int, dict[str, LogValue]] = {}
         self._stacks: tuple[tuple[int, Sequence[RawFrame]], ...] = ()
         """From which step on which lines lead to the training loop, oldest first."""
-        self._newest: MeasuredStep | None = None
+        self._newest: MeasuredStep | _Plain | None = None
         """The step that was queued last: its update and what is logged until the next are for its sample."""
         self._claimed: deque[MeasuredStep] = deque()
         """Steps for the samples' judge, which comes in pieces of its own."""
@@ -198,9 +208,9 @@ class FollowedRecords:
                 raw = read_raw(record.payload)
                 following = self._following.get(raw.template)
                 if following is not None:
-                    self._newest = self._measured(raw, following)
+                    newest = self._newest = self._measured(raw, following)
                     self._queue.append(
-                        QueuedStep(self._newest, self._stack(raw.step, following), "waiting", _long_ago())
+                        QueuedStep(newest, self._stack(raw.step, following), "waiting", _long_ago())
                     )
 
     def _take_rows(self, records: Sequence[RingRecord], rows: RawRows, following: Following) -> None:
@@ -216,10 +226,12 @@ class FollowedRecords:
                 continue
             at += 1
             self._claim_newest()
-            is_wanted = at == last or rows.has_more[at] or self._samples.is_due(rows.times[at])
+            is_wanted = rows.has_more[at] or self._samples.is_due(rows.times[at])
             if is_wanted or (has_notes and self._is_noted(steps[at])):
-                self._newest = self._measured(read_raw(record.payload), following)
-                parameter_norms[at] = self._newest.parameter_norm
+                measured = self._newest = self._measured(read_raw(record.payload), following)
+                parameter_norms[at] = measured.parameter_norm
+            elif at == last:
+                self._newest = _Plain(steps[at], rows.times[at], bytes(record.payload), following)
         stacks = [following.stack] * len(steps)
         if self._stacks:
             newest = self._stacks[-1]
@@ -244,23 +256,31 @@ class FollowedRecords:
         return next(noted, following.stack)
 
     def _add_update(self, update: RawUpdate) -> None:
-        measured = self._newest
-        if measured is None or measured.step != update.step:
+        if self._newest is None or self._newest.step != update.step:
             return
+        measured = self._newest = self._opened(self._newest)
         measured.sampled["update_ratio"] = MaskedValues(update.ratios, update.missing)
         if update.total is not None:
             measured.scalars["update_ratio"] = update.total
 
     def _claim_newest(self) -> None:
         """Another step follows: have the sample of the one before judged, if there is one."""
-        measured, self._newest = self._newest, None
-        if measured is not None and self._samples.claim(measured):
+        newest, self._newest = self._newest, None
+        if newest is None or (isinstance(newest, _Plain) and not self._samples.is_due(newest.time)):
+            return
+        measured = self._opened(newest)
+        if self._samples.claim(measured):
             self._claimed.append(measured)
+
+    def _opened(self, newest: MeasuredStep | _Plain) -> MeasuredStep:
+        if isinstance(newest, _Plain):
+            return self._measured(read_raw(newest.payload), newest.following)
+        return newest
 
     def take_newest(self, step: int) -> MeasuredStep | None:
         """Return the newest step, if it is this one: the slow way has its sample judged then."""
         newest, self._newest = self._newest, None
-        return newest if newest is not None and newest.step == step else None
+        return self._opened(newest) if newest is not None and newest.step == step else None
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
         verdict = guard.run("detectors of samples", self._samples.take, measured)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .ring_format import HAS_LOSS, HAS_MISSING, HAS_NORM, HAS_PARAMETER_NORMS, HAS_UPDATE, RAW_HEAD
 
-Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
 _WITH_MORE: Final = HAS_PARAMETER_NORMS | HAS_UPDATE
 
 
@@ -29,9 +29,9 @@ class RawRows(NamedTuple):
     """Which have norms of parameters, or are followed by the record of an update."""
     scalars: list[tuple[float, ...]]
     """Of each step, as in `RawStep`."""
-    norm: Floats
+    norm: Floats32
     """(steps, parameters) L2 norms of the gradients."""
-    max_abs: Floats
+    max_abs: Floats32
     """(steps, parameters)"""
 
 
@@ -57,7 +57,8 @@ def read_rows(payloads: Sequence[memoryview]) -> RawRows | None:
     middle, numbers = block_at + 4 * count, struct.Struct(f"<{scalars}d")
     rows = [payload[block_at:middle] for payload in payloads]
     rows += [payload[middle:end] for payload in payloads]
-    block = np.frombuffer(b"".join(rows), "<f4").astype(np.float64).reshape(2, len(payloads), count)
+    # As precise as they are: who reckons with them widens a copy that it needs anyway.
+    block = np.frombuffer(b"".join(rows), "<f4").reshape(2, len(payloads), count)
     return RawRows(
         template=template,
         steps=[head[0] for head in heads],

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from probe.detectors import DetectorBank, DetectorThresholds, Finding, Observation
 from probe.detectors.baselines import BLOCKS, RowHistory, SeriesHistory
+from probe.detectors.layers import LayerIndex
 
 EAGER = DetectorThresholds(
     warmup_steps=8,
@@ -295,7 +296,7 @@ def test_series_history_extend_and_preview_are_successive_additions(
             assert repr(seen._replace(start=0)) == repr(single.baseline()._replace(start=0))
             assert not low > seen.median and not high < seen.median
             single.add(value)
-        batched.extend(part)
+        batched.extend(part, preview if random.random() < 0.5 else ())
         assert contents(batched) == contents(single)
 
 
@@ -326,3 +327,22 @@ def test_bank_pauses_between_detectors_and_finds_the_same() -> None:
     found = [paused.observe_batch(batch) for batch in batches]
     assert any(found) and found == [plain.observe_batch(batch) for batch in batches]
     assert len(pauses) >= len(batches) * len(paused._detectors)
+
+
+@pytest.mark.parametrize("per_layer", [1, 2, 3, 5])
+def test_layer_norms_of_a_batch_are_those_of_its_steps_for_all_who_ask(per_layer: int) -> None:
+    steps = [
+        observe_norms(step, norms, per_layer=per_layer)
+        for step, norms in enumerate(lognormal(per_layer, steps=6, layers=30))
+    ]
+    index, other = LayerIndex(), LayerIndex()
+    index.update(steps[0])
+    other.update(steps[0])
+    batch = as_batch(steps)
+    norms = index.norms_of(batch)
+    assert other.norms_of(batch) is norms and not norms.flags.writeable
+    layers = range(0, 30, per_layer)
+    wanted = [[math.hypot(*one.grad_norm[at : at + per_layer]) for at in layers] for one in steps]
+    assert np.allclose(norms, wanted, rtol=1e-14)
+    # A part of a batch is another batch.
+    assert np.array_equal(index.norms_of(batch.part(2, 4)), norms[2:4])

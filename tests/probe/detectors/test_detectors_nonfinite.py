@@ -208,3 +208,17 @@ def test_row_history_is_the_median_and_mad_of_each_rows_values(seed: int, steps:
         assert history.samples[row] == len(known)
         assert history.median[row] == pytest.approx(median, abs=1e-5)
         assert history.mad[row] == pytest.approx(np.median(np.abs(known - median)), abs=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 50, 128])
+@pytest.mark.parametrize("digits", [0, 6])
+def test_row_history_of_full_windows_has_the_median_and_mad_of_numpy(window: int, digits: int) -> None:
+    random = np.random.default_rng(window)
+    series = np.round(random.normal(0, 3, (window + 5, 40)) ** 3, digits)
+    history = RowHistory(40, window=window)
+    for column in series:
+        history.add(column)
+    history.refresh_all()
+    kept = series[-window:].astype(np.float32).astype(np.float64)
+    assert np.array_equal(history.median, np.median(kept, axis=0))
+    assert np.array_equal(history.mad, np.median(np.abs(kept - history.median), axis=0))

@@ -247,9 +247,12 @@ def test_steps_are_the_same_taken_together_and_one_by_one(steps: list[Step], mos
         single.take(is_recorders_thread=True)
     assert queues[0].judged() == queues[1].judged() and len(queues[0].judged()) == len(steps)
     assert samples[0].taken == samples[1].taken
-    for records in (together, single):
+    for records, judge in zip((together, single), samples, strict=True):
         newest = records.take_newest(len(steps) - 1)
         assert (newest is not None) == bool(steps)
+        if newest is not None:
+            judge.take(newest)
+    assert samples[0].taken == samples[1].taken
 
 
 def test_steps_with_the_same_gradients_missing_are_taken_one_by_one() -> None:
@@ -265,6 +268,35 @@ def test_steps_of_a_run_are_arranged_once() -> None:
     assert isinstance(run, QueuedRun) and run.batch.steps == list(range(9))
     assert [norms is not None for norms in run.batch.parameter_norms] == [False] * 4 + [True] + [False] * 4
     assert [fields["step"] for fields, *_ in samples.taken] == [0, 4]
+
+
+def test_a_quiet_newest_step_is_taken_apart_only_if_a_sample_is_made_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    read_raw = followed_records.read_raw
+    monkeypatch.setattr(
+        followed_records, "read_raw", lambda payload: read.append(len(payload)) or read_raw(payload)
+    )
+    queue, samples = Queue(), Samples()
+    records = taking([Step(step=step) for step in range(5)], queue, samples)
+
+    def come(*steps: int) -> None:
+        for step in steps:
+            for kind, payload in Step(step=step).records(1000.05):
+                assert records._ring is not None and records._ring.append(kind, payload)
+        records.take()
+
+    come()
+    assert len(read) == 1 and [fields["step"] for fields, *_ in samples.taken] == [0]
+    come(5, 6)
+    assert len(read) == 1
+    # News do not wait for a measurement.
+    monkeypatch.setattr(samples.judge, "_has_news", True)
+    monkeypatch.setattr(samples, "is_due", SampleJudge.is_due.__get__(samples.judge))
+    monkeypatch.setattr(samples.judge, "is_due", samples.is_due)
+    come(7, 8)
+    assert [fields["step"] for fields, *_ in samples.taken] == [0, 6]
 
 
 def test_recorders_thread_judges_samples_together_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
