@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from ..compat.torch_modules import WRAPPERS, compiled_original, own_modules
@@ -41,18 +42,22 @@ def describe_model(
     parameters: list[nn.Parameter] = []
     infos: list[ParameterInfo] = []
     layers: dict[str, int] = {}
+    # Thousands of parameters have few shapes and types: equal ones are kept once.
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    dtypes: dict[torch.dtype, str] = {}
     for raw_name, parameter in root.named_parameters():
         if not parameter.requires_grad and id(parameter) not in also:
             continue
         full_name = clean_name(raw_name)
         layer = full_name.rpartition(".")[0]
         index = layers.setdefault(layer, len(layers))
+        shape, dtype = parameter.shape, parameter.dtype
         parameters.append(parameter)
         infos.append(
             ParameterInfo(
                 name=full_name,
-                shape=list(parameter.shape),
-                dtype=str(parameter.dtype).removeprefix("torch."),
+                shape=shapes.setdefault(shape, list(shape)),
+                dtype=dtypes.setdefault(dtype, str(dtype).removeprefix("torch.")),
                 layer=index,
             )
         )

@@ -271,6 +271,10 @@ class WatchedModel:
         """Measure all parameters as they are now; waits for no CUDA device, as a rule."""
         return self._plan.start(self.layout.parameters)
 
+    def rest(self) -> None:
+        """Others measure from now on: let go of memory that only measuring at every step needs."""
+        self._plan.release()
+
     def unknown_gradients(self) -> TensorStatistics:
         """Statistics that say of every parameter that its gradient is missing."""
         count = len(self.layout.parameters)

@@ -298,6 +298,7 @@ class FollowedTraining:
         """Steps are about to be followed; returns when the newest one ended, in ns."""
         # The recorder's thread judges those that follow: this one is to be judged before them.
         self._pipeline.complete_newest()
+        self._model.rest()
         self._accounted = Account(0, 0, self._meters.read_ns)
         return self._accounted.ended_ns
 

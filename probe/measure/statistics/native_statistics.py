@@ -76,6 +76,11 @@ class NativeMeasurement:
         total = job.total_norm if job.missing < job.count else None
         return block, missing, not job.nonfinite, total
 
+    def release(self) -> None:
+        """Let go of the kept results but one: those in use stay until nobody refers to them."""
+        del self._blocks[1:]
+        self._turn = 0
+
     def _take_block(self) -> Floats:
         """Have the results written where no earlier result is still in use; fresh memory is dear."""
         blocks = self._blocks

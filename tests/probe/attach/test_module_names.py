@@ -78,3 +78,12 @@ def test_the_garbage_collector_is_not_told_of_what_is_kept_of_each_module() -> N
     kept = [*index.traits.values(), *index.infos, *watch._before, *describe_model(model).record.layers]
     assert len(kept) == 203
     assert not any(map(gc.is_tracked, kept))
+
+
+def test_equal_shapes_and_types_of_thousands_of_parameters_are_kept_once() -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(50)), nn.Linear(3, 5).double())
+    infos = describe_model(model).record.parameters
+    assert [info.shape for info in infos] == [list(parameter.shape) for parameter in model.parameters()]
+    assert [info.dtype for info in infos] == ["float32"] * 100 + ["float64"] * 2
+    assert len({id(info.shape) for info in infos}) == 4
+    assert len({id(info.dtype) for info in infos}) == 2

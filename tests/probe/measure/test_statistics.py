@@ -1,6 +1,7 @@
 """`tensor_statistics` against a slow float64 reference, for every kind of tensor it treats differently."""
 
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from probe.measure.kernels import binding
 from probe.measure.statistics.statistics import plan_measurement, tensor_norms, tensor_statistics
 
 
@@ -205,6 +207,24 @@ def test_block_has_all_statistics_and_survives_the_next_measurement() -> None:
     assert first.block.shape == (6, 2)
     np.testing.assert_array_equal(first.block, kept)
     np.testing.assert_array_equal(first.block[1], first.max_abs)
+
+
+def test_plan_at_rest_keeps_one_result_and_none_that_is_in_use_is_written_over() -> None:
+    if binding.kernel() is None:
+        pytest.skip("torch's results are not kept")
+    tensors = [normal(10), normal(20_000)]
+    plan = plan_measurement(tensors)
+    results = [tensor_statistics(tensors, plan) for _ in range(6)]
+    used, blocks = results[2], [weakref.ref(result.block) for result in results]
+    expected = used.block.copy()
+    del results
+    assert all(block() is not None for block in blocks)
+    plan.release()
+    assert sum(block() is not None for block in blocks) == 2
+    tensors[0].mul_(3)
+    later = [tensor_statistics(tensors, plan) for _ in range(3)]
+    np.testing.assert_array_equal(used.block, expected)
+    assert [result.norm[0] for result in later] == pytest.approx([3 * expected[0, 0]] * 3)
 
 
 def test_plan_of_parameters_measures_gradients_of_every_kind() -> None:
