@@ -42,8 +42,10 @@ from ..measure.kernels.hot_binding import (
 )
 from ..step.clipping import clip_by_norm, clip_coefficient
 from ..step.open_step import FinishedStep, LogValue
+from ..threads.pieces import process
 from ..threads.watchdog import pulse
 from .armed_loop import ArmedLoop, FollowedSteps, LateSteps, Plan
+from .backward_lull import BackwardLull
 from .loop_shape import LoopShape, SeenCalls, shape_of, site_of_call, usual_call
 
 ARMED_AFTER: Final = 20
@@ -225,6 +227,7 @@ class FastPath:
         if calls is not None:
             state = calls.state
             self._loop, pulse.in_c = ArmedLoop(calls), lambda: int(state.beats)
+            process.lull = BackwardLull(calls)
         return self._loop
 
     # -- taking back

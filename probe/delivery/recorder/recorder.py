@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from ...errors import JournalError
-from ...threads.pieces import give_way, work_in_pieces
+from ...threads.pieces import give_way, process, work_in_pieces
 from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
@@ -94,6 +94,7 @@ class Recorder:
         self._flushes: deque[Bell] = deque()
         self._wants_all = False
         self._wake = Bell()
+        self._wake_up, self._beats = self._wake.ring, 0
         self._closed = False
         self._close_by_s = 0.0
         self._end: RunEnd | None = None
@@ -271,12 +272,24 @@ class Recorder:
         self._schedule.again(self._tend, _TEND_S)
         self._schedule.again(self._metrics, WRITE_S)
         while not self._closed:
-            self._wake.wait(self._schedule.wait_s)
+            self._wait()
             self._attempt(self._work)
         self._attempt(self._write_end)
         self._is_over = True
         self._over.ring()
         self._tell_flushed()
+
+    def _wait(self) -> None:
+        """Sleep until somebody rings or something is due; a lull shortly before that is the better time."""
+        wait_s, lull = self._schedule.wait_s, process.lull
+        before, self._beats = self._beats, lull.beats
+        # Where training has not gone on since, a lull is not worth a wake of its own.
+        early_s = self._schedule.early_s(wait_s) if self._beats != before else 0.0
+        if self._wake.wait(wait_s - early_s) or not early_s or lull.is_on:
+            return
+        lull.call_at_next(self._wake_up)
+        self._wake.wait(early_s)
+        lull.call_at_next(None)
 
     def _attempt(self, function: Callable[[], None]) -> None:
         try:

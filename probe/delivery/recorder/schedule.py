@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from ...wire import Event
 
-_TOGETHER_S: Final = 0.02
+_TOGETHER_S: Final = 0.05
 """What is due so soon is done in the same wake."""
 _LONGEST_S: Final = 1.0
 _GRID_S: Final = 0.25
@@ -59,3 +59,8 @@ class Schedule:
         """How long to sleep until the first task is due."""
         first_s = min(self._due_s.values(), default=0.0)
         return min(max(first_s - self._clock(), 0.0), _LONGEST_S)
+
+    @staticmethod
+    def early_s(wait_s: float) -> float:
+        """How much earlier than after such a sleep tasks may be done, where that is a better time."""
+        return min(_TOGETHER_S, wait_s / 4.0)

@@ -13,6 +13,14 @@ static int keep_gradient(HotCall *call, HotOutput *output, Object *gradient) {
     return 1;
 }
 
+/* Somebody waits for a time in which Python's lock is free: the gradients of the parameters are computed next. */
+static void ring_bell(void) {
+    Object *bell = hot.bell;
+    hot.bell = NULL;
+    Object *rung = bell ? call_quietly(bell, NULL, 0) : NULL;
+    if (rung) hot_api.release(rung);
+}
+
 /* receive(gradient): the hook on an output; bound to its number, see `HotLoop.receive`. */
 static Object *hot_receive(Object *self, Object *gradient) {
     if (gradient == hot_api.none) return pass_on();
@@ -22,7 +30,10 @@ static Object *hot_receive(Object *self, Object *gradient) {
         if (index / MAX_OUTPUTS == hot.micro_step && position < call->output_count) {
             HotOutput *output = &call->outputs[position];
             /* A second one comes from the graph of a step before, which the script has kept. */
-            if (output->gradient || keep_gradient(call, output, gradient)) return pass_on();
+            if (output->gradient || keep_gradient(call, output, gradient)) {
+                ring_bell();
+                return pass_on();
+            }
         }
         /* The output of an earlier micro-step, or a gradient of an odd kind. */
         Object *done = call_quietly(hot_loop.take_over, NULL, 0);

@@ -166,7 +166,7 @@ class HotState(ctypes.Structure):
         *[(name, _Int) for name in ("input_bytes", "free_since_ns", "before_backward_ns", "frozen_at")],
         *[(name, _Int) for name in ("samples", "news_at_ns", "has_logged")],
         *[(name, ctypes.c_double) for name in ("total_norm", "before_clip", "after_clip", "accumulation")],
-        *[(name, _Pointer) for name in ("unscaled", "scaled", "sink")],
+        *[(name, _Pointer) for name in ("unscaled", "scaled", "sink", "bell")],
         *[(name, _Int) for name in ("is_marked", "mark_version")],
         ("mark", ctypes.c_uint8 * MARK_BYTES),
     ]

@@ -172,6 +172,7 @@ typedef struct {
     double accumulation; /* what losses were divided by when that was the number of micro-steps */
     Object *unscaled, *scaled; /* what a GradScaler was given for the backward to come, and what it made of it */
     Object *sink; /* is given dL/d(output) once the slow way has taken the step over; borrowed */
+    Object *bell; /* called once, when a backward has given all that is waited for before its end; borrowed */
     int64_t is_marked, mark_version; /* what the marked parameter was after the newest backward of the step */
     uint8_t mark[MARK_BYTES];
 } HotState;

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from probe.delivery.recorder.metrics_queue import RING_FRAMES
 from probe.delivery.recorder.recorder import UNWRITTEN_EVENTS, Recorder
 from probe.delivery.recorder.ring_header import BUSY_AT
 from probe.errors import JournalError
+from probe.threads import pieces
 from probe.wire import (
     Event,
     Frame,
@@ -325,3 +326,76 @@ def test_recorder_has_c_code_append_nothing_while_records_wait_beside_the_ring(r
         assert busy[0] == 1
     recorder.flush()
     assert busy[0] == 0
+
+
+class Lull:
+    """A stand-in: begins when the test says so."""
+
+    is_on = False
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None] | None] = []
+        self.goes_on, self._asked = True, 0
+
+    @property
+    def beats(self) -> int:
+        self._asked += 1
+        return self._asked if self.goes_on else 0
+
+    def call_at_next(self, ring: Callable[[], None] | None) -> None:
+        """Keep who waits."""
+        self.waiting.append(ring)
+
+
+class Looks:
+    """A `Watch` that notes when it was done."""
+
+    period_s = 0.25
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+
+    def look(self) -> list[Event]:
+        self.at_s.append(time.monotonic())
+        return []
+
+    def close(self) -> list[Event]:
+        return []
+
+
+def test_recorder_works_when_a_lull_begins_and_else_when_it_is_due(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lull, looks = Lull(), Looks()
+    monkeypatch.setattr(pieces.process, "lull", lull)
+    recorder.watches.append(looks)
+    deadline_s = time.monotonic() + 20.0
+    while len(looks.at_s) < 4 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert len(looks.at_s) >= 4, "it is done though no lull comes"
+    assert lull.waiting[1::2] == [None] * (len(lull.waiting) // 2), "a wait that is over is taken back"
+    while lull.waiting[-1:] == [None] and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    done = len(looks.at_s)
+    ring = lull.waiting[-1]
+    assert ring is not None
+    ring()
+    while len(looks.at_s) == done and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert len(looks.at_s) > done
+
+
+def test_recorder_waits_for_no_lull_of_a_training_that_rests(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lull, looks = Lull(), Looks()
+    lull.goes_on = False
+    monkeypatch.setattr(pieces.process, "lull", lull)
+    recorder.watches.append(looks)
+    deadline_s = time.monotonic() + 20.0
+    while len(looks.at_s) < 5 and time.monotonic() < deadline_s:
+        # What the thread knew of before the test is of another training.
+        if len(looks.at_s) < 2:
+            lull.waiting.clear()
+        time.sleep(0.01)
+    assert len(looks.at_s) >= 5 and lull.waiting == []

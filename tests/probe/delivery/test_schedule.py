@@ -54,3 +54,15 @@ def test_schedule_an_idle_second_has_few_wakes() -> None:
     for task, times in done.items():
         gaps = [after - before for before, after in itertools.pairwise(times)]
         assert all(gap <= periods[task] + 0.02 for gap in gaps) and len(times) >= 9.0 / periods[task]
+
+
+def test_schedule_does_in_a_lull_what_is_due_soon() -> None:
+    clock = Clock()
+    schedule = Schedule(clock)
+    schedule.again("judge", 0.25)
+    schedule.again("seldom", 1.0)
+    sleep_s = schedule.wait_s - schedule.early_s(schedule.wait_s)
+    clock.now_s += sleep_s
+    assert schedule.is_due("judge") and not schedule.is_due("seldom")
+    schedule.again("judge", 0.25)
+    assert 0.25 < schedule.wait_s <= 0.31, "it was done for the end that was just coming"

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from probe.incidents.verdict import Verdict
 from probe.loop import step_queue
 from probe.loop.sample_judge import SampleJudge
 from probe.measure.kernels import hot_binding
+from probe.measure.statistics.statistics import MeasuringPlan, TensorStatistics
 from probe.step.frames import MeasuredStep
 
 pytestmark = [
@@ -70,6 +71,33 @@ def test_most_steps_are_followed(tmp_path: Path) -> None:
             followed += training.is_followed and calls.state.armed == 1
             training.steps(1)
     assert followed >= 88
+
+
+def test_results_of_the_slow_way_are_not_kept_while_c_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2,000 tensors each takes 96 KB, and as many were kept as ever waited for the recorder."""
+    waiting: list[TensorStatistics] = []
+    blocks: list[weakref.ref[Any]] = []
+    measure, release = MeasuringPlan.measure, MeasuringPlan.release
+
+    def measure_for_one_who_waits(plan: MeasuringPlan, tensors: Sequence[Tensor | None]) -> TensorStatistics:
+        waiting.append(measure(plan, tensors))
+        return waiting[-1]
+
+    def release_when_nobody_waits(plan: MeasuringPlan) -> None:
+        blocks.extend(weakref.ref(each.block) for each in waiting)
+        waiting.clear()
+        release(plan)
+
+    monkeypatch.setattr(MeasuringPlan, "measure", measure_for_one_who_waits)
+    monkeypatch.setattr(MeasuringPlan, "release", release_when_nobody_waits)
+    with watched_training(in_c=True) as training:
+        assert len(blocks) >= 20
+        deadline = time.monotonic() + 30
+        # What may be left: one for the next slow step, and the last finite steps, which detectors name.
+        while sum(block() is not None for block in blocks) > 6:
+            assert time.monotonic() < deadline, "the results of all slow steps are kept"
+            training.steps(1)
+            time.sleep(0.02)
 
 
 def test_update_is_looked_at_without_leaving_c(tmp_path: Path) -> None:

@@ -67,3 +67,27 @@ def test_thread_of_the_script_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
         assert thread.work(5_000_000, times=20) == 0
 
     on_a_thread(work)
+
+
+class Lull:
+    """A stand-in: on as long as the test says so."""
+
+    is_on, beats = True, 0
+
+    def call_at_next(self, ring: Callable[[], None] | None) -> None:
+        """Nobody waits here."""
+
+
+def test_own_thread_works_on_in_a_lull_and_gives_way_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, lull = Thread(monkeypatch), Lull()
+    monkeypatch.setattr(pieces.process, "lull", lull)
+
+    def work() -> None:
+        pieces.work_in_pieces()
+        pieces.give_way()
+        assert thread.work(100_000, times=24) == 2
+        assert thread.work(100_000, times=11) == 0
+        lull.is_on = False
+        assert thread.work(1_000, times=1) == 1
+
+    on_a_thread(work)
