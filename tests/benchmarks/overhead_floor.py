@@ -16,7 +16,9 @@ which nothing is sampled:
   beside what the smallest program takes that does only this (`smallest_sampled.py`);
 - *CPU*: median over the rounds of the training thread's CPU time above that of the plain model, with its 95 %
   interval; *x floor* is the ratio of the medians;
-- *wall*: the median and the 99th percentile of the step's wall time over that of the plain model.
+- *wall*: the median and the 99th percentile of the step's wall time over that of the plain model;
+- *page faults* of a step, beside the plain one's: where large blocks come to lie at the end of malloc's heap,
+  freeing them gives the memory back, and the next step takes each page anew, some 1 us each.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import argparse
 import importlib.util
 import logging
 import math
+import resource
 import statistics
 import sys
 import tempfile
@@ -64,15 +67,23 @@ class Entry:
     name: str
     twin: Twin
     cpu_s: list[float]
+    faults: list[int]
+    """Pages that each step took from the kernel."""
 
 
 def train_round(entries: list[Entry], turn: int) -> None:
     """One step of each, beginning with another one each time."""
     first = turn % len(entries)
     for entry in [*entries[first:], *entries[:first]]:
-        before = entry.twin.cpu_s
+        before, faults = entry.twin.cpu_s, page_faults()
         entry.twin.step()
+        entry.faults.append(page_faults() - faults)
         entry.cpu_s.append(entry.twin.cpu_s - before)
+
+
+def page_faults() -> int:
+    """Of this thread so far."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
 def interval(differences: np.ndarray) -> tuple[float, float, float]:
@@ -155,7 +166,7 @@ def measure(workload: Workload, pairs: int) -> None:
     device = torch.device("cpu")
     (plain, floor), (norms, watched) = make_twins(workload, device), make_twins(workload, device)
     entries = [
-        Entry(name, twin, [])
+        Entry(name, twin, [], [])
         for name, twin in (("plain", plain), ("floor", floor), ("norms", norms), ("probe", watched))
     ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -176,6 +187,7 @@ def measure(workload: Workload, pairs: int) -> None:
                 train_round(entries, turn)
             for entry in entries:
                 entry.cpu_s.clear()
+                entry.faults.clear()
                 entry.twin.forget()
             for turn in range(pairs):
                 train_round(entries, turn)
@@ -220,7 +232,7 @@ def callbacks_text(spent: dict[int, float], step_us: float) -> str:
 def measure_wandb(workload: Workload, pairs: int) -> None:
     """The same of W&B, after the others: what its threads do and keep is not to be in their steps."""
     entries = [
-        Entry(name, twin, [])
+        Entry(name, twin, [], [])
         for name, twin in zip(("plain", "wandb"), make_twins(workload, torch.device("cpu")), strict=True)
     ]
     logged = entries[1].twin
@@ -252,7 +264,8 @@ def report(
         print(
             f"{workload.name:7} {entry.name:6} step {step_us / 1e3:7.2f} ms; CPU {middle:+7.0f} us "
             f"({low:+.0f} .. {high:+.0f}), x floor {middle / floor_us:5.2f}; wall "
-            f"{100 * np.median(walls):+.2f} %, p99 {100 * np.percentile(walls, 99):+.0f} %{own}",
+            f"{100 * np.median(walls):+.2f} %, p99 {100 * np.percentile(walls, 99):+.0f} %; page faults "
+            f"{statistics.median(entry.faults):.0f} beside {statistics.median(plain.faults):.0f}{own}",
             flush=True,
         )
         if entry.name == "probe":
