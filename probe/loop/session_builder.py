@@ -93,7 +93,7 @@ def build_session(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
         )
         tracker = StepTracker(parts, guard)
-        recorder.watches += [
+        recorder.look_with(
             HangWatch(
                 start,
                 name,
@@ -104,7 +104,7 @@ def build_session(
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
             ControlWatch(recorder, tracker, incidents),
-        ]
+        )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
         unfinished.pop_all()
@@ -194,7 +194,7 @@ def _tracker_parts(
 
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     # First what C has written is queued, then what is queued is judged: in one wake.
-    recorder.watches += [records, judge.queue]
+    recorder.look_with(records, judge.queue)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
     lookout = Lookout(judge, schedule, mark)
     modules = FollowedModules(
@@ -226,7 +226,7 @@ def _tracker_parts(
         following = fast.next_step
         return pipeline.last_step if following is None else following - 1
 
-    recorder.watches.append(NewsWatch(judge.queue, fast, judge, recorder, lookout, last_step=last_step))
+    recorder.look_with(NewsWatch(judge.queue, fast, judge, recorder, lookout, last_step=last_step))
     logged = LoggedValues(loop, pipeline, fast, hooks)
     EarlyWatch(
         model,

@@ -74,6 +74,7 @@ def test_hang_states_are_told_apart_from_outside(site: Site) -> None:
 def is_stuck_where_it_holds_the_lock(site: Site) -> None:
     event = wait_for(site, "stuck", lambda _: True)
     assert (event.severity, event.model) == ("warning", "Linear")
+    assert event.step == 31, "the steps of the last second are in the ring alone"
     frame = event.stacks.training_loop[-1]
     assert (frame.file, frame.line, frame.function) == (str(SCRIPT), GUILTY, "train")
     assert ".read(0" in frame.code

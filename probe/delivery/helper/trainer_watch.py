@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,7 @@ from ...threads.source_lines import stack_frame
 from ...threads.watchdog import IDLE_FRACTION, PATIENCE
 from ...threads.whereabouts import Line, at_line, place_of
 from ...wire import Event, Frame, RunStart, decode_record
-from ..journal.journal_reader import Chunk, StreamFollower, end_of_stream
+from ..journal.journal_reader import Chunk, StreamFollower, end_of_stream, has_ring
 
 SHORTEST_S: Final = 3.0
 """Both sides look once a second: what is shorter than this is not seen from here."""
@@ -277,9 +277,21 @@ def _waits_for_the_lock(pid: int, thread: int) -> bool:
 def _last_written_step(folder: Path) -> int | None:
     with contextlib.suppress(OSError, WireError):
         tail = end_of_stream(folder, "metrics")
-        if tail is None or not tail.next_seq:
-            return None
-        found = StreamFollower(folder, "metrics", from_seq=tail.next_seq - 1).poll()
-        if isinstance(found, Chunk) and isinstance(frame := decode_record(found.records[-1]), Frame):
+        metrics_end = 0 if tail is None else tail.next_seq
+        records = _in_rings(folder, metrics_end)
+        if not records and metrics_end:
+            found = StreamFollower(folder, "metrics", from_seq=metrics_end - 1).poll()
+            records = found.records if isinstance(found, Chunk) else ()
+        if records and isinstance(frame := decode_record(records[-1]), Frame):
             return frame.step
     return None
+
+
+def _in_rings(folder: Path, metrics_end: int) -> Sequence[bytes]:
+    """What has been recorded since the journal was written: up to a second of steps."""
+    if not has_ring(folder):
+        return ()
+    # It loads numpy, a quarter of the helper's memory: once a trainer hangs or is killed, and not before.
+    from ..journal.ring_rest import read_rest_of_living
+
+    return read_rest_of_living(folder, metrics_end=metrics_end)

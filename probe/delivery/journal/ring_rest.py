@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,8 +160,18 @@ def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
 
 def read_rest(folder: Path, *, metrics_end: int) -> list[bytes]:
     """Return the metrics records that the rings of a dead writer hold beyond its journal, in order."""
+    return _rest_of_all(dead_rings(folder), metrics_end)
+
+
+def read_rest_of_living(folder: Path, *, metrics_end: int) -> list[bytes]:
+    """Return what the rings of a living writer hold beyond its journal; who asks takes none of it."""
+    images = [image for path in ring_paths(folder) if (image := read_ring(path)) is not None]
+    return _rest_of_all(images, metrics_end)
+
+
+def _rest_of_all(images: Iterable[RingImage], metrics_end: int) -> list[bytes]:
     records: list[bytes] = []
-    for image in dead_rings(folder):
+    for image in images:
         records += rest_of(image, metrics_end=metrics_end + len(records)).records
     return records
 

@@ -25,7 +25,7 @@ class LateParts:
     """
 
     def __init__(self, names: Sequence[str], do_once: Callable[[Callable[[], None]], None]) -> None:
-        self._names, self._do_once = names, do_once
+        self._names, self._do_once = list(names), do_once
         self._are_loaded = all(name in sys.modules for name in names)
         self._is_asked_for = False
 
@@ -37,12 +37,16 @@ class LateParts:
         return self._are_loaded
 
     def _load(self) -> None:
-        for name in self._names:
-            try:
-                import_module(name)
-            except (ImportError, OSError) as error:
-                # The disk is gone, or there are no descriptors left: the run goes on without.
-                _logger.warning("nanscope: %s cannot be loaded: %s", name, error)
-                return
-            give_way()
-        self._are_loaded = True
+        """Load one, and have the next one loaded: the thread looks at the training in between."""
+        name = self._names.pop(0)
+        try:
+            import_module(name)
+        except (ImportError, OSError) as error:
+            # The disk is gone, or there are no descriptors left: the run goes on without.
+            _logger.warning("nanscope: %s cannot be loaded: %s", name, error)
+            return
+        give_way()
+        if self._names:
+            self._do_once(self._load)
+        else:
+            self._are_loaded = True

@@ -94,7 +94,7 @@ class Recorder:
         self._flushes: deque[Bell] = deque()
         self._wants_all = False
         self._wake = Bell()
-        self._wake_up, self._beats = self._wake.ring, 0
+        self._wake_up, self._beats = self._wake.ring, process.lull.beats
         self._closed = False
         self._close_by_s = 0.0
         self._end: RunEnd | None = None
@@ -105,8 +105,7 @@ class Recorder:
         """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
         self._once: deque[Callable[[], None]] = deque()
-        self.watches: list[Watch] = []
-        """They look at the training from the thread; to be added by who starts the session."""
+        self._watches: list[Watch] = []
         self.is_listened_to = False
         """Whether a dashboard has taken what this host's trainers write within the last seconds."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
@@ -143,8 +142,13 @@ class Recorder:
         """Have `look` called on the recorder's thread before records leave the ring; it may not raise."""
         self._metrics.before_take = look
 
+    def look_with(self, *watches: Watch) -> None:
+        """Have these look at the training, in their order after those that do; the first time at once."""
+        self._watches += watches
+        self._wake.ring()
+
     def do_once(self, task: Callable[[], None]) -> None:
-        """Have the thread do something now, and not again; it may not raise."""
+        """Have the thread do something now, and not again; it may not raise. Between two of them it looks."""
         self._once.append(task)
         self._wake.ring()
 
@@ -238,7 +242,7 @@ class Recorder:
         self._progress += 1
         self._wants_all = True
         self._write_frames()
-        for watch in self.watches:
+        for watch in self._watches:
             self._write_of_watch(watch.close())
         self._write_events()
         self._count_unwritten()
@@ -300,11 +304,13 @@ class Recorder:
     def _work(self) -> None:
         """Do what is due."""
         schedule = self._schedule
-        while self._once:
+        if self._once:
             self._once.popleft()()
+            if self._once:
+                self._wake.ring()
         if self._flushes or schedule.is_due(self._metrics):
             self._tell_flushed(self._write_frames)
-        for watch in self.watches:
+        for watch in self._watches:
             if schedule.is_due(watch):
                 self._write_of_watch(watch.look())
                 schedule.again(watch, watch.period_s)

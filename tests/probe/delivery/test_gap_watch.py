@@ -66,7 +66,7 @@ def test_evicted_frames_are_told_with_their_number(recorder: Recorder) -> None:
 
 
 def test_the_recorders_thread_writes_the_event_by_itself(recorder: Recorder) -> None:
-    recorder.watches.append(watch_of(recorder))
+    recorder.look_with(watch_of(recorder))
     lose(recorder, 1)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def test_error_of_its_own_does_not_end_the_thread_that_writes(recorder: Recorder
     watch = GapWatch(START, "net", recorder=recorder, last_step=fail)
     lose(recorder, 1)
     assert watch.look() == []
-    recorder.watches.append(watch)
+    recorder.look_with(watch)
     recorder.frame(frame(1))
     deadline = time.monotonic() + 30
     while not records(recorder.folder, "metrics") and time.monotonic() < deadline:
