@@ -105,7 +105,8 @@ class Recorder:
         """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
         self._once: deque[Callable[[], None]] = deque()
-        self._watches: list[Watch] = []
+        self.watches: list[Watch] = []
+        """They look at the training from the thread, in this order; `look_with` adds to them."""
         self.is_listened_to = False
         """Whether a dashboard has taken what this host's trainers write within the last seconds."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
@@ -144,7 +145,7 @@ class Recorder:
 
     def look_with(self, *watches: Watch) -> None:
         """Have these look at the training, in their order after those that do; the first time at once."""
-        self._watches += watches
+        self.watches += watches
         self._wake.ring()
 
     def do_once(self, task: Callable[[], None]) -> None:
@@ -242,7 +243,7 @@ class Recorder:
         self._progress += 1
         self._wants_all = True
         self._write_frames()
-        for watch in self._watches:
+        for watch in self.watches:
             self._write_of_watch(watch.close())
         self._write_events()
         self._count_unwritten()
@@ -310,7 +311,7 @@ class Recorder:
                 self._wake.ring()
         if self._flushes or schedule.is_due(self._metrics):
             self._tell_flushed(self._write_frames)
-        for watch in self._watches:
+        for watch in self.watches:
             if schedule.is_due(watch):
                 self._write_of_watch(watch.look())
                 schedule.again(watch, watch.period_s)
