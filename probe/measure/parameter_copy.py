@@ -6,8 +6,8 @@ Used by the update meter, on the training thread. Waits for no device; takes at 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import torch
@@ -26,6 +26,13 @@ Kind: TypeAlias = tuple[torch.device, torch.dtype]
 _Signature: TypeAlias = tuple[torch.device, torch.dtype, torch.Size] | None
 
 
+class _Flat(NamedTuple):
+    """One buffer, and whose values lie in it, in their order."""
+
+    buffer: Tensor
+    indices: list[int]
+
+
 class ParameterCopy(msgspec.Struct, kw_only=True):
     """One flat buffer for each device and type, cut into views of the parameters' shapes."""
 
@@ -33,12 +40,12 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
     index_of: dict[int, int]
     """By identity."""
     signatures: list[_Signature]
-    views: dict[int, Tensor]
-    """By the parameter's index; some have none."""
-    kind_of: dict[int, Kind]
+    flats: dict[Kind, _Flat]
     bytes_held: int
     reason: str | None
     """Why some parameters have no place in it; None when all have."""
+    cut: dict[int, Tensor] = {}
+    """The views that there are now: all, or none."""
 
     @classmethod
     def of(cls, parameters: Sequence[Tensor], limit_bytes: int) -> ParameterCopy:
@@ -58,18 +65,43 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
             if sizes[index] <= left[device]:
                 left[device] -= sizes[index]
                 chosen.setdefault((device, tensors[index].dtype), []).append(index)
-        views: dict[int, Tensor] = {}
-        for kind, indices in chosen.items():
-            views |= _reserve({index: tensors[index] for index in sorted(indices)}, kind)
+        flats = {
+            kind: _Flat(_reserve([tensors[index] for index in indices], kind), indices)
+            for kind, indices in ((kind, sorted(indices)) for kind, indices in chosen.items())
+        }
+        placed = [index for flat in flats.values() for index in flat.indices]
         return cls(
             parameters=parameters,
             index_of={id(parameter): index for index, parameter in enumerate(parameters)},
             signatures=signatures,
-            views=views,
-            kind_of={index: kind for kind, indices in chosen.items() for index in indices},
-            bytes_held=sum(sizes[index] for index in views),
-            reason=_why_left_out(len(wanted) - len(views), len(wanted), limit_bytes),
+            flats=flats,
+            bytes_held=sum(sizes[index] for index in placed),
+            reason=_why_left_out(len(wanted) - len(placed), len(wanted), limit_bytes),
         )
+
+    @property
+    def views(self) -> dict[int, Tensor]:
+        """By the parameter's index; some have none. Those on the host are inference tensors."""
+        if not self.cut:
+            self.cut = {}
+            for (device, _), flat in self.flats.items():
+                shapes = [_shape(self.signatures[index]) for index in flat.indices]
+                with torch.inference_mode(device.type == "cpu"), torch.no_grad():
+                    self.cut |= zip(flat.indices, _cut(flat.buffer, shapes), strict=True)
+        return self.cut
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Yield index, address and bytes of each parameter's place; makes no views."""
+        for flat in self.flats.values():
+            address, width = flat.buffer.data_ptr(), flat.buffer.element_size()
+            for index in flat.indices:
+                size = _shape(self.signatures[index]).numel() * width
+                yield index, address, size
+                address += size
+
+    def let_go_of_views(self) -> None:
+        """Keep the buffers alone, until somebody asks for views again: C code goes by addresses."""
+        self.cut = {}
 
     def find(self, parameters: Sequence[Tensor], updated: Collection[int] | None) -> list[int] | None:
         """Return the indices of those updated; None when the copy is of other parameters, or they changed."""
@@ -93,18 +125,24 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
 
     def take(self, indices: list[int]) -> list[int]:
         """Copy these parameters' values; returns those that have a place."""
-        placed = [index for index in indices if index in self.views]
-        with torch.no_grad():
-            for chosen in self.by_kind(placed):
+        views = self.views
+        placed = [index for index in indices if index in views]
+        for chosen in self.by_kind(placed):
+            old = [views[index] for index in chosen]
+            with torch.no_grad():
                 new = [local_shard(self.parameters[index]) for index in chosen]
-                foreach_copy_([self.views[index] for index in chosen], new)
+            with torch.inference_mode(old[0].is_cpu), torch.no_grad():
+                foreach_copy_(old, new)
         return placed
 
     def by_kind(self, indices: list[int]) -> list[list[int]]:
-        """Group indices by device and type."""
+        """Group indices of those that have a place by device and type."""
+        if len(self.flats) == 1:
+            return [indices] if indices else []
         groups: dict[Kind, list[int]] = {}
+        kinds = {index: kind for kind, flat in self.flats.items() for index in flat.indices}
         for index in indices:
-            groups.setdefault(self.kind_of[index], []).append(index)
+            groups.setdefault(kinds[index], []).append(index)
         return list(groups.values())
 
 
@@ -127,15 +165,24 @@ def _is_comparable(parameter: Tensor) -> bool:
     return values.numel() > 0 and (values.is_floating_point() or values.is_complex())
 
 
-def _reserve(tensors: dict[int, Tensor], kind: Kind) -> dict[int, Tensor]:
+def _reserve(tensors: list[Tensor], kind: Kind) -> Tensor:
+    """Memory for the values of all of them."""
     device, dtype = kind
-    sizes = [tensor.numel() for tensor in tensors.values()]
-    parts = torch.split(torch.empty(sum(sizes), dtype=dtype, device=device), sizes)
+    size = sum(tensor.numel() for tensor in tensors)
+    # An inference tensor has no history and no version: of thousands of views that is more than half.
+    with torch.inference_mode(device.type == "cpu"):
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+def _cut(buffer: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+    parts = torch.split(buffer, [shape.numel() for shape in shapes])
     # A vector's part has its shape already: each view is one more tensor, of thousands in the first step.
-    return {
-        index: part if tensors[index].dim() == 1 else part.view(tensors[index].shape)
-        for index, part in zip(tensors, parts, strict=True)
-    }
+    return [part if len(shape) == 1 else part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _shape(signature: _Signature) -> torch.Size:
+    """Of a parameter that has a place."""
+    return torch.Size() if signature is None else signature[2]
 
 
 def _spare_bytes(device: torch.device) -> int:
