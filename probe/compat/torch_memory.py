@@ -60,6 +60,9 @@ def storage_key(tensor: Tensor) -> int:
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
     try:
+        # Python's object of a storage stays as long as the storage does: 64 bytes of each parameter's.
+        if type(tensor) in _PLAIN and tensor.layout is torch.strided and (address := tensor.data_ptr()):
+            return address - int(tensor.storage_offset()) * tensor.element_size()
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):
         return 0

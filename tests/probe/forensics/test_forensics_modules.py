@@ -1,6 +1,7 @@
 """Names of running modules, and the private symbols of torch."""
 
 import threading
+import tracemalloc
 
 import pytest
 import torch
@@ -82,3 +83,21 @@ def test_storage_key_of_a_sparse_tensor_is_that_of_its_values():
 
 def test_storage_key_of_an_empty_tensor_is_zero():
     assert torch_memory.storage_key(torch.empty(0)) == 0
+
+
+def test_storage_key_is_one_for_all_views():
+    base = torch.ones(4, 6)
+    for view in (base[2:, 1:], base.t()[3:], base[1].view(torch.int32)[2:], base[3:0]):
+        assert torch_memory.storage_key(view) == base.data_ptr()
+    assert torch_memory.storage_key(torch.empty(3, device="meta")[1:]) == 0
+
+
+def test_storage_keys_leave_nothing_behind_with_the_tensors():
+    tensors = [torch.ones(2) for _ in range(500)]
+    torch_memory.storage_key(tensors[0])
+    tracemalloc.start()
+    for tensor in tensors:
+        torch_memory.storage_key(tensor)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 4096
