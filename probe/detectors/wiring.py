@@ -59,7 +59,8 @@ class WiringDetector:
         self._patience = thresholds.stuck_steps
         self._names: tuple[str, ...] = ()
         self._reached: Flags = np.zeros(0, dtype=np.bool_)
-        self._ever_reached: set[str] = set()
+        self._reached_before: frozenset[str] = frozenset()
+        """What was reached in earlier layouts, by name."""
         self._parts: Sequence[Part] = ()
         self._orphans: tuple[str, ...] = ()
         self._orphans_are_backbone = False
@@ -78,8 +79,9 @@ class WiringDetector:
 
     def begin(self, names: tuple[str, ...]) -> None:
         """The parameters are these from now on; what was reached before counts."""
+        self._reached_before = ever = self._ever_reached()
         self._names = names
-        self._reached = np.array([name in self._ever_reached for name in names], dtype=np.bool_)
+        self._reached = np.array([name in ever for name in names], dtype=np.bool_)
         self._parts, self._orphans, self._strays = (), (), ()
         self.steps = self.idle_steps = self.empty_steps = 0
         self._reported = frozenset()
@@ -93,8 +95,13 @@ class WiringDetector:
             new = ~missing & ~self._reached
             if new.any():
                 self._reached |= new
-                self._ever_reached.update(self._names[row] for row in np.flatnonzero(new))
-                self._parts = [part for part in self._parts if self._ever_reached.isdisjoint(part.parameters)]
+                if self._parts:
+                    ever = self._ever_reached()
+                    self._parts = [part for part in self._parts if ever.isdisjoint(part.parameters)]
+
+    def _ever_reached(self) -> frozenset[str]:
+        """Names of what was reached; made when asked for, as a set of thousands takes 0.1 MiB."""
+        return self._reached_before.union(self._names[row] for row in np.flatnonzero(self._reached))
 
     def note_conditional(self) -> None:
         """The script itself says that some parts may be unused (`find_unused_parameters`)."""

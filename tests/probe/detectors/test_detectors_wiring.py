@@ -97,6 +97,17 @@ def test_wiring_tells_of_each_thing_once_between_measurements() -> None:
     assert [step for step, is_new in enumerate(news) if is_new] == [9]
 
 
+def test_wiring_remembers_what_was_reached_in_earlier_layouts() -> None:
+    detector = WiringDetector(OPTIONS)
+    detector.begin(NAMES)
+    detector.note_gradients(0, ENCODER)
+    detector.begin(NAMES[3:])
+    detector.note_gradients(1, np.array([False, True]))
+    detector.begin(("new", *reversed(NAMES)))
+    reached = {("new", *reversed(NAMES))[row] for row in detector.unreached}
+    assert reached == {"new", *(name for name, is_missing in zip(NAMES, ENCODER, strict=True) if is_missing)}
+
+
 def test_wiring_of_parameters_in_no_optimizer_names_their_module() -> None:
     detector = WiringDetector(OPTIONS)
     detector.begin(NAMES)
