@@ -59,18 +59,39 @@ class Batch:
         self.pointers = np.zeros(count, dtype=np.uint64)
         self.sizes = np.zeros(count, dtype=np.int64)
         self.kinds = np.zeros(count, dtype=np.uint8)
-        self.block: Floats = np.zeros((ROWS, count))
-        self.fractions: Floats = np.zeros((2, count))
+        self._block: Floats | None = None
         self._bounds: Floats | None = None
+        self._fractions: Floats | None = None
         self.job = Job(
             count=count,
             pointers=self.pointers.ctypes.data,
             sizes=self.sizes.ctypes.data,
             kinds=self.kinds.ctypes.data,
-            block=self.block.ctypes.data,
-            fractions=self.fractions.ctypes.data,
         )
         self.address = ctypes.addressof(self.job)
+
+    @property
+    def block(self) -> Floats:
+        """(ROWS, tensors) results, made for the first who asks: most are written elsewhere, if at all."""
+        if self._block is None:
+            self._block = np.zeros((ROWS, self.job.count))
+            self.job.block = self._block.ctypes.data
+        return self._block
+
+    @property
+    def fractions(self) -> Floats:
+        """(2, tensors) shares of zeros and of elements outside of the bounds, once these are known."""
+        if self._fractions is None:
+            self._fractions = np.zeros((2, self.job.count))
+            self.job.fractions = self._fractions.ctypes.data
+        return self._fractions
+
+    def see_to_room(self) -> None:
+        """Have the kernel write its results here, where it has no other place for them."""
+        if self.job.block is None:
+            _ = self.block
+        if self.job.bounds is not None and self.job.fractions is None:
+            _ = self.fractions
 
     def count_within(self, bounds: Floats) -> None:
         """Have zeros counted too, and elements outside of the (2, tensors) bounds; NaN bounds hold always."""
@@ -128,10 +149,12 @@ class Kernel:
         Returns:
             False where there are complex tensors, which the caller has to look at; then nothing is measured.
         """
+        batch.see_to_room()
         return bool(self._measure_list(batch.address, self._python_address, tensors))
 
     def measure(self, batch: Batch) -> None:
         """Measure what was gathered, without Python's lock; the caller holds the tensors."""
+        batch.see_to_room()
         self._measure(batch.address)
 
     def pair_sums(self, first: Batch, second: Batch, *, product: bool) -> Floats:
