@@ -21,13 +21,14 @@ NOT_IN_A_HEALTHY_RUN = (
         f"probe.forensics.{name}"
         for name in ("replay", "passes", "rerun", "explain", "op_recorder", "dispatch")
     ),
-    *(f"probe.forensics.{name}" for name in ("fidelity", "sources", "running_modules")),
+    *(f"probe.forensics.{name}" for name in ("fidelity", "origin", "sources", "running_modules")),
     *(f"probe.forensics.loss.loss_{name}" for name in ("code", "origin", "replay", "values")),
     *(f"probe.forensics.bundle.{name}" for name in ("calls", "environment", "last_steps", "loss_lines")),
     *(f"probe.forensics.bundle.{name}" for name in ("model_state", "packer", "schema", "unpacker", "values")),
     *("probe.actions.recovery", "probe.measure.optimizer_state", "probe.attach.observation.context"),
     *(f"probe.actions.rules.{name}" for name in ("compiled", "step_view", "user_rule", "watchpoint")),
     *(f"probe.delivery.control.{name}" for name in ("control_messages", "parser", "rule_options")),
+    "probe.delivery.journal.journal_reader",
     *("probe.delivery.helper.shipper", "probe.delivery.helper.link", "probe.detectors.ranks"),
     # Of a suspicion, an event, or a level that measures more.
     *(f"probe.memory.{name}" for name in ("growth_lines", "heap_kinds", "heap_looks", "heap_names")),
@@ -81,7 +82,7 @@ generated = {(f.__module__, f.__qualname__) for f in ours if f.__code__.co_filen
 generated = {(module, name.rpartition(".")[0]) for module, name in generated}
 del ours
 young = len(gc.get_objects(0)) + len(gc.get_objects(1))
-train(5)
+train(60)
 print(json.dumps([sorted(before), sorted(watched), sorted(sys.modules), young, len(generated)]))
 """
 
@@ -100,7 +101,7 @@ class Loaded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """What is loaded before `watch`, after it, and after five healthy steps."""
+    """What is loaded before `watch`, after it, and after sixty healthy steps."""
     folder = tmp_path_factory.mktemp("spool")
     command = [sys.executable, "-c", PROGRAM, str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True)

@@ -16,8 +16,9 @@ from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
 from .loss.loss_replay import LossFault
+from .nonfinite_kinds import EITHER_KIND
 from .op_recorder import OpNote
-from .origin import EITHER_KIND, Cause, Verdict, descendants, find_origin
+from .origin import Cause, Verdict, descendants, find_origin
 from .passes import Detail, StepReplay
 from .tensor_facts import classify
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ..detectors.base import Finding
 from ..threads.whereabouts import is_installed
 from ..wire import StackFrame, is_in_derivative
-from .origin import EITHER_KIND
+from .nonfinite_kinds import EITHER_KIND
 
 if TYPE_CHECKING:
     from .replay import Replay

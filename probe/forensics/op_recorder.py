@@ -20,7 +20,8 @@ from ..errors import ReplayError
 from ..threads.stacks import RawFrame, inner_own_removed, inner_torch_removed, outer_torch_removed, raw_stack
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .held_outputs import NOT_RESTORED
-from .origin import Cause, Kinds, Record, Source
+from .nonfinite_kinds import Kinds
+from .origin import Cause, Record, Source
 from .running_modules import is_module_call
 from .tensor_facts import classify, has_nonfinite_constant, summarise
 

@@ -8,35 +8,11 @@ a kind its inputs lack. Infinities written on purpose (masks) come last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntFlag
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-EITHER_KIND: Final = "NaN or Inf"
-"""What an origin made that made both, or of which it is not known."""
-
-
-class Kinds(IntFlag):
-    """Which non-finite values a tensor holds; empty for a finite one."""
-
-    NONE = 0
-    NAN = 1
-    POSITIVE_INFINITY = 2
-    NEGATIVE_INFINITY = 4
-
-    @property
-    def coarse(self) -> tuple[bool, bool]:
-        """(holds NaN, holds an infinity): what an op can create; the sign of an infinity may just flip."""
-        infinite = Kinds.POSITIVE_INFINITY | Kinds.NEGATIVE_INFINITY
-        return bool(self & Kinds.NAN), bool(self & infinite)
-
-    @property
-    def words(self) -> str:
-        """ "NaN", "Inf" or `EITHER_KIND`."""
-        nan, infinite = self.coarse
-        return (EITHER_KIND if nan else "Inf") if infinite else "NaN"
-
+from .nonfinite_kinds import Kinds
 
 _MIXES: Final = frozenset(
     "mm addmm bmm addmv mv dot linear convolution native_layer_norm native_batch_norm native_group_norm "

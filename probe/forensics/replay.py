@@ -24,7 +24,7 @@ from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
 from .held_outputs import NOT_RESTORED
 from .loss.loss_code import LossCode
-from .origin import EITHER_KIND
+from .nonfinite_kinds import EITHER_KIND
 from .passes import StepReplay
 from .running_modules import refuse_what_needs_all_ranks
 from .tensor_facts import classify

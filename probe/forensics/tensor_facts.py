@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..compat import torch_memory
 from ..compat.torch_memory import coo_parts
-from .origin import Kinds
+from .nonfinite_kinds import Kinds
 
 _NARROW: Final = frozenset(
     getattr(torch, name)

@@ -18,7 +18,7 @@ from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
 from probe.delivery.helper.helper import start_helper
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import list_segments
+from probe.delivery.journal.segment_files import list_segments
 from probe.settings.places import ServeState, write_serve_state
 from probe.wire import (
     VERSION,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from ...delivery.journal.journal_reader import Skipped, list_segments, read_stream
+from ...delivery.journal.journal_reader import Skipped, read_stream
+from ...delivery.journal.segment_files import list_segments
 from ...errors import WireError
 from ...wire import Event, Frame, Layout, Record, RunStart, StreamName, decode_record
 from ...wire.columns import unpack_column, unpack_missing

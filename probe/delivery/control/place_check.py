@@ -25,7 +25,8 @@ from ...settings.config import ProbeConfig, is_switched_off
 from ...wire.findings import Finding, free_bytes, size_text, write_problem
 from ..helper.link import find_target
 from ..journal.journal import DEFAULT_CAP_BYTES, SEGMENT_BYTES
-from ..journal.journal_reader import list_runs, run_folder_bytes
+from ..journal.journal_reader import list_runs
+from ..journal.segment_files import run_folder_bytes
 
 VARIABLES: Final = (
     "NANSCOPE_LEVEL",

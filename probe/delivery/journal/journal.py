@@ -12,15 +12,18 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ...errors import JournalError
 from ...settings.places import is_folder_name, make_private_folder, write_private_file
 from ...wire import Gap, RunStart, StreamName, encode
-from .journal_reader import end_of_stream, list_segments, run_folder_bytes
+from .segment_files import list_segments, run_folder_bytes
 from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
+
+if TYPE_CHECKING:
+    from .journal_reader import StreamTail
 
 DEFAULT_CAP_BYTES: Final = 2 * 1024**3
 SEGMENT_BYTES: Final = 16 * 1024**2
@@ -185,7 +188,7 @@ class JournalWriter:
         if stream.descriptor is not None:
             os.close(stream.descriptor)
             stream.descriptor = None
-        tail = end_of_stream(self.folder, stream.name)
+        tail = _find_tail(self.folder, stream.name)
         stream.unsure = False
         if tail is None:
             return
@@ -253,6 +256,16 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
         raise JournalError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:
+    """Find where to go on; None in a folder without segments of the stream, as that of a new run is."""
+    if not list_segments(folder, name):
+        return None
+    # Who begins a stream need not be able to read one.
+    from .journal_reader import end_of_stream
+
+    return end_of_stream(folder, name)
 
 
 def _write_all(descriptor: int, buffers: list[bytes]) -> int:

@@ -20,16 +20,10 @@ from ...errors import JournalError
 from ...settings.places import is_folder_name
 from ...wire import BATCH_BYTES, MAX_RECORD_BYTES, RunStart, StreamName
 from .folder_changes import FolderChanges
-from .segments import PREFIX, parse_segment_name, split_records, unpack_header
+from .segment_files import Segment, list_segments
+from .segments import PREFIX, split_records, unpack_header
 
 _HEADER_READ_BYTES: Final = 8192
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """One segment file, by what its name says."""
-
-    path: Path
-    first_seq: int
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -112,26 +106,6 @@ def read_run_json(run_folder: Path) -> RunStart | None:
         return msgspec.json.decode((run_folder / "run.json").read_bytes(), type=RunStart)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-
-
-def list_segments(folder: Path, stream: StreamName) -> list[Segment]:
-    """Return a stream's segments, oldest first; empty for a folder that is not there."""
-    segments: list[Segment] = []
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a Path per file is dear when polling
-            parsed = parse_segment_name(name)
-            if parsed and parsed[0] == stream:
-                segments.append(Segment(folder / name, parsed[1]))
-    return segments
-
-
-def run_folder_bytes(run_folder: Path) -> int:
-    """Return the size in bytes of all segments of a run."""
-    total = 0
-    for path in run_folder.glob("*/*.seg"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
-    return total
 
 
 class StreamFollower:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...compat import torch_engine, torch_memory, torch_modes
 from ...compat.torch_memory import version
-from ..origin import Kinds
+from ..nonfinite_kinds import Kinds
 from ..tensor_facts import classify, is_checkable
 
 MAX_WATCHED: Final = 32

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...compat import torch_modes, torch_nodes
 from ..held_outputs import HeldOutput
-from ..origin import EITHER_KIND, Kinds
+from ..nonfinite_kinds import EITHER_KIND, Kinds
 from ..tensor_facts import classify, summarise
 from .loss_graph import MAX_NODES, LossNode
 from .loss_ops import NO_LARGER, PASSING, operation

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...compat import torch_nodes
 from ..held_outputs import HeldOutput, held_values
-from ..origin import Kinds
+from ..nonfinite_kinds import Kinds
 from ..tensor_facts import classify
 from .loss_graph import MAX_NODES
 from .loss_ops import NO_LARGER, operation

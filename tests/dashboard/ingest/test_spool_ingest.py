@@ -11,7 +11,7 @@ from memory_store import MemoryStore
 
 from dashboard.ingest.spool import IngestReport, SpoolIngest, ingest_spool
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import list_segments
+from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError
 from probe.wire import Frame, StreamKey, encode
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_recorder import START, frame, records
 
-from probe.delivery.journal.journal_reader import list_segments
+from probe.delivery.journal.segment_files import list_segments
 from probe.delivery.recorder.gap_watch import GapWatch
 from probe.delivery.recorder.recorder import Recorder
 from probe.wire import Event, Frame, Gap

@@ -17,10 +17,10 @@ from probe.delivery.journal.journal import JournalWriter, write_run_json
 from probe.delivery.journal.journal_reader import (
     Skipped,
     end_of_stream,
-    list_segments,
     read_run_json,
     read_stream,
 )
+from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError
 from probe.wire import MAX_RECORD_BYTES, Gap, RunStart, decode_record
 
@@ -235,6 +235,7 @@ def test_journal_interrupted_between_write_and_account_keeps_its_numbers(tmp_pat
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
+from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError
 from probe.delivery.journal.journal import JournalWriter
 journal = JournalWriter(Path(sys.argv[1]) / "run" / "0-1", run="run", writer="0-1")

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.forensics.origin import Cause, Kinds, Record, descendants, find_origin, slice_backwards
+from probe.forensics.nonfinite_kinds import Kinds
+from probe.forensics.origin import Cause, Record, descendants, find_origin, slice_backwards
 
 NAN, INF, MASK = Kinds.NAN, Kinds.POSITIVE_INFINITY, Kinds.NEGATIVE_INFINITY
 

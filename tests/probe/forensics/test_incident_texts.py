@@ -8,7 +8,7 @@ import pytest
 
 from probe.detectors.base import Finding
 from probe.forensics.incident_texts import at_line, describe
-from probe.forensics.origin import EITHER_KIND
+from probe.forensics.nonfinite_kinds import EITHER_KIND
 from probe.forensics.replay import Replay
 from probe.wire import Origin, StackFrame, is_in_derivative
 
