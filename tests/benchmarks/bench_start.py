@@ -8,10 +8,11 @@ medians over the repeats. Bytecode is cached, as an installer leaves it. Per mod
 - *watch*: import and call of `probe.watch`, and how many modules that loads;
 - *steps*: the first three and the longest of 20, in ms of wall time and of the training thread's CPU time;
   *least* is a training beside which only the indispensable is done (`smallest_start.py`);
-- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB, and how much of it
-  is only free in malloc's heap, where what the training frees stays as well. Beside it the same of the
-  smallest program, and of a training that only makes as many names as any import of some size: Python's table
-  of them grows, and by what it frees malloc's threshold for memory of its own does;
+- *memory*: what `watch` and 100 steps add to the resident memory of the process, in MiB; how much of it is
+  only free in malloc's heap, where what the training frees stays as well; and what is held: written by the
+  process and shared with no file, once malloc has given back what is free. That does not depend on chance.
+  Beside it the same of the smallest program, and of a training that only makes as many names as any import of
+  some size: Python's table of them grows, and by what it frees malloc's threshold for memory of its own does;
 - *exit*: from the script's last line (or the exception that ends it) to the process's end, in ms, and to the
   moment when every hook of `atexit` has run, the probe's among them: what follows is Python's and torch's;
 - *idle*: CPU time of the recorder's thread and of the helper while the training sleeps, as shares of a core:
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import ctypes
 import json
 import os
@@ -127,6 +129,14 @@ def free_mib() -> float:
     return float(read().fordblks) / 2**20
 
 
+def held_mib() -> float:
+    """What the process has written and still holds, once malloc has given back what is free."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 2**10
+
+
 def thread_cpu_s(name: str) -> float | None:
     """CPU time of a thread of this process, None without one."""
     thread = next((each for each in threading.enumerate() if each.name == name), None)
@@ -176,7 +186,7 @@ def run_training(job: dict[str, Any]) -> None:
     # What is registered first is called last.
     atexit.register(lambda: Path(job["closed_file"]).write_text(str(time.monotonic())))
     result: dict[str, Any] = {}
-    resident, free, kept = resident_mib(), free_mib(), None
+    held, resident, free, kept = held_mib(), resident_mib(), free_mib(), None
     if job["kind"] == "watched":
         result["watch"] = begin_watching(model, optimizer)
     elif job["kind"] == "least":
@@ -194,6 +204,7 @@ def run_training(job: dict[str, Any]) -> None:
         wall.append((time.perf_counter() - started) * 1e3)
         cpu.append((time.thread_time() - cpu_before) * 1e3)
     result |= {"wall": wall, "cpu": cpu, "mib": resident_mib() - resident, "free": free_mib() - free}
+    result["held"] = held_mib() - held
     del kept
     if job["sleep_s"]:
         result["idle"] = measure_idle(job["sleep_s"])
@@ -265,13 +276,13 @@ def report_watch_and_steps(model: str, repeats: int) -> None:
             line = f"first three {firsts}, longest of the other 17 {later:6.1f}, median {quiet:6.1f} ms"
             print(f"{model:8} {clock:4} {title:8} {line}")
     for title, runs in (("watched", watched), ("least", least), ("names", named)):
-        added, free = (
+        added, free, held = (
             median(runs, lambda run, key=key: run[key]) - median(plain, lambda run, key=key: run[key])
-            for key in ("mib", "free")
+            for key in ("mib", "free", "held")
         )
         print(
             f"{model:8} memory  {title:8} {added:5.1f} MiB added after {STEPS_FOR_MEMORY} steps, "
-            f"{free:.1f} of them free in malloc's heap"
+            f"{free:.1f} of them free in malloc's heap; {held:.1f} are held"
         )
 
 
