@@ -29,6 +29,8 @@ BLOCKS: Final = 64
 several milliseconds, a block of 1/64 takes 0.05 ms, and a baseline of some ten steps ago serves as well
 (`tests/benchmarks/bench_detectors.py`)."""
 MIN_BLOCK_ROWS: Final = 16
+_REFRESHED_TOGETHER: Final = 256
+"""Rows that are sorted at once where all are: what that takes is 128 KiB then, and stays with malloc."""
 SLOW_REFRESHES: Final = 16
 """Memory of the slow reference: 16 refreshes of 64 steps, about 1,000 steps."""
 ROOM: Final = 512
@@ -247,7 +249,9 @@ class RowHistory:
 
     def refresh_all(self) -> None:
         """Recompute median, MAD and slow reference of every row from its window."""
-        self._refresh(0, len(self.median))
+        rows = len(self.median)
+        for start in range(0, rows, _REFRESHED_TOGETHER):
+            self._refresh(start, min(start + _REFRESHED_TOGETHER, rows))
 
     def _refresh(self, start: int, stop: int) -> None:
         at_once = np.zeros(stop - start, dtype=np.intp)

@@ -54,6 +54,12 @@ BEHIND: Final = BEFORE + LASTING - 1
 """Values of the block before that the first of a block is judged with."""
 DRIFT: Final = 0.5
 """MADs by which the median of these may lie above that of the series by chance; what is more is taken off."""
+_SORTED_TOGETHER: Final = 256
+"""Series whose block is sorted at once: 64 KiB, which caches hold."""
+_HIGHEST: Final = 1e30
+"""MADs; single precision ends at 3e38."""
+_ROUNDING: Final = 1e-4
+"""More than five heights lose that are kept in single precision."""
 SILENT: Final = 128
 """Steps after a jump until its series is judged again: medians have followed by then."""
 
@@ -104,7 +110,7 @@ class JumpDetector:
         series = len(families)
         self._sum_factor = SUM_TAILS + SUM_ROWS * np.log(families)
         self._low_factor = LOW_TAILS + LOW_ROWS * np.log(families)
-        self._kept: Floats = np.full((BEHIND + BLOCK, series), np.nan)
+        self._kept = np.full((BEHIND + BLOCK, series), np.nan, dtype=np.float32)
         """The last heights of the block before, and those of the one under way."""
         self._filled = self._clock = self._blocks_seen = 0
         self._all = np.ones(series, dtype=np.bool_)
@@ -122,7 +128,8 @@ class JumpDetector:
     def _judge_part(self, steps: Sequence[int], heights: Floats) -> list[Jump]:
         """Judge steps of one block."""
         first = BEHIND + self._filled
-        self._kept[first : first + len(heights)] = heights
+        kept = self._kept[first : first + len(heights)]
+        np.clip(heights, -_HIGHEST, _HIGHEST, out=kept, casting="same_kind")
         capped = np.minimum(self._kept[first - LASTING + 1 : first + len(heights)], CAP)
         np.maximum(capped, 0.0, out=capped)
         count = len(heights)
@@ -143,7 +150,7 @@ class JumpDetector:
         """Look closely at the five values up to a row of what is kept."""
         if self._clock + index < self._silent_until[series]:
             return None
-        values = self._kept[: row + 1, series]
+        values = self._kept[: row + 1, series].astype(np.float64)
         five, before = values[-LASTING:], values[-LASTING - BEFORE : -LASTING]
         known = before[~np.isnan(before)]
         if len(known) < BEFORE // 2:
@@ -175,12 +182,11 @@ class JumpDetector:
         self._kept[:BEHIND] = block[-BEHIND:]
         self._filled = 0
 
-    def _learn_tails(self, block: Floats, is_dense: npt.NDArray[np.bool_]) -> None:
-        ordered = np.sort(block, axis=0)
-        tails = ordered[[-2, -6]]
-        if is_dense is not self._all:  # NaN come last
-            known = BLOCK - np.isnan(ordered).sum(axis=0)
-            tails = np.take_along_axis(ordered, np.maximum(known, 6) - np.array([[2], [6]]), axis=0)
+    def _learn_tails(self, block: npt.NDArray[np.float32], is_dense: npt.NDArray[np.bool_]) -> None:
+        tails = np.empty((2, block.shape[1]))
+        for start in range(0, block.shape[1], _SORTED_TOGETHER):
+            part = slice(start, start + _SORTED_TOGETHER)
+            tails[:, part] = _highest(block[:, part], is_full=is_dense is self._all)
         learns = is_dense & (self._silent_until <= self._clock)
         np.minimum(tails, TAIL_CAP, out=tails)
         np.maximum(tails, 0.0, out=tails)
@@ -188,5 +194,13 @@ class JumpDetector:
         self._tails += np.where(learns, (tails - self._tails) / self._blocks, 0.0)
         self._sum_limit = np.maximum(SUM_LIMIT, self._sum_factor * self._tails[0])
         self._low_limit = np.maximum(LOW_LIMIT, self._low_factor * self._tails[1])
-        lowest = LASTING * np.minimum(self._low_limit, CAP) - 1e-9
-        self._lowest = np.minimum(self._sum_limit, lowest)
+        self._lowest = np.minimum(self._sum_limit, LASTING * np.minimum(self._low_limit, CAP)) - _ROUNDING
+
+
+def _highest(block: npt.NDArray[np.float32], *, is_full: bool) -> npt.NDArray[np.float32]:
+    """Return the second and the sixth highest of each column, (2, series)."""
+    ordered = np.sort(block, axis=0)
+    if is_full:
+        return ordered[[-2, -6]]
+    known = len(ordered) - np.isnan(ordered).sum(axis=0)  # NaN come last
+    return np.take_along_axis(ordered, np.maximum(known, 6) - np.array([[2], [6]]), axis=0)

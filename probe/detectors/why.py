@@ -26,6 +26,7 @@ _RECENT_STEPS: Final = 12
 """How many steps before the event are searched; those before them are what is usual."""
 _LEAST_HISTORY: Final = 16
 _TOGETHER: Final = 4
+_LARGE: Final = 8192
 _MADS: Final = 8.0
 _FACTOR: Final = 3.0
 """A value is out of its range above median + so many MADs of its logarithm, and so many times its median."""
@@ -82,9 +83,11 @@ class RecentSteps:
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""
-        # Seldom asked for: arranged a few together, whose first one alone meets empty caches.
+        # Seldom asked for: arranged a few together, whose first one alone meets empty caches. Large ones
+        # are not kept that long: of 2,000 parameters each holds 0.4 MiB.
         self._unseen.append(observed)
-        if len(self._unseen) >= _TOGETHER:
+        is_large = observed.grad_norm is not None and observed.grad_norm.size >= _LARGE
+        if is_large or len(self._unseen) >= _TOGETHER:
             self._arrange()
 
     def _arrange(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from probe.detectors import DetectorBank, DetectorThresholds, Finding, Observation
 from probe.detectors.baselines import BLOCKS, RowHistory, SeriesHistory
 from probe.detectors.layers import LayerIndex
+from probe.detectors.why import RecentSteps
 
 EAGER = DetectorThresholds(
     warmup_steps=8,
@@ -346,3 +348,29 @@ def test_layer_norms_of_a_batch_are_those_of_its_steps_for_all_who_ask(per_layer
     assert np.allclose(norms, wanted, rtol=1e-14)
     # A part of a batch is another batch.
     assert np.array_equal(index.norms_of(batch.part(2, 4)), norms[2:4])
+
+
+def test_bank_and_recent_steps_hold_little_of_two_thousand_parameters() -> None:
+    random = np.random.default_rng(0)
+    names = observe_norms(0, np.ones(2000), per_layer=2)
+    batches = [
+        as_batch(
+            [replace(names, step=step, grad_norm=random.lognormal(0.0, 0.3, 2000)) for step in range(*part)]
+        )
+        for part in pairwise(range(0, 307, 9))
+    ]
+    bank, recent = DetectorBank(DetectorThresholds()), RecentSteps()
+    tracemalloc.start()
+    try:
+        while batches:
+            batch = replace(batches.pop(0), kept={})
+            bank.observe_batch(batch)
+            recent.note(batch)
+        del batch
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Windows of 128, 96 and 84 steps of 1,000 layers in single precision: 1.2 MiB.
+    assert held < 1.7 * 2**20
+    # What one batch takes on the way stays with malloc on the recorder's thread.
+    assert peak - held < 1.5 * 2**20

@@ -56,6 +56,30 @@ def test_jump_of_eight_mads_is_found_within_five_steps(noise: str, at: int) -> N
     assert np.mean([abs(jump.step - at) <= 1 for jump in found]) > 0.9
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.05, 0.3])
+def test_series_among_many_are_judged_as_each_by_itself(missing: float) -> None:
+    random = np.random.default_rng(7)
+    heights = random.laplace(0.0, 2.0, (700, 520))
+    heights[300:, ::7] += 12.0
+    heights[random.random(heights.shape) < missing * (np.arange(520) % 3 > 0)] = np.nan
+    families, steps = np.full(520, 9.0), range(700)
+    found = {(jump.series, jump) for jump in JumpDetector().judge(steps, heights, families)}
+    alone = {
+        (series, jump._replace(series=series))
+        for series in range(520)
+        for jump in JumpDetector().judge(steps, heights[:, [series]], families[:1])
+    }
+    assert found == alone and len({series for series, _ in found}) >= 25
+
+
+def test_heights_beyond_single_precision_are_jumps_of_a_finite_height() -> None:
+    heights = np.random.default_rng(1).normal(0.0, 1.0, (200, 2))
+    heights[100:, 0], heights[100:, 1] = 1e300, -1e300
+    with np.errstate(all="raise"):
+        found = JumpDetector().judge(range(200), heights, np.ones(2))
+    assert [(jump.series, jump.step) for jump in found] == [(0, 100)] and math.isfinite(found[0].mads)
+
+
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_is_a_jump_less_than_once_in_ten_thousand_steps(noise: str) -> None:
     values = NOISES[noise](np.random.default_rng(11), 1024 * 300).reshape(1024, 300)

@@ -212,10 +212,13 @@ def test_row_history_is_the_median_and_mad_of_each_rows_values(seed: int, steps:
 
 @pytest.mark.parametrize("window", [1, 2, 7, 50, 128])
 @pytest.mark.parametrize("digits", [0, 6])
-def test_row_history_of_full_windows_has_the_median_and_mad_of_numpy(window: int, digits: int) -> None:
+@pytest.mark.parametrize("rows", [40, 256, 600])
+def test_row_history_of_full_windows_has_the_median_and_mad_of_numpy(
+    window: int, digits: int, rows: int
+) -> None:
     random = np.random.default_rng(window)
-    series = np.round(random.normal(0, 3, (window + 5, 40)) ** 3, digits)
-    history = RowHistory(40, window=window)
+    series = np.round(random.normal(0, 3, (window + 5, rows)) ** 3, digits)
+    history = RowHistory(rows, window=window)
     for column in series:
         history.add(column)
     history.refresh_all()
