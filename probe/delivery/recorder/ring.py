@@ -37,7 +37,7 @@ from .ring_format import (
 )
 from .ring_header import BUSY_AT, COUNTERS, HEADER_BYTES, MIN_CAPACITY, Counters, Mark
 
-RAW_RECORDS: Final = 64
+RAW_RECORDS: Final = 40
 """So many steps have room, where that is not too little or too much."""
 LARGEST: Final = 8 * 1024**2
 _EXPECTED_SCALARS: Final = 32

@@ -49,6 +49,7 @@ HAS_UPDATE: Final = 16
 RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
 _CHECK_START: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
+_SMALL_WORDS: Final = 1024
 _PART_WORDS: Final = 8192
 """A longer record is added up in parts of so many: a pad may be as long as the ring."""
 Words = npt.NDArray[np.uint64]
@@ -126,13 +127,14 @@ def raw_bytes(parameters: int, scalars: int) -> int:
 
 
 @cache
-def _factors() -> Words:
-    return np.arange(1, 2 * _PART_WORDS + 1, 2, dtype=np.uint64)
+def _factors(words: int) -> Words:
+    return np.arange(1, 2 * words + 1, 2, dtype=np.uint64)
 
 
 def checksum(words: Words) -> int:
     """Return the checksum of a record's words from byte 8 on: the sum of (2 i + 1) times the word at i."""
-    total, factors = _CHECK_START, _factors()
+    # As a rule they are few, and 64 KiB of factors are not needed.
+    total, factors = _CHECK_START, _factors(_SMALL_WORDS if len(words) <= _SMALL_WORDS else _PART_WORDS)
     for start in range(0, len(words), _PART_WORDS):
         part = words[start : start + _PART_WORDS]
         total += int(part.dot(factors[: len(part)]))

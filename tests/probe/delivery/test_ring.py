@@ -260,10 +260,10 @@ def test_file_system_is_the_one_that_stat_names(tmp_path: Path) -> None:
     assert file_mapping.file_system(-1) is None
 
 
-def test_capacity_for_holds_64_steps_within_its_limits() -> None:
+def test_capacity_for_holds_40_steps_within_its_limits() -> None:
     assert capacity_for(4) == 256 * 1024
     assert capacity_for(10**6) == 8 * 1024**2
-    assert capacity_for(2000) >= 64 * raw_bytes(2000, 20) and capacity_for(2000) % 8 == 0
+    assert capacity_for(2000) >= 40 * raw_bytes(2000, 20) and capacity_for(2000) % 8 == 0
 
 
 def dead(path: Path) -> Path:
