@@ -97,7 +97,7 @@ class _Watch:
         """Count a step, and decide whether to go on looking, to stop, or to begin again."""
         had_calls, self.calls = self.calls > 0, 0
         self._steps += 1
-        self._is_stale = True
+        self._is_stale, self._members = True, frozenset()
         if self.is_looking:
             self._quiet_steps += 1
             if self._quiet_steps >= _SETTLED_AFTER:

@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import logging
 import weakref
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -52,12 +53,14 @@ class WatchedModel:
         self._root = weakref.ref(root)
         self._plan = plan_measurement(layout.parameters)
         self._next_look = _LOOK_EVERY
-        self._updated_ids = frozenset(map(id, layout.parameters))
+        # Arrays: 8 bytes for an identity, where a set takes 100.
+        self._updated_ids = array("q", map(id, layout.parameters))
         if optimizer is not None:
-            self._updated_ids = _updated_by(optimizer)
+            self._updated_ids = array("q", _updated_by(optimizer))
         self._has_optimizer: bool | None = True if optimizer is not None else None
         self._keys: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._key_of_parameter: dict[int, int] = {}
+        self._with_key: list[tuple[array[int], int]] = []
+        """Identities of parameters that an optimizer updates, and its number."""
         self._modules: Sequence[ModuleInfo] = ()
         self._held: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._frozen: list[nn.Parameter] = []
@@ -102,9 +105,9 @@ class WatchedModel:
         key = self._keys.get(optimizer)
         if key is None:
             updated = _updated_by(optimizer)
-            shared = (self._key_of_parameter[item] for item in updated if item in self._key_of_parameter)
-            key = self._keys[optimizer] = next(shared, len(self._key_of_parameter) + 1)
-            self._key_of_parameter |= dict.fromkeys(updated, key)
+            shared = (key for ids, key in self._with_key if not updated.isdisjoint(ids))
+            key = self._keys[optimizer] = next(shared, len(self._with_key) + 1)
+            self._with_key.append((array("q", updated), key))
         return key
 
     def _notice_thawing(self, optimizer: Optimizer) -> None:
@@ -231,7 +234,7 @@ class WatchedModel:
             old = self.layout.record
             self.layout = describe_model(root, number=old.layout + 1, name=old.model, also=known)
             self.parameters = dict(zip(self.layout.names, self.layout.parameters, strict=True))
-            self._updated_ids |= set(map(id, new))
+            self._updated_ids.extend(map(id, new))
             self._modules = ()
             self._note_sharding()
             _logger.info("nanscope: the model has %d new trainable parameters, recorded from now", len(new))

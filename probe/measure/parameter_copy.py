@@ -6,6 +6,7 @@ Used by the update meter, on the training thread. Waits for no device; takes at 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -37,8 +38,8 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
     """One flat buffer for each device and type, cut into views of the parameters' shapes."""
 
     parameters: Sequence[Tensor]
-    index_of: dict[int, int]
-    """By identity."""
+    ids: array[int]
+    """Identities of the parameters."""
     signatures: list[_Signature]
     flats: dict[Kind, _Flat]
     bytes_held: int
@@ -72,7 +73,7 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
         placed = [index for flat in flats.values() for index in flat.indices]
         return cls(
             parameters=parameters,
-            index_of={id(parameter): index for index, parameter in enumerate(parameters)},
+            ids=array("q", map(id, parameters)),
             signatures=signatures,
             flats=flats,
             bytes_held=sum(sizes[index] for index in placed),
@@ -106,8 +107,7 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
     def find(self, parameters: Sequence[Tensor], updated: Collection[int] | None) -> list[int] | None:
         """Return the indices of those updated; None when the copy is of other parameters, or they changed."""
         if parameters is not self.parameters:
-            # Dictionaries keep their order.
-            if list(map(id, parameters)) != list(self.index_of):
+            if array("q", map(id, parameters)) != self.ids:
                 return None
             self.parameters = parameters
         indices = self.indices_of(updated)
@@ -117,7 +117,7 @@ class ParameterCopy(msgspec.Struct, kw_only=True):
         """Return the indices of those updated, None for all; a copy just made need not be compared."""
         if updated is None:
             return list(range(len(self.parameters)))
-        return sorted(self.index_of[key] for key in updated if key in self.index_of)
+        return [index for index, key in enumerate(self.ids) if key in updated] if updated else []
 
     def unchanged(self, indices: list[int]) -> list[int]:
         """Those of them that have the device, type and shape that they had."""

@@ -236,9 +236,7 @@ def _load() -> CallFunctions | None:
         if reader is None or [size(which) for which in range(5)] != [*mine, ctypes.sizeof(_State)]:
             return None
         api = _Api(reader=ctypes.addressof(reader))
-        api.functions[:] = [
-            ctypes.cast(getattr(ctypes.pythonapi, name), _Pointer).value for name in _FUNCTIONS
-        ]
+        api.functions[:] = [ctypes.cast(ctypes.pythonapi[name], _Pointer).value for name in _FUNCTIONS]
     except (OSError, AttributeError):
         return None
     objects: list[object] = [None, True, False, *_names_alive, torch_engine.graph_task_id, _NO_TASK]

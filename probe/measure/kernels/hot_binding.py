@@ -237,9 +237,7 @@ _names_alive: Final = [str(name) for name in _NAMES]
 
 def _build_api(symbols: dict[str, int]) -> _Api:
     api = _Api()
-    api.functions[:] = [
-        ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS
-    ]
+    api.functions[:] = [ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value for name in _FUNCTIONS]
     api.constants[:] = [id(None), id(True), id(False)]
     api.types[:] = [id(Tensor), id(float), id(tuple), id(list), id(dict)]
     api.atoms[:] = [id(kind) for kind in _ATOMS]

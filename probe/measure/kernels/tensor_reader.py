@@ -56,7 +56,6 @@ def find() -> TensorReader | None:
     names = ("PyList_GetItem", "PyObject_Type", "Py_DecRef", "PyErr_Clear")
     threads = ("PyEval_SaveThread", "PyEval_RestoreThread")
     look, lock = (
-        [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in group]
-        for group in (names, threads)
+        [ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p) for name in group] for group in (names, threads)
     )
     return TensorReader(*look, api.describe, *lock, id(None), id(Tensor), id(nn.Parameter))
