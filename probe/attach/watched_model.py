@@ -14,11 +14,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..compat import torch_nodes, torch_ranks
+from ..detectors.layers import in_words
+from ..detectors.wiring import topmost_modules
 from ..measure.statistics.statistics import (
     Floats,
     PendingStatistics,
@@ -53,10 +56,16 @@ class WatchedModel:
         self._root = weakref.ref(root)
         self._plan = plan_measurement(layout.parameters)
         self._next_look = _LOOK_EVERY
+        self.has_stray_optimizer = False
+        """Whether the optimizer that was given held none of the trainable parameters then."""
         # Arrays: 8 bytes for an identity, where a set takes 100.
         self._updated_ids = array("q", map(id, layout.parameters))
         if optimizer is not None:
-            self._updated_ids = array("q", _updated_by(optimizer))
+            updated = _updated_by(optimizer)
+            self._updated_ids = array("q", updated)
+            self.has_stray_optimizer = updated.isdisjoint(map(id, layout.parameters))
+            if self.has_stray_optimizer:
+                _logger.warning("nanscope: %s", _describe_stray(root, layout, optimizer))
         self._has_optimizer: bool | None = True if optimizer is not None else None
         self._keys: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._with_key: list[tuple[array[int], int]] = []
@@ -304,6 +313,22 @@ def _updated_by(optimizer: Optimizer) -> frozenset[int]:
     """Identities of the parameters that an optimizer updates."""
     groups = getattr(optimizer, "param_groups", ())
     return frozenset(id(parameter) for group in groups for parameter in group["params"])
+
+
+def _describe_stray(root: nn.Module, layout: ModelLayout, optimizer: Optimizer) -> str:
+    """Say what an optimizer holds that has none of a model's trainable parameters."""
+    updated = _updated_by(optimizer)
+    parameters = list(root.named_parameters())
+    frozen = [not parameter.requires_grad and id(parameter) in updated for _, parameter in parameters]
+    parts = list(topmost_modules([name for name, _ in parameters], np.array(frozen, dtype=np.bool_)))
+    others = len(updated) - sum(frozen)
+    holds = [f"{sum(frozen)} frozen ones, of {', '.join(map(in_words, parts[:4]))}"] if parts else []
+    holds += [f"{others} that are not the model's"] if others or not parts else []
+    return (
+        f"{type(optimizer).__name__} holds 0 of {layout.record.model}'s {len(layout.parameters)} trainable "
+        f"parameters; it holds {' and '.join(holds)}. Unless it updates copies of them, training cannot "
+        "change the model: make it of model.parameters()"
+    )
 
 
 def is_surely_zero(gradient: Tensor, *, may_wait: bool) -> bool:

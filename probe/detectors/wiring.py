@@ -5,6 +5,7 @@ Numbers and names only; `probe/loop/wiring_watch.py` tells of every step, and of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -74,6 +75,9 @@ class WiringDetector:
         """With a backward and no update, while there never was one."""
         self.empty_steps = 0
         """Updates in a row for which no parameter had a gradient any more."""
+        self.cut_off_steps = 0
+        """Updates since the first step, none of which a backward of the model belonged to."""
+        self._cut_line = ""
 
     # -- what the watch tells
 
@@ -83,7 +87,7 @@ class WiringDetector:
         self._names = names
         self._reached = np.array([name in ever for name in names], dtype=np.bool_)
         self._parts, self._orphans, self._strays = (), (), ()
-        self.steps = self.idle_steps = self.empty_steps = 0
+        self.steps = self.idle_steps = self.empty_steps = self.cut_off_steps = 0
         self._reported = frozenset()
 
     def note_gradients(self, step: int, missing: Flags) -> None:
@@ -127,12 +131,21 @@ class WiringDetector:
         """So many updates in a row found nothing of the gradients that backward had left."""
         self._step, self.empty_steps = step, count
 
+    def note_cut_off(self, step: int, count: int, *, where: str) -> None:
+        """The model was called, and no backward has reached it at any of so many updates, all there were."""
+        self._step, self.cut_off_steps, self._cut_line = step, count, where or self._cut_line
+
     # -- what the watch asks
 
     @property
     def patience(self) -> int:
         """Steps for which a parameter must stand still."""
         return self._patience
+
+    @property
+    def least_patience(self) -> int:
+        """The same where what was seen is certain."""
+        return math.ceil(self._patience * CERTAIN_FACTOR)
 
     @property
     def unreached(self) -> npt.NDArray[np.intp]:
@@ -159,6 +172,8 @@ class WiringDetector:
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one finding: of what is wrong, that which explains the most."""
         self._reported = self._known()
+        if self._is_cut_off:
+            return [self._whole_model(self._cut_off())]
         if self._is_cleared:
             return [self._whole_model(self._cleared())]
         if self._never_steps:
@@ -172,13 +187,22 @@ class WiringDetector:
 
     def _known(self) -> frozenset[str]:
         """What is found now, by name."""
-        if not (self._parts or self._orphans or self._strays or self.idle_steps or self.empty_steps):
+        counts = self.idle_steps or self.empty_steps or self.cut_off_steps
+        if not (self._parts or self._orphans or self._strays or counts):
             return frozenset()
         parts = [part.name for part in self._parts if self._is_late(part)]
-        whole = ["cleared"] * self._is_cleared + ["never stepped"] * self._never_steps
+        whole = (
+            ["cut off"] * self._is_cut_off
+            + ["cleared"] * self._is_cleared
+            + ["never stepped"] * self._never_steps
+        )
         return frozenset(
             [*parts, *self._orphans, *whole, *(f"stray {stray.where}" for stray in self._strays)]
         )
+
+    @property
+    def _is_cut_off(self) -> bool:
+        return self.cut_off_steps >= self.least_patience and not self.steps
 
     @property
     def _is_cleared(self) -> bool:
@@ -248,6 +272,16 @@ class WiringDetector:
         return (
             f"No parameter has changed in the {steps} steps up to step {self._step}: backward runs and the "
             "gradients are cleared, but the optimizer's step() is never called",
+            steps,
+        )
+
+    def _cut_off(self) -> tuple[str, int]:
+        steps = self.cut_off_steps
+        why = "a detach(), .data or item() on the way, or a loss made anew from numbers"
+        how = f": the graph is cut at {self._cut_line}" if self._cut_line else f" ({why})"
+        return (
+            f"No gradient has reached any parameter at the {steps} updates up to step {self._step}: the "
+            f"model is called, and no loss that backward is called on depends on what it returns{how}",
             steps,
         )
 

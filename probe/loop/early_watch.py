@@ -143,6 +143,7 @@ class EarlyWatch:
             measured.gradients.missing,
             layout=measured.layout,
             had_backward=finished.opened.backwards > 0,
+            is_called=finished.opened.calls > 0,
             is_update=not finished.is_early,
             is_zero=not measured.gradients.max_abs.any(),
         )

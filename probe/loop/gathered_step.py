@@ -79,6 +79,7 @@ class GatheredStep:
             self._pipeline.begin_step()
         self._has_called_root, self._model.is_reduced = True, is_reduced
         self.open.forwards += 1
+        self.open.calls += 1
         self.open.samples += samples
         self.open.captures[capture] = samples
 

@@ -94,6 +94,7 @@ class TrainingLoop(GatheredStep):
         self._has_called_root = True
         samples = 0 if self.open.has_unsettled_forwards else batch_size(args, kwargs)
         self.open.forwards += 1
+        self.open.calls += 1
         self.open.samples += samples
         if not self._config.replay or len(self.open.captures) >= MAX_CAPTURES:
             return None

@@ -7,6 +7,7 @@ over after a few steps; what it finds suspicious it looks at more closely, once 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from ..detectors.updates import UpdateRatioDetector
 from ..detectors.wiring import WiringDetector, topmost_modules
 from ..guard import Guard
 from ..measure.statistics.statistics import Floats, tensor_norms
+from ..threads.stacks import RawFrame, inner_torch_removed, raw_stack
 from .reach_look import ReachLook
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _FRUITLESS: Final = 5
 """Backwards that leave nothing but zeros: then nobody has cleared them."""
 _DECOUPLED: Final = frozenset({"SGD", "AdamW"})
 """Optimizers whose decay is a share of the weights, whatever the gradient."""
+_STACK_FRAMES: Final = 64
 _MARK_AFTER: Final = 4
 """Steps before what stands still is measured for the first time."""
 
@@ -74,7 +77,9 @@ class WiringWatch:
         self._is_over = self.wants_calls = self.wants_backward = False
         self._had_gradients = False
         self._marks: dict[str, tuple[int, float]] = {}
-        self._idle = self._empty = self._fruitless = 0
+        self._idle = self._empty = self._fruitless = self._cut_off = 0
+        self._stack: list[RawFrame] = []
+        """Of a call of the model that no backward follows."""
         self._strays: list[StrayModule] | None = None
         """None until a forward has been looked at."""
 
@@ -86,6 +91,10 @@ class WiringWatch:
 
     def begin_call(self, called: nn.Module, args: Any, kwargs: Any) -> bool:
         """A root's forward begins; whether `end_call` is to be called."""
+        if self._cut_off:
+            self._stack = inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
+            self.wants_calls = False
+            return False
         if self._look is None:
             missing = np.zeros(len(self._names), dtype=np.bool_)
             missing[self._suspects()] = True
@@ -113,6 +122,7 @@ class WiringWatch:
         *,
         layout: ModelLayout,
         had_backward: bool,
+        is_called: bool,
         is_update: bool,
         is_zero: bool,
     ) -> None:
@@ -123,13 +133,16 @@ class WiringWatch:
             missing: (parameters,) which had no gradient.
             layout: of the parameters.
             had_backward: whether a backward of the watched model belongs to it.
+            is_called: whether the model was called with gradients enabled.
             is_update: whether an optimizer is about to make use of the gradients.
             is_zero: whether all gradients that there are hold nothing but zeros.
         """
         if layout.names is not self._names:
             self._begin(layout.names)
         if not had_backward:
+            self._note_cut_off(step, is_cut_off=is_update and is_called and bool(missing.all()))
             return
+        self._cut_off = 0
         self._note_empty(step, is_empty=is_update and (is_zero or bool(missing.all())))
         if not is_update and not self._optimizers():
             self._note_idle(step)
@@ -209,7 +222,8 @@ class WiringWatch:
             for row, parameter in enumerate(parameters)
             if id(parameter) not in updated and parameter.requires_grad and parameter.grad is not None
         ]
-        if not stepping or not rows or len(rows) == len(parameters):
+        is_teacher = len(rows) == len(parameters) and not self._model.has_stray_optimizer
+        if not stepping or not rows or is_teacher:
             return []
         # Another one may take its turn later.
         others = _parameters_of(_all_optimizers())
@@ -235,7 +249,7 @@ class WiringWatch:
             for row, norm in zip(rows, norms, strict=True)
             if names[row] in self._marks and self._marks[names[row]][1] == norm
         ]
-        is_backbone = len(still) > len(names) / 2 and bool(still) and still[-1] == len(still) - 1
+        is_backbone = len(names) > len(still) > len(names) / 2 and still[-1] == len(still) - 1
         self._detector.note_orphans([names[row] for row in still], are_backbone=is_backbone)
 
     # -- the model as a whole
@@ -261,6 +275,31 @@ class WiringWatch:
             same = all(now[name][1] == norm for name, (_, norm) in self._marks.items() if name in now)
             if same and self._model.find_optimizer():
                 self._detector.note_idle(step, self._idle)
+
+    def _note_cut_off(self, step: int, *, is_cut_off: bool) -> None:
+        """Updates since the first step for which no backward has reached the model: is the graph cut?"""
+        if self._detector.steps or not is_cut_off:
+            self._cut_off = 0
+            return
+        self._cut_off += 1
+        if self._cut_off == _MARK_AFTER:
+            self._marks = self._measured(range(len(self._names)), self._cut_off)
+            self.wants_calls = True
+        elif self._cut_off >= self._detector.least_patience and self._marks:
+            now = self._measured(range(len(self._names)), self._cut_off)
+            if all(now[name][1] == norm for name, (_, norm) in self._marks.items() if name in now):
+                self._detector.note_cut_off(step, self._cut_off, where=self._cut_line())
+            else:
+                self._marks.clear()  # Something else trains it: evolution strategies have no gradients.
+
+    def _cut_line(self) -> str:
+        """Where the graph is cut; empty where that is not known."""
+        stack, self._stack = self._stack, []
+        if not stack:
+            return ""
+        from ..forensics.cut_line import find_cut
+
+        return find_cut(stack) or ""
 
     def _note_empty(self, step: int, *, is_empty: bool) -> None:
         """Gradients that backward has left are gone at the update: cleared in between."""

@@ -44,6 +44,8 @@ class OpenStep(msgspec.Struct):
     settled: int = -1
     """`order` of the newest capture at the last backward that succeeded."""
     forwards: int = 0
+    calls: int = 0
+    """Forwards, those that were taken back among them."""
     settled_forwards: int = 0
     """How many of them there were at the last backward that succeeded."""
     backwards: int = 0

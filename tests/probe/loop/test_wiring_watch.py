@@ -431,3 +431,146 @@ def test_updates_without_a_backward_are_silent(spool: Path) -> None:
     optimizer = sgd(model)
     train(model, optimizer, each=lambda step: (optimizer.zero_grad(), optimizer.step()))
     silent(spool)
+
+
+# ------------------------------------------------------- a loss that reaches no parameter of the model
+
+
+def by_detach(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).detach().requires_grad_().square().mean()
+
+
+def by_number(net: nn.Module, x: Tensor) -> Tensor:
+    return torch.tensor(net(x).square().mean().item(), requires_grad=True)
+
+
+def by_data(net: nn.Module, x: Tensor) -> Tensor:
+    free = net(x).data
+    return free.requires_grad_().square().mean()
+
+
+def by_no_grad_later(net: nn.Module, x: Tensor) -> Tensor:
+    out = net(x)
+    with torch.no_grad():
+        loss = out.square().mean()
+    return loss.requires_grad_()
+
+
+@pytest.mark.parametrize("compute_loss", [by_detach, by_number, by_data, by_no_grad_later])
+def test_loss_that_reaches_no_parameter_is_told_with_the_line_of_the_cut(
+    compute_loss: Callable[[nn.Module, Tensor], Tensor], spool: Path
+) -> None:
+    model = Net(straight)
+    optimizer = sgd(model)
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            compute_loss(model, torch.randn(8, 4)).backward()
+            optimizer.step()
+    step, _, message = told(spool)
+    assert step <= 6
+    assert "No gradient has reached any parameter" in message
+    code = compute_loss.__code__
+    assert f"the graph is cut at {Path(__file__).name}:" in message
+    line = int(message.split(f"{Path(__file__).name}:")[1].split(":")[0])
+    assert code.co_firstlineno < line <= code.co_firstlineno + 3
+
+
+def test_updates_without_any_backward_are_told(spool: Path) -> None:
+    model = Net(straight)
+    optimizer = sgd(model)
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean()
+            optimizer.step()
+    step, _, message = told(spool)
+    assert step <= 6 and "the graph is cut at" not in message
+
+
+def test_model_that_is_trained_without_gradients_is_healthy(spool: Path) -> None:
+    """An evolution strategy behind the interface of an optimizer."""
+
+    class Evolution(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        parameter += 0.01 * torch.randn_like(parameter)
+
+    model = Net(straight)
+    optimizer = Evolution(model.parameters(), {})
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            model(torch.randn(8, 4)).square().mean()
+            optimizer.step()
+    assert events(spool) == []
+
+
+def test_optimizer_that_steps_while_the_model_is_not_called_is_healthy(spool: Path) -> None:
+    """The rates of a schedule are looked at before the training."""
+    model = Net(straight)
+    optimizer = sgd(model)
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            optimizer.step()
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    assert events(spool) == []
+
+
+# ----------------------------------------------------------- an optimizer that has none of the parameters
+
+
+def test_optimizer_of_another_model_is_told_at_once_and_by_an_event(
+    spool: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net(straight)
+    optimizer = sgd(copy.deepcopy(model))
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        assert (
+            "SGD holds 0 of Net's 6 trainable parameters; it holds 6 that are not the model's" in caplog.text
+        )
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    step, _, message = told(spool)
+    assert step <= 9 and "no optimizer has it" in message
+
+
+def test_optimizer_of_the_frozen_part_names_it(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Net(straight)
+    model.encoder.requires_grad_(False)
+    with probe.watch(model, sgd(model.encoder), sampled_thresholds=OPTIONS):
+        pass
+    assert "SGD holds 0 of Net's 4 trainable parameters; it holds 2 frozen ones, of encoder" in caplog.text
+
+
+def test_optimizer_of_copies_that_are_copied_back_gives_no_event(spool: Path) -> None:
+    model = Net(straight)
+    masters = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.01)
+    with probe.watch(model, optimizer, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            model.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                master.grad = parameter.grad
+            optimizer.step()
+            with torch.no_grad():
+                for master, parameter in zip(masters, model.parameters(), strict=True):
+                    parameter.copy_(master)
+    assert events(spool) == []
+
+
+@pytest.mark.parametrize("held", ["head", "all"])
+def test_optimizer_that_has_a_part_of_the_model_is_not_remarked_on(
+    held: str, spool: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net(straight)
+    with probe.watch(model, sgd(model.head if held == "head" else model), sampled_thresholds=OPTIONS):
+        pass
+    assert "holds 0 of" not in caplog.text
