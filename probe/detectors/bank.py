@@ -14,6 +14,7 @@ import numpy as np
 
 from .base import Detector, DetectorThresholds, Finding, Observation, ObservationBatch
 from .divergence import LossDivergenceDetector
+from .early_divergence import EarlyDivergenceDetector
 from .gradients import GradientScaleDetector
 from .jump_watch import JumpWatch
 from .jumps import Jump
@@ -104,6 +105,7 @@ def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
         GradientScaleDetector(thresholds),
         ZeroGradientDetector(thresholds),
         LossSpikeDetector(thresholds),
+        EarlyDivergenceDetector(),
         LossDivergenceDetector(),
         DecayedRateDetector(),
     ]

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from probe.detectors import Observation
 from probe.detectors.divergence import LossDivergenceDetector
+from probe.detectors.early_divergence import EarlyDivergenceDetector
 
 NOISE = np.random.default_rng(7).standard_normal(2000)
 
@@ -178,3 +179,90 @@ def test_batches_give_the_same_as_single_steps(name: str) -> None:
         if not detector.learn_quiet(as_batch(part)):
             found += [observation.step for observation in part if detector.observe(observation)]
     assert found == found_at(observations)
+
+
+# ----------------------------------------------------------------------------------- in the first steps
+
+
+def early(
+    losses: Iterable[float],
+    *,
+    gradients: Iterable[float] | None = None,
+    weights: Iterable[float] | None = None,
+) -> list[int]:
+    """Steps at which a loss is said to have diverged early; gradients and weights grow with it by default."""
+    values = np.array(list(losses), dtype=float)
+    gradients = np.sqrt(np.abs(values)) if gradients is None else gradients
+    weights = 1.0 + np.log10(np.maximum(np.abs(values), 1.0)) if weights is None else weights
+    detector = EarlyDivergenceDetector()
+    return [observed.step for observed in series(values, gradients, weights) if detector.observe(observed)]
+
+
+RUNAWAYS = {
+    "explodes": [10.0**step for step in range(40)],
+    "stays up": [2.0, 3.0] + [900.0] * 38,
+    "saturates": [2.3, 5.0, 40.0, 300.0] + [1500.0 + step for step in range(36)],
+    "late": [1.0] * 9 + [300.0] * 31,
+}
+
+
+@pytest.mark.parametrize("name", RUNAWAYS)
+def test_loss_that_rises_a_hundredfold_at_first_and_stays_is_found_within_twenty_steps(name: str) -> None:
+    losses = RUNAWAYS[name]
+    risen = next(step for step, loss in enumerate(losses) if loss > 100.0 * losses[0])
+    steps = early(losses)
+    assert steps and risen + 4 <= steps[0] <= risen + 20
+    assert steps == list(range(steps[0], 40))
+
+
+def test_gradients_that_vanish_after_the_rise_do_not_hide_it() -> None:
+    losses = RUNAWAYS["stays up"]
+    assert early(losses, gradients=[1.0, 1.0, 1e4] + [0.0] * 37)
+
+
+CALM = {
+    "comes back": ([2.0, 500.0, 300.0, 100.0, 15.0] + [2.0] * 35, None, None),
+    "first reward": ([1e-5] * 4 + [1.0] * 36, None, [1.0] * 40),
+    "first loss is nothing": ([0.0] + [5.0] * 39, None, None),
+    "below zero": ([-1.0] + [500.0] * 39, None, None),
+    "later": ([1.0] * 12 + [300.0] * 28, None, None),
+    "gradients as before": ([1.0, 200.0] + [300.0] * 38, [1.0] * 40, None),
+}
+
+
+@pytest.mark.parametrize("name", CALM)
+def test_first_losses_of_healthy_runs_are_no_divergence(name: str) -> None:
+    losses, gradients, weights = CALM[name]
+    assert early(losses, gradients=gradients, weights=weights) == []
+
+
+def test_early_divergence_ends_when_the_loss_is_back_and_with_a_new_run() -> None:
+    losses = [1.0] + [500.0] * 19 + [2.0] * 20
+    assert early(losses)[-1] == 19
+    detector = EarlyDivergenceDetector()
+    run = series([1.0] + [500.0] * 15, [1.0] + [50.0] * 15, [1.0] + [5.0] * 15)
+    assert [bool(detector.observe(each)) for each in run][-1]
+    assert not detector.observe(run[0])
+
+
+@pytest.mark.parametrize(("lr", "found"), [(300.0, [10]), (0.1, [])])
+def test_real_updates_by_hand_that_are_too_large_are_found(lr: float, found: list[int]) -> None:
+    def train(seed: int) -> list[Observation]:
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        x, target = torch.randn(64, 8), torch.randint(0, 4, (64,))
+        columns = []
+        for _ in range(11):
+            net.zero_grad()
+            loss = F.cross_entropy(net(x), target)
+            loss.backward()
+            pairs = [(p.detach(), p.grad) for p in net.parameters() if p.grad is not None]
+            norms = [float(torch.stack([pair[at].norm() for pair in pairs]).norm()) for at in (1, 0)]
+            columns.append((loss.item(), *norms))
+            with torch.no_grad():
+                for value, grad in pairs:
+                    value -= lr * grad
+        return series(*zip(*columns, strict=True))
+
+    detector = EarlyDivergenceDetector()
+    assert [each.step for each in on_one_thread(train)(0) if detector.observe(each)] == found
