@@ -69,6 +69,7 @@ def frames(
     *,
     before_s: Early | None = None,
     own_backward_s: Early | None = None,
+    waited: Early | None = None,
     began: float = BEGAN,
     seed: int = 0,
 ) -> Iterator[Frame]:
@@ -87,6 +88,9 @@ def frames(
             scalars["before_backward_s"] = before_s(rank, step)
         if own_backward_s is not None:
             scalars["own_backward_s"] = own_backward_s(rank, step)
+        if waited is not None and step % 5 == 0:
+            # Read about once a second, with the memory.
+            scalars |= {"process_rss_bytes": 1e9, "processor_wait": waited(rank, step)}
         yield Frame(step=step, time=began + STEP_S * step, stage="reduced", scalars=scalars, columns=columns)
 
 
@@ -126,12 +130,20 @@ def write_ranks(
     *,
     before_s: Early | None = None,
     own_backward_s: Early | None = None,
+    waited: Early | None = None,
     hosts: Sequence[str] = ("box",),
     ends: bool = True,
 ) -> None:
     """Write a run with all its ranks, dealt out to the hosts in blocks."""
     for rank in range(ranks):
         written = list(
-            frames(rank, range(steps), parameters, before_s=before_s, own_backward_s=own_backward_s)
+            frames(
+                rank,
+                range(steps),
+                parameters,
+                before_s=before_s,
+                own_backward_s=own_backward_s,
+                waited=waited,
+            )
         )
         write_rank(spool, rank, ranks, written, host=hosts[rank * len(hosts) // ranks], ends=ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -39,15 +39,31 @@ GROWING_S: Final = 2.0
 """Seconds that such growth must have gone on for."""
 MIN_STEPS: Final = 50
 BUSY_SHARE: Final = 0.95
-"""Where the training has a processor for less of its time, a message says that the rest is not counted."""
+"""Where the training has processors for less of its time, a message tells of it."""
+
+
+class _Interval(NamedTuple):
+    """From one sample to the next."""
+
+    step: int
+    steps: int
+    seconds: float
+    own_s: float
+    """Without those for which the training waited for a processor that other programs had."""
+    samples: float
+    """In a batch; 0 where that is not known."""
+
+    @property
+    def step_s(self) -> float:
+        return self.seconds / self.steps
 
 
 class SlowdownDetector:
     """Emits `performance_degradation`: information, or a warning where it is grave.
 
     Judged by the time from one sample to the next, divided by the steps in between; where the batch has
-    grown, by the time that a sample of it takes. The time for which the training waited for a processor is
-    not counted: other programs had it.
+    grown, by the time that a sample of it takes. For a warning steps must be as slow without the time for
+    which the training waited for a processor: other programs had it.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
@@ -57,10 +73,10 @@ class SlowdownDetector:
     def _reset(self) -> None:
         self._last: tuple[int, float] | None = None
         self._intervals = 0
-        self._early: list[tuple[int, int, float, float]] = []
+        self._early: list[_Interval] = []
         self._early_s = 0.0
         self._level: tuple[float, float, float] | None = None
-        self._recent: deque[tuple[int, int, float, float]] = deque(maxlen=RECENT)
+        self._recent: deque[_Interval] = deque(maxlen=RECENT)
         self._slow = 0
         """Of the recent ones: so few that they cannot be the share that is looked for, as a rule."""
         self._whole = _WholeRun()
@@ -74,12 +90,13 @@ class SlowdownDetector:
             if last is not None and sample.step < last[0]:
                 self._reset()
             return []
-        steps, seconds = sample.step - last[0], (sample.time - last[1]) * sample.processor_share
+        steps, seconds = sample.step - last[0], sample.time - last[1]
         self._intervals += 1
         if self._intervals <= SKIPPED_INTERVALS:
             return []
-        interval = (sample.step, steps, seconds, sample.scalars.get("samples", 0.0))
-        self._whole.add(*interval)
+        own_s = seconds * sample.processor_share
+        interval = _Interval(sample.step, steps, seconds, own_s, sample.scalars.get("samples", 0.0))
+        self._whole.add(interval)
         if self._early_s < EARLY_S or len(self._early) < EARLY:
             self._early_s += seconds
             self._early.append(interval)
@@ -91,18 +108,18 @@ class SlowdownDetector:
         self._remember(interval)
         return self._judge(sample) or self._growing(sample)
 
-    def _remember(self, interval: tuple[int, int, float, float]) -> None:
+    def _remember(self, interval: _Interval) -> None:
         recent = self._recent
         if len(recent) == recent.maxlen:
             self._slow -= self._is_slow(recent[0])
         recent.append(interval)
         self._slow += self._is_slow(interval)
 
-    def _is_slow(self, interval: tuple[int, int, float, float]) -> bool:
+    def _is_slow(self, interval: _Interval) -> bool:
         """Whether it is above the limit for a batch that has not grown."""
         assert self._level is not None
         usual, mad, _ = self._level
-        return interval[2] / interval[1] > max(self._thresholds.slowdown_factor * usual, usual + MADS * mad)
+        return interval.step_s > max(self._thresholds.slowdown_factor * usual, usual + MADS * mad)
 
     def _judge(self, sample: Sample) -> list[Finding]:
         assert self._level is not None
@@ -112,28 +129,29 @@ class SlowdownDetector:
         chosen = self._last_stretch()
         if chosen is None:
             return []
-        times = np.array([seconds / steps for _, steps, seconds, _ in chosen])
-        sizes = np.array([size for *_, size in chosen])
+        times = np.array([interval.step_s for interval in chosen])
+        own_s = np.array([interval.own_s / interval.steps for interval in chosen])
+        sizes = np.array([interval.samples for interval in chosen])
         # A larger batch may take longer in proportion.
         grown = max(float(median_of(sizes)) / samples, 1.0) if samples > 0.0 else 1.0
         limit = max(options.slowdown_factor * usual, usual + MADS * mad) * grown
         if (times > limit).mean() < SLOW_SHARE:
             return []
-        now = float(median_of(times))
+        now, own = float(median_of(times)), float(median_of(own_s))
         grave = 1.0 + WARNING_FACTOR * (options.slowdown_factor - 1.0)
-        severity: Severity = "warning" if now > grave * usual * grown else "info"
+        severity: Severity = "warning" if own > grave * usual * grown else "info"
         return [
             Finding(
                 kind="performance_degradation",
                 severity=severity,
                 subject="step_time",
                 message=f"A step takes {_seconds(now)} at step {sample.step}, {now / usual:.2g} times as "
-                f"long as at first ({_seconds(usual)}), in the last {sum(item[1] for item in chosen)} steps"
-                f"{_not_counted(sample)}",
+                f"long as at first ({_seconds(usual)}), in the last {sum(one.steps for one in chosen)} steps"
+                f"{_why_busy(now, own, is_own=own > limit)}",
                 value=now,
                 threshold=limit,
-                baseline={"median": usual, "mad": mad},
-                neighbours=tuple((item[0], item[2] / item[1]) for item in list(self._recent)[-NEIGHBOURS:]),
+                baseline={"median": usual, "mad": mad, "least_without_waits": own},
+                neighbours=tuple((item.step, item.step_s) for item in list(self._recent)[-NEIGHBOURS:]),
             )
         ]
 
@@ -144,33 +162,35 @@ class SlowdownDetector:
         return self._longer
 
     def _judge_whole(self, sample: Sample) -> list[Finding]:
-        times = self._whole.medians()
-        if times is None or sample.step - self._whole.first < 2 * self._thresholds.slowdown_steps:
+        medians = self._whole.medians()
+        if medians is None or sample.step - self._whole.first < 2 * self._thresholds.slowdown_steps:
             return []
+        times, own_s = medians
         grave = 1.0 + WARNING_FACTOR * (self._thresholds.slowdown_factor - 1.0)
         if (np.diff(times) <= 0.0).any() or times[-1] < grave * times[0]:
             return []
+        is_own = bool(own_s[-1] >= grave * times[0])
         return [
             Finding(
                 kind="performance_degradation",
-                severity="warning",
+                severity="warning" if is_own else "info",
                 subject="step_time",
                 message=f"Steps take longer and longer: {_seconds(times[-1])} at step {sample.step}, "
                 f"{times[-1] / times[0]:.2g} times as long as at first ({_seconds(times[0])})"
-                f"{_not_counted(sample)}",
+                f"{_why_busy(times[-1], own_s[-1], is_own=is_own)}",
                 value=float(times[-1]),
                 threshold=float(grave * times[0]),
-                baseline={"median": float(times[0])},
+                baseline={"median": float(times[0]), "least_without_waits": float(own_s[-1])},
             )
         ]
 
-    def _last_stretch(self) -> list[tuple[int, int, float, float]] | None:
+    def _last_stretch(self) -> list[_Interval] | None:
         """The newest intervals that cover enough steps and seconds; None where there are not so many."""
-        chosen: list[tuple[int, int, float, float]] = []
+        chosen: list[_Interval] = []
         steps, seconds = 0, 0.0
         for interval in reversed(self._recent):
             chosen.append(interval)
-            steps, seconds = steps + interval[1], seconds + interval[2]
+            steps, seconds = steps + interval.steps, seconds + interval.seconds
             is_long = steps >= self._thresholds.slowdown_steps and seconds >= self._thresholds.slowdown_s
             if is_long and len(chosen) >= MIN_RECENT:
                 return chosen
@@ -183,27 +203,32 @@ class _WholeRun:
     def __init__(self) -> None:
         self.first = 0
         self._seconds = 0.0
-        self._times: list[float] = []
+        self._times: list[tuple[float, float]] = []
         self._size = 0.0
         self._every, self._offered = 1, 0
 
-    def add(self, step: int, steps: int, seconds: float, size: float) -> None:
+    def add(self, interval: _Interval) -> None:
         if not self._offered:
-            self.first, self._size = step, size
-        self._seconds += seconds
+            self.first, self._size = interval.step, interval.samples
+        self._seconds += interval.seconds
         if self._offered % self._every == 0:
-            grown = max(size / self._size, 1.0) if self._size > 0.0 else 1.0
-            self._times.append(seconds / steps / grown)
+            grown = max(interval.samples / self._size, 1.0) if self._size > 0.0 else 1.0
+            steps = interval.steps * grown
+            self._times.append((interval.seconds / steps, interval.own_s / steps))
         self._offered += 1
         if len(self._times) >= KEPT:
             del self._times[1::2]
             self._every *= 2
 
-    def medians(self) -> Floats | None:
-        """Median times of equal parts of the run; None while it is too short."""
+    def medians(self) -> tuple[Floats, Floats] | None:
+        """Median times of equal parts of the run, whole and without waits; None while it is too short."""
         if self._seconds < GROWING_S or len(self._times) < PARTS * MIN_IN_PART:
             return None
-        return np.array([median_of(part) for part in np.array_split(np.array(self._times), PARTS)])
+        whole, own = (
+            np.array([median_of(part) for part in np.array_split(times, PARTS)])
+            for times in np.array(self._times).T
+        )
+        return whole, own
 
 
 class AnomalyRateDetector:
@@ -248,17 +273,21 @@ class AnomalyRateDetector:
         ]
 
 
-def _level(intervals: list[tuple[int, int, float, float]]) -> tuple[float, float, float]:
+def _level(intervals: list[_Interval]) -> tuple[float, float, float]:
     """Median and MAD of the seconds of a step, and the median batch size."""
-    times = np.array([seconds / steps for _, steps, seconds, _ in intervals])
+    times = np.array([interval.step_s for interval in intervals])
     median = float(median_of(times))
-    sizes = float(median_of([size for *_, size in intervals]))
+    sizes = float(median_of([interval.samples for interval in intervals]))
     return median, float(median_of(np.abs(times - median))), sizes
 
 
-def _not_counted(sample: Sample) -> str:
-    is_busy = sample.processor_share < BUSY_SHARE
-    return ", not counting the time for which it waited for a processor" if is_busy else ""
+def _why_busy(whole_s: float, own_s: float, *, is_own: bool) -> str:
+    """What a message says of the time for which the training waited for a processor."""
+    if own_s >= BUSY_SHARE * whole_s:
+        return ""
+    if is_own:
+        return "; its threads wait for processors too, but it is slower without that"
+    return ". Other programs have the processors: the training waits for them"
 
 
 def _seconds(value: float) -> str:

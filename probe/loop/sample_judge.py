@@ -7,6 +7,7 @@ what the script logged. Nothing can be replayed any more; these faults are slow 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from ..detectors.base import Finding
@@ -15,7 +16,6 @@ from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
-from ..threads.processor_wait import ProcessorWait
 from ..threads.stacks import raw_stack
 
 _AT_LEAST_EVERY_S: Final = 0.5
@@ -42,12 +42,19 @@ class SampleBank(Protocol):
 
 
 class SampleJudge:
-    """Judges one model's finished steps."""
+    """Judges one model's finished steps.
 
-    def __init__(self, bank: SampleBank, incidents: IncidentReporter) -> None:
-        self._bank, self._incidents = bank, incidents
-        self._processors = ProcessorWait()
-        self._judged_at = 0.0
+    Args:
+        bank: the detectors.
+        incidents: is told what they find.
+        processor_share: see `Sample.processor_share`; of the last so many seconds.
+    """
+
+    def __init__(
+        self, bank: SampleBank, incidents: IncidentReporter, processor_share: Callable[[float], float]
+    ) -> None:
+        self._bank, self._incidents, self._processor_share = bank, incidents, processor_share
+        self._judged_at = self._taken_at = 0.0
         self._has_news = False
 
     def look_for_news(self) -> None:
@@ -78,8 +85,9 @@ class SampleJudge:
 
     def take(self, measured: MeasuredStep) -> Verdict:
         """Judge a finished step."""
+        passed_s, self._taken_at = measured.time - self._taken_at, measured.time
         self._judged_at, self._has_news = measured.time, False
-        sample = build_sample(measured, processor_share=self._processors.share())
+        sample = build_sample(measured, processor_share=self._processor_share(passed_s))
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
             findings = self._bank.observe(sample)

@@ -149,7 +149,8 @@ def _tracker_parts(
             config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
         )
     bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
-    samples, timing = SampleJudge(bank, incidents), VerdictTiming(config, model, schedule)
+    samples = SampleJudge(bank, incidents, recorder.processors.share)
+    timing = VerdictTiming(config, model, schedule)
     writer, looks = StepWriter(model, recorder), LateParts(LOOKS, recorder.do_once)
     judge = StepJudge(
         model,

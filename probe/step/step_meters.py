@@ -21,6 +21,10 @@ _EPOCH_MEMORY_NS: Final = 1_000_000_000
 """How often the end of an epoch has the host's memory read, which takes as long."""
 
 
+_LEAST_WAIT: Final = 0.01
+"""Waits for a processor that are a smaller part of the time are not told."""
+
+
 class StepTime(NamedTuple):
     """What one step took on the training thread."""
 
@@ -74,7 +78,11 @@ class StepMeters:
     def read_memory(self) -> dict[str, float]:
         """Memory in bytes, where there is a new reading; nothing otherwise."""
         memory = self._recorder.memory
-        scalars = {} if memory is None or memory is self._memory_seen else _host_scalars(memory)
+        scalars = {}
+        if memory is not None and memory is not self._memory_seen:
+            scalars = _host_scalars(memory)
+            if (waited := 1.0 - self._recorder.processors.share()) >= _LEAST_WAIT:
+                scalars["processor_wait"] = waited
         self._memory_seen = memory
         if time.perf_counter_ns() - self._cuda_read_ns > _CUDA_MEMORY_NS:
             scalars |= self._read_cuda()

@@ -204,6 +204,8 @@ SCALARS: Final[dict[str, str]] = {
     "step_time_s": "wall-clock seconds since the previous frame",
     "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
     "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
+    "processor_wait": "part (0-1) of a second in which training waited for processors that others had; "
+    "absent where it did not, read with the memory",
     "samples": "first dimension of the first input, summed over the micro-steps",
     "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
     "probe_failures": "failures of the probe's own code, which switched a part of it off",

@@ -275,7 +275,7 @@ def time_parts(parts: Parts, run: Any) -> None:
     parts.time(incidents._recent, "note", "judge: what an event tells of before")
     parts.time(sample_judge.SampleJudge, "take", "sample: episodes")
     parts.time(sample_judge, "build_sample", "sample: arrange")
-    parts.time(sample_judge.ProcessorWait, "share", "sample: waits for a processor")
+    parts.time(type(recorder.processors), "look", "tend: waits for a processor")
     samples = tracker._records._samples._bank
     for detector in samples._detectors:
         parts.time(detector, "observe", f"sample: {type(detector).__name__}")

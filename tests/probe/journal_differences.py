@@ -11,7 +11,16 @@ from journals import Journal
 
 from probe.wire import Event, Frame
 
-OWN = ("step_time_", "probe_fraction", "process_", "system_", "cuda_", "before_backward_s", "own_backward_s")
+OWN = (
+    "step_time_",
+    "probe_fraction",
+    "process_",
+    "system_",
+    "cuda_",
+    "before_backward_s",
+    "own_backward_s",
+    "processor_wait",
+)
 """Clock readings, memory and the probe's own cost."""
 _OWN_COLUMNS = ("forward_time_s", "forward_self_time_s", "backward_time_s", "backward_self_time_s")
 _OF_ONE_RUN = re.compile(r"\d+(\.\d+)? ms\b|\b\d+ bytes\b|/\S+/(bundles/\w+|spool\S*)|0x[0-9a-f]{6,}")

@@ -20,6 +20,7 @@ import msgspec
 
 from ...errors import JournalError
 from ...threads.pieces import give_way, process, work_in_pieces
+from ...threads.processor_wait import ProcessorWait
 from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
@@ -78,6 +79,8 @@ class Recorder:
         self.folder: Path = run_folder / writer
         self.memory: MemorySample | None = read_memory()
         """Newest reading; None where it cannot be read."""
+        self.processors = ProcessorWait()
+        """Looked at as often."""
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
         self._lost_events = 0
@@ -350,6 +353,7 @@ class Recorder:
 
     def _tend(self) -> None:
         """What is done once a second."""
+        self.processors.look()
         self.memory = read_memory()
         if not self.folder.is_dir():
             self._note(f"{self.folder} has been removed; what is recorded from now on is lost")

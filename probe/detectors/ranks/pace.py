@@ -35,6 +35,9 @@ _AGAIN_SHARE: Final = 0.1
 """It is none any more when it comes later by less than this part of a step."""
 _MORE: Final = 1.25
 """Backward is named where a rank is later with all its own work than before backward, by this factor."""
+_WAIT_SHARE: Final = 0.5
+"""Of the time by which a rank is late: where it waits so much longer for processors than the others do, that
+is why it is late."""
 _SAME_PACE: Final = 0.1
 """Ranks whose steps take times that differ by more do not wait for each other."""
 
@@ -48,6 +51,8 @@ class Pace(NamedTuple):
     step_s: float
     own_s: float | None
     """Before backward, and in it until the rank's own graph had run; None where that was not seen."""
+    waited: float = 0.0
+    """Part (0-1) of the time for which it waited for processors that other programs had."""
 
 
 class _Lag(NamedTuple):
@@ -71,7 +76,7 @@ class PaceWatch:
         self.lineup: Lineup[tuple[Pace, float]] = Lineup(expected)
         self._ranks: tuple[int, ...] = ()
         self._rows: deque[Floats] = deque(maxlen=WINDOW)
-        """(ranks, 4) of each step: what a `Pace` has, NaN where unknown, and when the step ended."""
+        """(ranks, 5) of each step: what a `Pace` has, NaN where unknown, and when the step ended."""
         self._suspected: RankFinding | None = None
         self._running: dict[int, RankFinding] = {}
 
@@ -112,14 +117,14 @@ class PaceWatch:
             self._suspected = None
             return found
         if self._suspected is None or self._suspected.rank != rank:
-            self._suspected = self._describe(rank, step, lag, step_s)
-        lasted_s = float(times[-1, :, 3].max()) - self._suspected.time + float(steps.max(axis=1).sum())
+            self._suspected = self._describe(rank, step, lag, step_s, _waited_more(times, lag.place))
+        lasted_s = float(times[-1, :, 4].max()) - self._suspected.time + float(steps.max(axis=1).sum())
         if lasted_s >= LEAST_S:
             self._running[rank] = replace(self._suspected, last_step=step)
             found.append(self._running[rank])
         return found
 
-    def _describe(self, rank: int, step: int, lag: _Lag, step_s: float) -> RankFinding:
+    def _describe(self, rank: int, step: int, lag: _Lag, step_s: float, waited: float) -> RankFinding:
         if lag.part == "before":
             does, longer = "comes to backward", "Its data loading, its forward or its update takes longer"
         else:
@@ -127,14 +132,17 @@ class PaceWatch:
                 "is done with its own backward",
                 "All that it computes, or its backward, takes longer",
             )
+        is_busy = waited * step_s >= _WAIT_SHARE * lag.late_s
+        if is_busy:
+            longer = "Other programs have the processors that it waits for"
         return RankFinding(
             kind="performance_degradation",
-            severity="warning",
+            severity="info" if is_busy else "warning",
             rank=rank,
             subject=f"rank {rank}",
             advice="late" if lag.part == "before" else "late in backward",
             step=step,
-            time=float(self._rows[-1][:, 3].max()),
+            time=float(self._rows[-1][:, 4].max()),
             message=(
                 f"Rank {rank} holds up the others: it {does} {lag.late_s * 1e3:.3g} ms later, "
                 f"{lag.late_s / step_s:.0%} of each step\n"
@@ -143,7 +151,7 @@ class PaceWatch:
             ),
             value=lag.late_s,
             threshold=max(LATE_SHARE * step_s, LATE_S),
-            baseline={"median_step_s": step_s, "share_of_steps_last": lag.share},
+            baseline={"median_step_s": step_s, "share_of_steps_last": lag.share, "waited_share": waited},
             affected=(f"rank {rank}",),
             last_step=step,
         )
@@ -171,6 +179,12 @@ def _find_lag(times: Floats, step_s: float) -> _Lag:
     typical = median_of(own_s, axis=0)
     is_ahead = typical.max() - typical[before.place] > _AGAIN_SHARE * step_s
     return own if is_ahead or own.late_s > _MORE * before.late_s else before
+
+
+def _waited_more(times: Floats, place: int) -> float:
+    """Return the part of the time for which a rank waited for processors, beyond what the others did."""
+    waited = times[:, :, 3].mean(axis=0)
+    return max(float(waited[place] - median_of(np.delete(waited, place))), 0.0)
 
 
 def _lag_of(part: Literal["before", "own"], taken: Floats, step_s: float) -> _Lag:

@@ -56,6 +56,8 @@ class _Group:
         self.members: dict[int, RunStart] = {}
         self.reached: dict[int, int] = {}
         self.gone: set[int] = set()
+        self.waited: dict[int, float] = {}
+        """Newest reading of each rank's waits for processors."""
         layers = [layout.layers[parameter.layer].name for parameter in layout.parameters]
         self.replicas = ReplicaWatch(
             world_size,
@@ -188,7 +190,10 @@ class RankWatch:
         before, step_s = scalars.get("before_backward_s"), scalars.get("step_time_s")
         if before is not None and step_s is not None:
             own = scalars.get("own_backward_s")
-            pace = Pace(before, step_s, None if own is None else before + own)
+            if "process_rss_bytes" in scalars:
+                group.waited[rank] = scalars.get("processor_wait", 0.0)
+            waited = group.waited.get(rank, 0.0)
+            pace = Pace(before, step_s, None if own is None else before + own, waited)
             group.pace.add(rank, frame.step, frame.time, pace)
         if total is not None and frame.stage not in _OWN_PARTS:
             sample = _sample_of(frame)

@@ -313,6 +313,28 @@ def test_rank_that_comes_late_to_backward_is_named(spool: Path, store: DuckStore
     assert ingest(store, spool) == [event]
 
 
+@pytest.mark.parametrize(
+    ("waits", "others", "severity"),
+    [(0.5, 0.0, "info"), (0.6, 0.1, "info"), (0.1, 0.0, "warning"), (0.6, 0.6, "warning")],
+    ids=["it alone", "it above all", "hardly", "all alike"],
+)
+def test_rank_whose_processors_other_programs_have_is_information(
+    spool: Path, store: DuckStore, waits: float, others: float, severity: str
+) -> None:
+    def before_s(rank: int, step: int) -> float:
+        return 0.04 + (0.08 if rank == 2 else 0)
+
+    def waited(rank: int, step: int) -> float:
+        return waits if rank == 2 else others
+
+    write_ranks(spool, 4, 200, before_s=before_s, waited=waited)
+    (event,) = load_events(str(spool)).events
+    assert (event.kind, event.severity, event.rank) == ("performance_degradation", severity, 2)
+    said = "Other programs have the processors that it waits for"
+    assert (said in event.message) == (severity == "info")
+    assert ingest(store, spool) == [event]
+
+
 def test_rank_that_is_slow_in_backward_is_named(spool: Path, store: DuckStore) -> None:
     """Every rank comes to backward at the same time; the others are done with theirs and wait."""
     noise = random.Random(4)

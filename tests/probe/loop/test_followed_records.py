@@ -128,7 +128,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.taken: list[Any] = []
-        self.judge = SampleJudge(SimpleNamespace(has_news=False), SimpleNamespace())  # type: ignore[arg-type]
+        self.judge = SampleJudge(SimpleNamespace(has_news=False), SimpleNamespace(), lambda seconds: 1.0)  # type: ignore[arg-type]
         self.is_due = lambda time: not 0 <= time - self.judge._judged_at < 0.05
         self.judge.is_due = self.is_due  # type: ignore[method-assign]
         self.claim = self.judge.claim
