@@ -95,6 +95,8 @@ class StepHooks:
         """The training thread is to wait, as soon as it can."""
         self._of_steps: tuple[Hook[..., Any], ...] = tuple(vars(self).values())
         # From here on: now and then, and no reason to follow every step.
+        self.slow_backward: Hook[[Any, int], None] = Hook()
+        """A backward of this model begins that C does not follow: what it is called on, the step's number."""
         self.evaluation_call: Hook[[bool], None] = Hook()
         """The model is called to be evaluated; whether gradients are enabled."""
         self.logged: Hook[[set[str]], None] = Hook()

@@ -20,6 +20,7 @@ from .jump_watch import JumpWatch
 from .jumps import Jump
 from .learning_rate import DecayedRateDetector
 from .loss import LossSpikeDetector
+from .loss_bound import LossBoundDetector
 from .nonfinite import NonFiniteDetector
 from .zero_gradient import ZeroGradientDetector
 
@@ -33,12 +34,16 @@ class DetectorBank:
     Args:
         thresholds: of all of them.
         pause: called between two detectors of a batch: others may want the processor.
+
+    Attributes:
+        loss_bound: is to be told of the first losses, and where it asks, which function made them.
     """
 
     def __init__(self, thresholds: DetectorThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
         self._pause = pause
         self._detectors = default_detectors(thresholds)
         self._gradients = next(d for d in self._detectors if isinstance(d, GradientScaleDetector))
+        self.loss_bound = next(d for d in self._detectors if isinstance(d, LossBoundDetector))
         self._jumps = JumpWatch()
 
     def excuse_zeros(self) -> None:
@@ -105,6 +110,7 @@ def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
         GradientScaleDetector(thresholds),
         ZeroGradientDetector(thresholds),
         LossSpikeDetector(thresholds),
+        LossBoundDetector(),
         EarlyDivergenceDetector(),
         LossDivergenceDetector(),
         DecayedRateDetector(),

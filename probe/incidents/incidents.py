@@ -21,6 +21,7 @@ from ..detectors.advice import advice_for
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
+from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.why import RecentSteps, chain, in_order
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
@@ -66,6 +67,11 @@ class IncidentReporter(EventWriter):
         self._bundles: BundleWriter | None = None
         """Made for the first bundle."""
         self._looks = 0
+
+    @property
+    def loss_bound(self) -> LossBoundDetector:
+        """Is to be told which function made a loss."""
+        return self._detectors.loss_bound
 
     def excuse_zeros(self) -> None:
         """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""

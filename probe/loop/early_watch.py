@@ -16,10 +16,12 @@ from torch.optim.optimizer import Optimizer
 from ..actions.step_hooks import StepHooks
 from ..attach.layout import ModelLayout
 from ..attach.watched_model import WatchedModel
+from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.sampled_bank import SampledDetectorBank
 from ..guard import Guard
 from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep
+from .bounded_losses import bounded_function
 from .broadcast_losses import pairs_in_loss
 from .gradient_clearing import ClearingWatch
 from .loss_weights import has_zero_weight
@@ -36,6 +38,7 @@ class EarlyWatch:
         optimizers: gives those that were seen to update the model.
         hooks: the callables go in here, and out again.
         excuse_zeros: called where a term of the loss has the weight 0.
+        loss_bound: is told which function made a loss, whenever it asks.
         on_news: called when the detectors were told of a step.
         guard: runs all of it.
     """
@@ -48,11 +51,13 @@ class EarlyWatch:
         *,
         hooks: StepHooks,
         excuse_zeros: Callable[[], None],
+        loss_bound: LossBoundDetector,
         on_news: Callable[[], None],
         guard: Guard,
     ) -> None:
         self._guard, self._hooks, self._on_news = guard, hooks, on_news
         self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
+        self._loss_bound = loss_bound
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
             model,
@@ -70,6 +75,7 @@ class EarlyWatch:
             hook.add(call)
         hooks.after_step.add(self.after_step)
         hooks.before_backward.add(self.look_at_loss)
+        hooks.slow_backward.add(self.look_at_bound)
         hooks.new_layout.add(self.begin_anew)
         hooks.measured.add(self.note_step)
 
@@ -105,6 +111,11 @@ class EarlyWatch:
             self._excuse_zeros()
         if self._shapes.is_over:
             self._hooks.before_backward.remove(self.look_at_loss)
+
+    def look_at_bound(self, tensors: Any, step: int) -> None:
+        """The same, at any step: the loss may be below the bound that its function has."""
+        if self._loss_bound.wants_look:
+            self._guard.run("loss bound", lambda: self._loss_bound.note(step, bounded_function(tensors)))
 
     def after_backward(self) -> None:
         """A backward of this model has ended."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from ..delivery.host_memory import MemorySample
 from ..delivery.recorder.recorder import Recorder
+from ..detectors.loss_bound import LossBoundDetector
 from ..threads.stacks import raw_stack
 from ..threads.watchdog import LoopMark
 from ..wire import Event
@@ -91,6 +92,7 @@ class NewsWatch:
         judge: judges samples of memory.
         recorder: reads memory now and then.
         lookout: says whether the training thread has anything to do.
+        loss_bound: may ask which function made a loss.
         last_step: number of the newest finished step.
     """
 
@@ -102,10 +104,11 @@ class NewsWatch:
         recorder: Recorder,
         lookout: Lookout,
         *,
+        loss_bound: LossBoundDetector,
         last_step: Callable[[], int | None],
     ) -> None:
         self._queue, self._fast, self._judge, self._recorder = queue, fast, judge, recorder
-        self._lookout, self._last_step = lookout, last_step
+        self._lookout, self._last_step, self._loss_bound = lookout, last_step, loss_bound
         self._memory: MemorySample | None = None
         self._noted_step: int | None = None
         self.period_s = _PERIOD_S
@@ -115,7 +118,7 @@ class NewsWatch:
         self._note_memory()
         if self._lookout.has_news:
             self._fast.tell_news()
-        if self._queue.has_suspicion:
+        if self._queue.has_suspicion or self._loss_bound.wants_look:
             self._fast.ask_for_a_look()
         return []
 

@@ -227,7 +227,17 @@ def _tracker_parts(
         following = fast.next_step
         return pipeline.last_step if following is None else following - 1
 
-    recorder.look_with(NewsWatch(judge.queue, fast, judge, recorder, lookout, last_step=last_step))
+    recorder.look_with(
+        NewsWatch(
+            judge.queue,
+            fast,
+            judge,
+            recorder,
+            lookout,
+            loss_bound=incidents.loss_bound,
+            last_step=last_step,
+        )
+    )
     logged = LoggedValues(loop, pipeline, fast, hooks)
     EarlyWatch(
         model,
@@ -235,6 +245,7 @@ def _tracker_parts(
         lambda: measures.optimizers,
         hooks=hooks,
         excuse_zeros=incidents.excuse_zeros,
+        loss_bound=incidents.loss_bound,
         on_news=samples.look_for_news,
         guard=guard,
     )

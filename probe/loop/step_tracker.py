@@ -147,6 +147,8 @@ class StepTracker:
             sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
             for look in hooks.before_backward.calls:
                 look(tensors, sizes)
+        for note in hooks.slow_backward.calls:
+            note(tensors, self.next_step)
         self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
         for begin in hooks.backward_begun.calls:
             begin(self._loop.finished_early)

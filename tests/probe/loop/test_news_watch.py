@@ -60,7 +60,13 @@ class Parts:
         self.last_step: int | None = 6
         self.lookout = Lookout(judge, schedule, self.mark)  # type: ignore[arg-type]
         self.watch = NewsWatch(
-            self.queue, fast, judge, self.recorder, self.lookout, last_step=lambda: self.last_step
+            self.queue,
+            fast,
+            judge,
+            self.recorder,
+            self.lookout,
+            loss_bound=SimpleNamespace(wants_look=False),  # type: ignore[arg-type]
+            last_step=lambda: self.last_step,
         )
 
 
