@@ -24,13 +24,12 @@ MARGIN: Final = 1e-3
 class LossBoundDetector:
     """Emits `loss_divergence`, a warning, at every step with a negative loss of a function that has none.
 
-    Told by `note` which function made a loss. `wants_look` may be read from any thread.
+    Told by `note` which function made a loss. `is_in_doubt` may be read from any thread.
     """
 
     def __init__(self) -> None:
         self._looks = 0
         self._function = ""
-        self._step = -1
         self._highest = 0.0
         self._below = 0
         self._first_below: tuple[int, float] = (0, 0.0)
@@ -38,11 +37,14 @@ class LossBoundDetector:
         """Step of the newest look."""
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether a loss is below the bound of a function that may not be the one that made it."""
+        return bool(self._function) and self._below >= LASTING - 1 and not self._is_confirmed
+
+    @property
     def wants_look(self) -> bool:
         """Whether the next loss is to be looked at: in the first steps, and where it is below the bound."""
-        if self._looks < EARLY:
-            return True
-        return bool(self._function) and self._below >= LASTING - 1 and not self._is_confirmed
+        return self._looks < EARLY or self.is_in_doubt
 
     @property
     def _is_confirmed(self) -> bool:
@@ -59,7 +61,6 @@ class LossBoundDetector:
     def observe(self, observation: Observation) -> list[Finding]:
         """Return a finding while the loss is below its bound."""
         loss = observation.loss
-        self._step = observation.step
         if loss is None or not self._function:
             return []
         if not self._is_below(float(loss)):
@@ -71,7 +72,7 @@ class LossBoundDetector:
         self._below += 1
         if self._below < LASTING or not self._is_confirmed:
             return []
-        return [self._finding(float(loss))]
+        return [self._finding(observation.step, float(loss))]
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Pass steps none of whose losses is below the bound."""
@@ -86,13 +87,13 @@ class LossBoundDetector:
     def _is_below(self, loss: float) -> bool:
         return loss < -MARGIN * self._highest
 
-    def _finding(self, loss: float) -> Finding:
+    def _finding(self, now: int, loss: float) -> Finding:
         step, first = self._first_below
         return Finding(
             kind="loss_divergence",
             severity="warning",
             subject="loss",
-            message=f"Loss {loss:.4g} at step {self._step} is below 0, where {self._function} cannot be with "
+            message=f"Loss {loss:.4g} at step {now} is below 0, where {self._function} cannot be with "
             f"targets between 0 and 1; it has been below since step {step} ({first:.4g}). Targets outside "
             "of that let it fall without end: look at their values",
             value=loss,

@@ -118,7 +118,7 @@ class NewsWatch:
         self._note_memory()
         if self._lookout.has_news:
             self._fast.tell_news()
-        if self._queue.has_suspicion or self._loss_bound.wants_look:
+        if self._queue.has_suspicion or self._loss_bound.is_in_doubt:
             self._fast.ask_for_a_look()
         return []
 

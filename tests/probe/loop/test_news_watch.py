@@ -65,7 +65,7 @@ class Parts:
             judge,
             self.recorder,
             self.lookout,
-            loss_bound=SimpleNamespace(wants_look=False),  # type: ignore[arg-type]
+            loss_bound=SimpleNamespace(is_in_doubt=False),  # type: ignore[arg-type]
             last_step=lambda: self.last_step,
         )
 
