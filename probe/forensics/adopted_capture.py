@@ -17,6 +17,7 @@ from ..threads.stacks import RawFrame
 from .arguments import HeldArguments
 from .capture import CallState, OutputGradients, RootCapture, called_module, generator_states
 from .loss.loss_graph import LossGraph
+from .loss.loss_terms import LossTerms
 
 
 class FollowedOutput(NamedTuple):
@@ -54,8 +55,8 @@ class FollowedCall(NamedTuple):
     """Whether that is known to be."""
     unscaled: Tensor | None
     """What a GradScaler made it of."""
-    divisor: float | None
-    """What it was divided by, where its graph said so."""
+    terms: LossTerms
+    """What its graph said of its scale."""
     graph: LossGraph | None
     """Of the loss, where it was looked at."""
     task: int

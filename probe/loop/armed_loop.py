@@ -23,6 +23,7 @@ from ..delivery.recorder.ring import Ring
 from ..forensics.adopted_capture import FollowedCall, FollowedOutput
 from ..forensics.arguments import find_outputs
 from ..forensics.capture import generator_states
+from ..forensics.loss.loss_terms import LossTerms
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import (
     AFTER_FORWARD,
@@ -38,6 +39,7 @@ from ..measure.kernels.hot_binding import (
 )
 from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
+from ..step.losses import apart
 from ..step.open_step import LogValue
 from .loop_shape import CallShape, CodeSite, LoopShape
 
@@ -162,7 +164,7 @@ class ArmedLoop:
         self._alive: list[object] = []
         self._marked: MarkedParameter | None = None
         self._mark_place: tuple[int, int] | None = None
-        self._micro_steps = 1
+        self._learned: Sequence[CallShape] = ()
         self.late: LateSteps | None = None
         self._reads_losses = True
         self._sink: Callable[[int, Tensor], None] | None = None
@@ -189,6 +191,7 @@ class ArmedLoop:
         loop.dispatch_keys = torch_symbols.dispatch_keys_of_this_thread()
         for at, call in enumerate(shape.calls):
             _describe_call(loop.micro[at], call)
+            loop.micro[at].graph_kind, loop.micro[at].line_kind = _kinds_of(at, shape.calls)
             for place in range(at * MAX_OUTPUTS, at * MAX_OUTPUTS + call.outputs):
                 loop.receive[place] = id(self.calls.receive(place))
         groups = plan.optimizer.param_groups
@@ -221,7 +224,7 @@ class ArmedLoop:
             alive.append(self._marked.parameter)
         if not self.calls.follow(loop):
             return False
-        self._micro_steps, state = len(shape.calls), self.state
+        self._learned, state = shape.calls, self.state
         self.late, self._reads_losses = plan.late, plan.reads_losses
         state.accumulation = math.nan if plan.accumulation is None else plan.accumulation
         state.free_since_ns, state.frozen_at = plan.free_since_ns, 0
@@ -342,9 +345,11 @@ class ArmedLoop:
             stood: where the step stands.
         """
         is_open = stood in (IN_FORWARD, AFTER_FORWARD, IN_BACKWARD)
-        return [self._forward(self.calls.open_calls[at]) for at in range(self.state.micro_step + is_open)]
+        count = self.state.micro_step + is_open
+        calls = zip(self.calls.open_calls[:count], self._learned, strict=False)
+        return [self._forward(*call) for call in calls]
 
-    def _forward(self, call: HotCall) -> FollowedCall:
+    def _forward(self, call: HotCall, learned: CallShape) -> FollowedCall:
         held = hot_binding.object_at
         inputs = KeptInputs.from_address(call.inputs)
         noted = held(call.noted)
@@ -359,16 +364,17 @@ class ArmedLoop:
             loss=held(call.loss),
             is_finite=self._reads_losses,
             unscaled=held(call.unscaled),
-            divisor=None if math.isnan(call.divisor) else call.divisor,
-            graph=None if noted is None else noted[1],
+            terms=LossTerms(node=learned.loss_core) if noted is None else noted[3],
+            graph=None if noted is None else noted[4],
             task=-1 if call.task is None else held(call.task),
         )
 
     def finished_steps(self, *, before: int) -> Iterator[FollowedStep]:
         """What is held of the inputs of finished steps, the oldest first."""
         found: dict[int, FollowedStep] = {}
-        for at in range(KEPT_STEPS * self._micro_steps):
-            step, call = divmod(at, self._micro_steps)
+        micro_steps = len(self._learned)
+        for at in range(KEPT_STEPS * micro_steps):
+            step, call = divmod(at, micro_steps)
             inputs = self.calls.kept[step * MAX_MICRO_STEPS + call]
             if inputs.args and inputs.step < before:
                 finished = found.setdefault(int(inputs.step), FollowedStep(int(inputs.step), []))
@@ -426,9 +432,17 @@ def _describe_call(place: HotMicroStep, call: CallShape) -> None:
     place.argument_count, place.keyword_count = call.arguments, call.keywords
     place.tensor_count, place.output_count = call.tensors, call.outputs
     place.loss_node, place.looks_at_loss = id(call.loss_node), int(call.looks_at_loss)
+    place.loss_core = id(call.loss_core)
     place.synchronises = id(call.synchronises)
     _describe_site(place.forward_site, call.forward_site)
     _describe_site(place.backward_site, call.backward_site)
+
+
+def _kinds_of(at: int, calls: Sequence[CallShape]) -> tuple[int, int]:
+    """The first micro-step with a loss of such a graph, and the first one of those from the same line."""
+    core = calls[at].loss_core
+    of_graph = [(place, call.loss_site) for place, call in enumerate(calls) if call.loss_core is core]
+    return of_graph[0][0], next(of_line[0] for of_line in apart(of_graph) if at in of_line)
 
 
 def _describe_site(place: hot_binding.CallSite, site: CodeSite) -> None:

@@ -41,12 +41,13 @@ from ..measure.kernels.hot_binding import (
     IN_FORWARD,
 )
 from ..step.clipping import clip_by_norm, clip_coefficient
+from ..step.losses import LossSite
 from ..step.open_step import FinishedStep, LogValue
 from ..threads.pieces import process
 from ..threads.watchdog import pulse
 from .armed_loop import ArmedLoop, FollowedSteps, LateSteps, Plan
 from .backward_lull import BackwardLull
-from .loop_shape import LoopShape, SeenCalls, shape_of, site_of_call, usual_call
+from .loop_shape import CodeSite, LoopShape, SeenCalls, shape_of, site_of_call, usual_call
 
 ARMED_AFTER: Final = 20
 """So many equal healthy steps in a row have to be seen."""
@@ -109,8 +110,8 @@ class Followed(Protocol):
         """The step under way has had this forward; whether its backward averages gradients over the ranks."""
         ...
 
-    def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
-        """It has had a backward of this call's loss, which has returned, or is still under way."""
+    def adopt_backward(self, call: FollowedCall, site: LossSite, *, is_over: bool) -> None:
+        """It has had a backward of this call's loss from this line, which has returned or is under way."""
         ...
 
     def end_backward(self, tensors: Any) -> None:
@@ -172,11 +173,11 @@ class FastPath:
         if capture.state is not None and not self._draws:
             self._draws = has_drawn_since(capture.state)
 
-    def note_loss(self, captures: dict[RootCapture, int], tensors: Any, grad_tensors: Any) -> None:
-        """A backward is about to begin, after these forwards."""
+    def note_loss(
+        self, captures: dict[RootCapture, int], tensors: Any, grad_tensors: Any, site: CodeSite
+    ) -> None:
+        """A backward is about to begin on this line, after these forwards."""
         if not self._is_off and captures:
-            # `Tensor.backward` stands between the script and torch.autograd.backward.
-            site = site_of_call(sys._getframe(1), frames=_SCRIPT_FRAMES + 1)
             self._seen.note_loss(next(reversed(captures)).order, tensors, grad_tensors, site)
 
     def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:
@@ -337,7 +338,8 @@ class FastPath:
                 sinks.append(adopt_outputs(capture, call))
             if call.loss is not None:
                 adopt_loss(capture, call, usual)
-                self._followed.adopt_backward(call, is_over=not (is_newest and stood == IN_BACKWARD))
+                is_over = not (is_newest and stood == IN_BACKWARD)
+                self._followed.adopt_backward(call, learned.loss_site, is_over=is_over)
                 adopt_gradients(capture, call)
         loop.send_gradients_to(sinks)
         if stood == CLIPPED:

@@ -21,6 +21,7 @@ from ..errors import ReplayError
 from ..forensics.adopted_capture import hold_arguments
 from ..forensics.arguments import HeldArguments
 from ..forensics.bundle.black_box import BlackBox
+from ..forensics.loss.loss_terms import LossTerms, NotedLoss
 from ..guard import Guard
 from ..measure.kernels.hot_binding import CLIPPED, HotCalls, KeptInputs
 from ..measure.statistics.late_check import difference
@@ -28,6 +29,7 @@ from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from ..step.clipping import note_clipping
 from ..step.open_step import FinishedStep, LogValue, OpenStep
 from ..step.stages import Stage
+from .loop_shape import CallShape, LoopShape
 from .measure_schedule import MeasureSchedule
 from .step_pipeline import StepPipeline
 from .training_loop import TrainingLoop
@@ -49,8 +51,8 @@ class _Call(NamedTuple):
     kwargs: dict[str, Any]
     loss: Tensor
     unscaled: Tensor | None
-    noted: tuple[float, Any] | None
-    """Its divisor, NaN for none, and its graph, where it was looked at."""
+    noted: NotedLoss | None
+    """What it was found to be, where it was looked at."""
 
 
 class LateFollowing:
@@ -78,12 +80,14 @@ class LateFollowing:
         self._black_box, self._guard = black_box, guard
         self._calls: HotCalls | None = None
         self._stage: Stage = "local"
+        self._micro_steps: Sequence[CallShape] = ()
         self._is_scaled = self._has_failed = False
         self._unchecked = _CHECKED_STEPS
 
-    def follow(self, calls: HotCalls, stage: Stage, *, is_scaled: bool) -> bool:
-        """C is about to follow steps of this stage; whether it may."""
-        self._calls, self._stage, self._is_scaled = calls, stage, is_scaled
+    def follow(self, calls: HotCalls, shape: LoopShape) -> bool:
+        """C is about to follow steps of this shape; whether it may."""
+        self._calls, self._stage, self._is_scaled = calls, shape.stage, shape.is_scaled
+        self._micro_steps = shape.calls
         self._loop.open.measured = None
         return not (self._has_failed or self._device() in _distrusted)
 
@@ -163,9 +167,9 @@ class LateFollowing:
         """The step as the slow way has it; None, and still open, where it is known to be a bad one."""
         assert self._calls is not None
         loop, state = self._loop, self._calls.state
-        for call in given:
-            divisor = None if call.noted is None or math.isnan(call.noted[0]) else call.noted[0]
-            loop.losses.adopt(call.loss, call.unscaled, divisor)
+        for call, learned in zip(given, self._micro_steps, strict=True):
+            terms = LossTerms(node=learned.loss_core) if call.noted is None else call.noted[3]
+            loop.losses.adopt(call.loss, call.unscaled, terms, learned.loss_site)
         try:
             finished = loop.close_step(gradients, step=int(state.step), stage=self._stage)
             accumulation = loop.losses.accumulation

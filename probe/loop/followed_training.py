@@ -24,14 +24,15 @@ from ..errors import ReplayError
 from ..forensics.adopted_capture import FollowedCall, hold_arguments
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.capture import RootCapture
-from ..forensics.loss.loss_graph import LossGraph, read_loss_graph
+from ..forensics.loss.loss_graph import read_loss_graph
+from ..forensics.loss.loss_terms import NotedLoss, read_terms
 from ..guard import Guard
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import OWN_SCALARS
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
 from ..step.backward_time import time_own_backward
-from ..step.losses import divisor_of
+from ..step.losses import LossSite
 from ..step.open_step import Clipping, LogValue
 from ..step.step_meters import StepMeters
 from ..threads.call_sites import rejoined
@@ -196,7 +197,7 @@ class FollowedTraining:
         if calls is None:
             return None
         self._late = self._late or self._measure_late()
-        if not self._late.follow(calls, shape.stage, is_scaled=shape.is_scaled):
+        if not self._late.follow(calls, shape):
             return None
         return plan._replace(
             late=self._late,
@@ -207,15 +208,14 @@ class FollowedTraining:
             scalar_count=0,
         )
 
-    def _look_at_loss(
-        self, loss: Tensor, unscaled: Tensor | None, boundary: int, *outputs: int
-    ) -> tuple[float, LossGraph]:
-        """What the slow way notes of a loss, but for its value: its divisor, NaN for none, and its graph."""
+    def _look_at_loss(self, loss: Tensor, unscaled: Tensor | None, boundary: int, *outputs: int) -> NotedLoss:
+        """What the slow way notes of a loss, but for its value."""
         if self._is_timed:
             time_own_backward(loss, self._loop.open)
-        divisor = divisor_of(loss if unscaled is None else unscaled)
+        terms = read_terms(loss if unscaled is None else unscaled)
         graph = read_loss_graph([loss], boundary=boundary, outputs=outputs)
-        return math.nan if divisor is None else divisor, graph
+        divisor, share = (math.nan if one is None else one for one in (terms.divisor, terms.share))
+        return divisor, share, terms.node, terms, graph
 
     def _read_scalars(self) -> tuple[float, ...]:
         """What a record says besides gradients, loss and learning rates: the names are those of the plan."""
@@ -347,12 +347,14 @@ class FollowedTraining:
         """The step under way has had this forward; whether its backward averages gradients over the ranks."""
         self._loop.adopt_forward(capture, samples, is_reduced=is_reduced)
 
-    def adopt_backward(self, call: FollowedCall, *, is_over: bool) -> None:
-        """It has had a backward of this call's loss, which has returned, or is still under way."""
+    def adopt_backward(self, call: FollowedCall, site: LossSite, *, is_over: bool) -> None:
+        """It has had a backward of this call's loss from this line, which has returned or is under way."""
         assert call.loss is not None
         # One that is late has been open for `run.log` until this backward began, as in the slow way.
         self._pipeline.complete_newest()
-        self._loop.adopt_backward(call.loss, unscaled=call.unscaled, divisor=call.divisor, is_over=is_over)
+        self._loop.adopt_backward(
+            call.loss, unscaled=call.unscaled, terms=call.terms, site=site, is_over=is_over
+        )
 
     def adopt_rest(self, loop: ArmedLoop) -> None:
         """What else was noted since the newest step ended."""

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..attach.watched_model import WatchedModel
 from ..forensics.capture import RootCapture
+from ..forensics.loss.loss_terms import LossTerms
 from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from ..step.late_values import LateValues
-from ..step.losses import LossMeter, StepLoss
+from ..step.losses import LossMeter, LossSite, StepLoss
 from ..step.open_step import Clipping, FinishedStep, LogValue, OpenStep, RunningBackward, gradients_seen
 from ..step.stages import Stage
 from ..step.step_counter import StepCounter
@@ -64,10 +65,10 @@ class GatheredStep:
         opened, self.open = self.open, OpenStep()
         was_scaled, late = self.losses.was_scaled, None
         if isinstance(gradients, PendingStatistics):
-            late = LateValues(gradients, self.losses.start_read())
+            late = LateValues(gradients, self.losses.start_read(forwards=opened.forwards))
             gradients, loss = self._model.unknown_gradients(), StepLoss(None, None)
         else:
-            loss = self.losses.read()
+            loss = self.losses.read(forwards=opened.forwards)
         self.losses.reset()
         return FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
 
@@ -84,19 +85,20 @@ class GatheredStep:
         self.open.captures[capture] = samples
 
     def adopt_backward(
-        self, loss: Tensor, *, unscaled: Tensor | None, divisor: float | None, is_over: bool
+        self, loss: Tensor, *, unscaled: Tensor | None, terms: LossTerms, site: LossSite, is_over: bool
     ) -> None:
         """It has had a backward of `loss`, which has returned, or is still under way or has raised.
 
         Args:
             loss: what it was called on; its gradients are not given to the captures yet.
             unscaled: what a GradScaler made it of.
-            divisor: what it was divided by, where its graph said so.
+            terms: what its graph said.
+            site: where it was called.
             is_over: whether it has returned.
         """
         opened = self.open
         self.backward = self._running_backward()
-        self.losses.adopt(loss, unscaled, divisor)
+        self.losses.adopt(loss, unscaled, terms, site)
         opened.loss = loss.detach()
         if is_over:
             self.backward = None

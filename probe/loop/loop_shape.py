@@ -15,14 +15,14 @@ from torch.optim.optimizer import Optimizer
 from ..attach.call_wrappers import is_own_frame
 from ..forensics.adopted_capture import UsualCall
 from ..forensics.capture import RootCapture
+from ..forensics.loss.loss_terms import LOOKED_THROUGH, read_terms
 from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS, MAX_MICRO_STEPS, MAX_OUTPUTS
 from ..step.late_values import LateClipping
+from ..step.losses import LossSite
 from ..step.open_step import Clipping, FinishedStep
 from ..step.stages import Stage
 
 CodeSite = tuple[tuple[CodeType, int], ...]
-_DIVIDES: Final = ("DivBackward0", "MulBackward0")
-"""Names of nodes by which a loss may have been divided for being accumulated."""
 _READ_BY_TYPE: Final = 2
 """A loss of so few nodes is known by the type of the last."""
 _STAGES: Final = ("local", "reduced", "unscaled")
@@ -37,6 +37,8 @@ class CallShape(NamedTuple):
     outputs: int
     loss_node: type[Any]
     """Of the loss's `grad_fn`."""
+    loss_core: type[Any] | None
+    """Of the operation under its constant factors, see `LossTerms`."""
     looks_at_loss: bool
     """Whether the graph of the loss says more than the type of its last node."""
     synchronises: bool
@@ -44,6 +46,11 @@ class CallShape(NamedTuple):
     forward_site: CodeSite
     """Where the forward was called from."""
     backward_site: CodeSite
+
+    @property
+    def loss_site(self) -> LossSite:
+        """Where its backward was called, as `LossMeter` has it."""
+        return LossSite(self.backward_site, self.synchronises)
 
 
 class LoopShape(NamedTuple):
@@ -66,13 +73,22 @@ class LoopShape(NamedTuple):
     autocast: tuple[Any, ...]
 
 
+class _SeenLoss(NamedTuple):
+    """What a backward was called on, and where."""
+
+    node: type[Any] | None
+    """Of the loss's `grad_fn`; None where it is no plain loss."""
+    core: type[Any] | None
+    site: CodeSite
+
+
 class SeenCalls:
     """What the slow way has seen of the forwards and backwards of a step, beside what the step holds."""
 
     def __init__(self) -> None:
         self._forwards: dict[int, tuple[CodeSite, bool]] = {}
         """By the order of their captures: some are taken back before the step ends."""
-        self._losses: dict[int, tuple[type[Any] | None, CodeSite]] = {}
+        self._losses: dict[int, _SeenLoss] = {}
         """By the newest capture at their backward."""
 
     def note_forward(self, order: int, site: CodeSite, *, synchronises: bool) -> None:
@@ -88,7 +104,10 @@ class SeenCalls:
         is_plain = type(loss) is Tensor and loss.numel() == 1 and loss.grad_fn is not None
         if len(self._losses) > 2 * MAX_MICRO_STEPS:
             self._losses.clear()
-        self._losses[order] = type(loss.grad_fn) if is_plain and loss is not None else None, site
+        if is_plain and loss is not None:
+            self._losses[order] = _SeenLoss(type(loss.grad_fn), read_terms(loss).node, site)
+        else:
+            self._losses[order] = _SeenLoss(None, None, site)
 
     def take(self, captures: Sequence[RootCapture], *, looks: bool) -> tuple[CallShape, ...] | None:
         """Return the shapes of a step's calls, and begin the next one; None where C cannot follow them.
@@ -206,24 +225,25 @@ def _has_usual_clipping(clipping: Clipping | LateClipping | None) -> bool:
 def _call_shape(
     capture: RootCapture,
     forward: tuple[CodeSite, bool],
-    loss: tuple[type[Any] | None, CodeSite],
+    loss: _SeenLoss,
     *,
     looks: bool,
 ) -> CallShape | None:
-    counts, node, graph = _plain_counts(capture), loss[0], capture.loss_graph
+    counts, node, graph = _plain_counts(capture), loss.node, capture.loss_graph
     if counts is None or node is None or capture.loss_finding is not None:
         return None
-    is_read = node.__name__ not in _DIVIDES and len(graph.nodes) <= _READ_BY_TYPE and graph.gradients is None
+    says_little = node.__name__ in LOOKED_THROUGH or len(graph.nodes) > _READ_BY_TYPE
     return CallShape(
         arguments=counts[0],
         keywords=counts[1],
         tensors=counts[2],
         outputs=capture.output_count,
         loss_node=node,
-        looks_at_loss=looks or not is_read,
+        loss_core=loss.core,
+        looks_at_loss=looks or says_little or graph.gradients is not None,
         synchronises=forward[1],
         forward_site=forward[0],
-        backward_site=loss[1],
+        backward_site=loss.site,
     )
 
 

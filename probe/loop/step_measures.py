@@ -388,7 +388,7 @@ class StepMeasures:
             total_norm=measured.total_norm,
             first_norm=opened.first_norm if measured.stage in ("local", "reduced") else None,
             micro_steps=opened.backwards,
-            divisor=value / raw if value and raw else 1.0,
+            divisor=value * opened.backwards / raw if value and raw else 1.0,
             samples=measured.samples,
         )
         reading = self._turns.read(

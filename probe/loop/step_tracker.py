@@ -28,9 +28,12 @@ from ..threads.stacks import raw_stack
 from ..threads.watchdog import pulse
 from ..wire import SCALARS
 from .control import Command
+from .loop_shape import site_of_call
 from .tracker_parts import TrackerParts
 
 _STACK_FRAMES: Final = 256
+_SITE_FRAMES: Final = 3
+"""Of the code that calls `backward`: torch's own and two of the script."""
 
 
 class StepTracker:
@@ -142,14 +145,17 @@ class StepTracker:
             return
         if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
             return
-        self._guard.run("fast_path", self.fast.note_loss, self._loop.open.captures, tensors, grad_tensors)
+        # `Tensor.backward` stands between the script and torch.autograd.backward.
+        site = site_of_call(sys._getframe(1), frames=_SITE_FRAMES)
+        captures = self._loop.open.captures
+        self._guard.run("fast_path", self.fast.note_loss, captures, tensors, grad_tensors, site)
         if hooks.before_backward.calls:
             sizes = {*self._loop.open.captures.values(), self._loop.open.samples}
             for look in hooks.before_backward.calls:
                 look(tensors, sizes)
         for note in hooks.slow_backward.calls:
             note(tensors, self.next_step)
-        self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors)
+        self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors, site)
         for begin in hooks.backward_begun.calls:
             begin(self._loop.finished_early)
 

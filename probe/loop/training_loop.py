@@ -24,6 +24,7 @@ from ..forensics.capture import RootCapture, begin_capture
 from ..measure.statistics.statistics import PendingStatistics, TensorStatistics
 from ..settings.config import ProbeConfig
 from ..step.backward_time import time_own_backward
+from ..step.losses import LossSite
 from ..step.open_step import (
     MAX_CAPTURES,
     FinishedStep,
@@ -134,8 +135,8 @@ class TrainingLoop(GatheredStep):
         self.losses.forget_after(backward.losses)
         self.open.loss, self.open.measured = backward.loss, backward.measured
 
-    def begin_backward(self, tensors: Any, grad_tensors: Any) -> None:
-        """An outermost backward begins: the previous frame is complete, the loss is known."""
+    def begin_backward(self, tensors: Any, grad_tensors: Any, site: object = None) -> None:
+        """An outermost backward begins on this line: the previous frame is complete, the loss is known."""
         self._attachment.settle()
         self._take_back_backward()
         self._pipeline.complete_newest()
@@ -156,7 +157,8 @@ class TrainingLoop(GatheredStep):
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
         self.backward = backward = self._running_backward()
         opened.measured = None
-        self.losses.add(tensors, grad_tensors)
+        line = None if opened.is_first_pass else site
+        self.losses.add(tensors, grad_tensors, LossSite(line, self._model.is_reduced))
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
         opened.loss = losses[0].detach() if losses else None

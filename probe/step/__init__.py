@@ -32,5 +32,6 @@ unique. `tests/probe/step/test_shapes.py` holds that every type exists, and that
 | `armed_loop.FollowedSteps` | of all since C was armed: count and times | T fast path | T followed training |
 
 Parts of them: `open_step.Clipping` and `late_values.LateClipping` (what clipping did),
-`losses.StepLoss` (both forms of the loss), `step_meters.StepTime` (what the step took).
+`losses.StepLoss` (both forms of the loss), `losses.LossSite` (where a backward was called),
+`step_meters.StepTime` (what the step took).
 """

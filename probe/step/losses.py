@@ -1,10 +1,13 @@
-"""The loss of a step, found by watching what backward is called on. Used on the training thread."""
+"""The loss of a step, found by watching what backward is called on. Used on the training thread.
+
+What the graph of each scalar says of its scale is read by `forensics/loss/loss_terms.py`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import torch
@@ -12,19 +15,35 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..compat.host_copy import HostCopy
-from ..compat.torch_nodes import saved_operands
+from ..forensics.loss.loss_terms import LossTerms, read_terms
 
 _ROUNDING: Final = 1e-6
 """1 / d may have been rounded to float32 before the loss was multiplied by it."""
+_LEAST_SHARE: Final = 0.5
+"""Of the items that a trainer divides by, so many are in the losses: a language model leaves out the first of
+each sample. Fewer, and the losses are divided by something else. `hot_ring.h` has both limits too."""
 
 
 class StepLoss(NamedTuple):
     """Loss of one step in both forms; None when backward was never called on a scalar."""
 
     value: float | None
-    """Summed over the micro-steps, GradScaler's scale and the accumulation's divisor undone."""
+    """Mean over the micro-steps, scale and accumulation's divisor undone; see `LossMeter`."""
     raw: float | None
     """Summed as backward received it."""
+
+
+class LossSite(NamedTuple):
+    """Where a backward was called, as far as it tells one loss of a step from another."""
+
+    line: object = None
+    """Compared with others alone; None where it says nothing: parameters were changed since the backward
+    before, say, as between the two passes of sharpness-aware minimisation."""
+    is_reduced: bool = False
+    """Whether DistributedDataParallel averaged the gradients after it."""
+
+
+_NOWHERE: Final = LossSite()
 
 
 class _Scalar(msgspec.Struct):
@@ -33,7 +52,8 @@ class _Scalar(msgspec.Struct):
     raw: Tensor
     loss: Tensor
     """The same tensor, or what a GradScaler made it of."""
-    divisor: float | None
+    terms: LossTerms
+    site: LossSite
     value: float | None = None
     """Of `raw`, once it has been read."""
 
@@ -44,12 +64,18 @@ class _Scalar(msgspec.Struct):
 
 
 class LossMeter:
-    """Collects the scalars of one step without reading them; `read` brings them to the host at once."""
+    """Collects the scalars of one step without reading them; `read` brings them to the host at once.
+
+    The loss is what the script's author would print. The scalars of one kind are the micro-steps of an
+    accumulation: their mean counts, with the divisor undone, or their sum where a trainer has divided them by
+    the items of all of them. Losses of different kinds are added. Of one kind are those whose graphs end in
+    the same operation and whose backward is called on the same line, or with and without `no_sync`.
+    """
 
     def __init__(self) -> None:
         self._scalars: list[_Scalar] = []
         self._accumulation: float | None = None
-        self._unscaled: MutableMapping[Tensor, tuple[Tensor, float | None]] = WeakTensorKeyDictionary()
+        self._unscaled: MutableMapping[Tensor, tuple[Tensor, LossTerms]] = WeakTensorKeyDictionary()
         self.was_scaled = False
         """Whether a GradScaler scaled a loss of this step."""
 
@@ -62,11 +88,11 @@ class LossMeter:
     def accumulation(self, divisor: float | None) -> None:
         self._accumulation = divisor
 
-    def adopt(self, raw: Tensor, unscaled: Tensor | None, divisor: float | None) -> None:
+    def adopt(self, raw: Tensor, unscaled: Tensor | None, terms: LossTerms, site: LossSite) -> None:
         """Take a scalar whose backward went another way, with what `add` would have found of it."""
         self.was_scaled |= unscaled is not None
         raw = raw.detach()
-        self._scalars.append(_Scalar(raw, raw if unscaled is None else unscaled.detach(), divisor))
+        self._scalars.append(_Scalar(raw, raw if unscaled is None else unscaled.detach(), terms, site))
 
     def note_scaling(self, loss: object, scaled: object) -> None:
         """Remember that `scaled` is what `GradScaler.scale` made of `loss`: one tensor, or a list of them."""
@@ -75,7 +101,7 @@ class LossMeter:
                 self.note_scaling(one, of_it)
         # A scaler that is disabled returns what it was given.
         elif isinstance(loss, Tensor) and isinstance(scaled, Tensor) and scaled is not loss:
-            self._unscaled[scaled] = loss.detach(), divisor_of(loss)
+            self._unscaled[scaled] = loss.detach(), read_terms(loss)
 
     @property
     def count(self) -> int:
@@ -86,8 +112,14 @@ class LossMeter:
         """Drop all but the first `count` scalars: their backward failed, or was not the watched model's."""
         del self._scalars[count:]
 
-    def add(self, tensors: object, grad_tensors: object) -> None:
-        """Take the scalars that backward is called on; explicit output gradients mean it is no loss."""
+    def add(self, tensors: object, grad_tensors: object, site: LossSite = _NOWHERE) -> None:
+        """Take the scalars that backward is called on; explicit output gradients mean it is no loss.
+
+        Args:
+            tensors: what backward is called on.
+            grad_tensors: given along with them.
+            site: of the call.
+        """
         if grad_tensors is not None:
             return
         for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
@@ -96,9 +128,9 @@ class LossMeter:
             raw = tensor.detach()
             if self._unscaled and (original := self._unscaled.pop(tensor, None)) is not None:
                 self.was_scaled = True
-                self._scalars.append(_Scalar(raw, *original))
+                self._scalars.append(_Scalar(raw, *original, site))
             else:
-                self._scalars.append(_Scalar(raw, raw, divisor_of(tensor)))
+                self._scalars.append(_Scalar(raw, raw, read_terms(tensor), site))
 
     def are_finite(self, *, since: int) -> bool:
         """Whether there are more than `since` scalars, and the others known to be finite, without waiting."""
@@ -112,39 +144,109 @@ class LossMeter:
             return self._scalars[-1].read()
         return None
 
-    def read(self) -> StepLoss:
-        """Return the step's loss; waits for the device once."""
-        return self.start_read()()
+    def read(self, *, forwards: int = 0) -> StepLoss:
+        """Return the step's loss; waits for the device once. See `start_read`."""
+        return self.start_read(forwards=forwards)()
 
-    def start_read(self) -> Callable[[], StepLoss]:
-        """Start to bring the step's loss to the host; what is returned waits for it."""
+    def start_read(self, *, forwards: int = 0) -> Callable[[], StepLoss]:
+        """Start to bring the step's loss to the host; what is returned waits for it.
+
+        Args:
+            forwards: how many the step had; several losses of one forward are no micro-steps. 0: not known.
+        """
         if not self._scalars:
             return lambda: StepLoss(None, None)
-        read, divisor = _start_to_host(self._scalars), self._accumulated()
+        read, parts = _start_to_host(self._scalars), self._parts(forwards or len(self._scalars))
 
         def step_loss() -> StepLoss:
             raw, losses = read()
-            return StepLoss(_added_up(losses) * divisor, _added_up(raw))
+            value = 0.0
+            for members, factor, micro_steps in parts:
+                value += _added_up([losses[at] for at in members]) * factor / micro_steps
+            return StepLoss(value, _added_up(raw))
 
         return step_loss
 
-    def _accumulated(self) -> float:
-        """Return what the losses were divided by for being accumulated, 1 if they were not.
+    def _parts(self, forwards: int) -> list[_Part]:
+        """What the loss is the sum of. In the order of `put_losses` in hot_ring.h, which does the same."""
+        parts: list[_Part] = []
+        nodes = {at: scalar.terms.node for at, scalar in enumerate(self._scalars)}
+        for of_graph in _grouped(range(len(self._scalars)), nodes):
+            count = min(len(of_graph), forwards)
+            terms = [self._scalars[at].terms for at in of_graph]
+            divisor = self._accumulated([one.divisor for one in terms], count)
+            if divisor is not None:
+                parts.append(_Part(of_graph, divisor, count))
+            elif _is_divided_by_items(terms, count):
+                parts.append(_Part(of_graph, 1.0, 1))
+            else:
+                for of_line in apart([(at, self._scalars[at].site) for at in of_graph]):
+                    parts.append(_Part(of_line, 1.0, min(len(of_line), forwards)))
+        return parts
+
+    def _accumulated(self, divisors: list[float | None], count: int) -> float | None:
+        """Return what losses were divided by for being accumulated, None if they were not.
 
         A division counts only if it is by the number of micro-steps that really ran, or did in an earlier
         step: the last one of an epoch may have fewer.
         """
-        count, divisor = len(self._scalars), self._scalars[0].divisor
-        if divisor is None or any(scalar.divisor != divisor for scalar in self._scalars[1:]):
-            return 1.0
+        divisor = divisors[0]
+        if divisor is None or any(other != divisor for other in divisors):
+            return None
         if math.isclose(divisor, count, rel_tol=_ROUNDING):
             self._accumulation = divisor
-        return divisor if divisor == self._accumulation else 1.0
+        return divisor if divisor == self._accumulation else None
 
     def reset(self) -> None:
         """Begin the next step."""
         self._scalars = []
         self.was_scaled = False
+
+
+class _Part(NamedTuple):
+    """Losses of one kind."""
+
+    members: list[int]
+    """Their places among the step's scalars."""
+    factor: float
+    micro_steps: int
+    """What their sum is multiplied by, then divided by."""
+
+
+def _grouped(places: Iterable[int], keys: Mapping[int, object]) -> list[list[int]]:
+    """Put places with equal keys together, in the order of the first of each."""
+    groups: dict[object, list[int]] = {}
+    for at in places:
+        groups.setdefault(keys[at], []).append(at)
+    return list(groups.values())
+
+
+def apart(losses: Sequence[tuple[int, LossSite]]) -> list[list[int]]:
+    """Put losses with equal graphs together that are micro-steps of one accumulation.
+
+    Args:
+        losses: place and site of each, in the order of their backwards.
+    """
+    places = [at for at, _ in losses]
+    sites = [site for _, site in losses]
+    # The last micro-step has a line of its own where the others stand under `no_sync`.
+    if any(site.line is None for site in sites) or len({site.is_reduced for site in sites}) > 1:
+        return [places]
+    return _grouped(places, {at: site.line for at, site in losses})
+
+
+def _is_divided_by_items(terms: list[LossTerms], count: int) -> bool:
+    """Whether sums over the items of micro-steps were divided by the number of items in all of them.
+
+    Divided by its own items each would have the share 1, and all of them `count`.
+    """
+    if count < 2:
+        return False
+    shares = [one.share for one in terms if one.share is not None]
+    if len(shares) == len(terms):
+        return _LEAST_SHARE <= _added_up(shares) <= math.sqrt(count)
+    divider = terms[0].divider
+    return divider is not None and all(one.divider is divider for one in terms)
 
 
 def _added_up(values: list[float]) -> float:
@@ -172,36 +274,3 @@ def _start_to_host(scalars: list[_Scalar]) -> Callable[[], tuple[list[float], li
         return host[: len(scalars)], host[len(scalars) :]
 
     return read
-
-
-def divisor_of(loss: Tensor) -> float | None:
-    """Return d where the graph says that `loss` is `something / d`, or times 1 / d, with a constant d."""
-    return _divisor_of(loss.grad_fn)
-
-
-def _divisor_of(node: Any) -> float | None:
-    """Return the constant that an autograd node divides by; a division by 1 says nothing, so see below it."""
-    name = "" if node is None else node.name()
-    if name not in ("DivBackward0", "MulBackward0"):
-        return None
-    try:
-        itself, other = saved_operands(node)
-    except RuntimeError:
-        # A backward has freed them: the one that is about to begin will fail, in its own words.
-        return None
-    if name == "DivBackward0" and itself is None:
-        divisor = _constant(other)
-        # What Accelerate does to a loss that the Hugging Face trainer has divided already.
-        return _divisor_of(node.next_functions[0][0]) if divisor == 1.0 else divisor
-    # Autograd keeps the factor of what needs a gradient, and only that.
-    if (other is None) != (itself is None):
-        factor = _constant(itself if other is None else other)
-        return 1.0 / factor if factor and name == "MulBackward0" else None
-    return None
-
-
-def _constant(value: object) -> float | None:
-    """Read a one-element tensor where that waits for no device."""
-    if isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
-        return None if value.is_complex() else float(value)
-    return None

@@ -56,7 +56,7 @@ def test_layout_names_parameters_and_layers_in_model_order(spool: Path) -> None:
     assert [layer.type for layer in layout.layers] == ["Linear", "BatchNorm1d", "Linear"]
 
 
-def test_accumulation_is_one_step_with_the_summed_loss(spool: Path) -> None:
+def test_accumulation_is_one_step_with_the_mean_loss(spool: Path) -> None:
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     micro_losses = []
@@ -69,10 +69,10 @@ def test_accumulation_is_one_step_with_the_summed_loss(spool: Path) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
     run = run_of(spool)
-    expected = [sum(micro_losses[i : i + 4]) for i in (0, 4, 8)]
+    expected = [sum(micro_losses[i : i + 4]) / 4 for i in (0, 4, 8)]
     assert steps_of(run) == [0, 1, 2]
     np.testing.assert_allclose(scalars_of(run, "loss"), expected, rtol=1e-6)
-    np.testing.assert_allclose(scalars_of(run, "loss_raw"), np.array(expected) / 4, rtol=1e-6)
+    np.testing.assert_allclose(scalars_of(run, "loss_raw"), np.array(expected), rtol=1e-6)
     assert scalars_of(run, "samples") == [32.0] * 3
 
 

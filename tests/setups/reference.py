@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Scene:
     spool: Path | None
     """Where the probe writes; None in the run without it."""
     steps: list[Step] = field(default_factory=list)
-    _losses: list[float] = field(default_factory=list)
+    _losses: dict[str, list[float]] = field(default_factory=dict)
     _raws: list[float] = field(default_factory=list)
     _samples: int = 0
 
@@ -63,13 +64,24 @@ class Scene:
         with probe.watch(model, optimizer, **{"spool": self.spool, "run": "run", **options}) as run:
             yield run
 
-    def backward(self, loss: Tensor, *, samples: int = 0, raw: Tensor | None = None) -> None:
-        """Take down one micro-step, and call backward on `raw` (by default the loss itself)."""
+    def backward(
+        self, loss: Tensor, *, samples: int = 0, raw: Tensor | None = None, kind: str = "loss"
+    ) -> None:
+        """Take down one micro-step, and call backward on `raw` (by default the loss itself).
+
+        Those of one `kind` are an accumulation, of which the script would print the mean.
+        """
         raw = loss if raw is None else raw
-        self._losses.append(loss.item())
+        self._losses.setdefault(kind, []).append(loss.item())
         self._raws.append(raw.item())
         self._samples += samples
         raw.backward()
+
+    def losses(self, *losses: Tensor, raw: Sequence[Tensor] | None = None, samples: int = 8) -> None:
+        """Take down losses that the script adds up; `raw` is what it calls backward on."""
+        self._losses = {str(at): [loss.item()] for at, loss in enumerate(losses)}
+        self._raws = [one.item() for one in raw or losses]
+        self._samples = samples
 
     def note(self, model: nn.Module, *, stage: str = "local", number: int | None = None) -> None:
         """Take down a step: its frame is about the gradients of this moment."""
@@ -82,17 +94,17 @@ class Scene:
                     for name, p in model.named_parameters()
                     if p.requires_grad
                 },
-                loss=sum(self._losses) if self._losses else None,
+                loss=sum(map(statistics.fmean, self._losses.values())) if self._losses else None,
                 raw=sum(self._raws) if self._raws else None,
                 samples=self._samples,
                 stage=stage,
             )
         )
-        self._losses, self._raws, self._samples = [], [], 0
+        self._losses, self._raws, self._samples = {}, [], 0
 
     def forget(self) -> None:
         """What was taken down since the last step belongs to no step of the watched model."""
-        self._losses, self._raws, self._samples = [], [], 0
+        self._losses, self._raws, self._samples = {}, [], 0
 
 
 @dataclass(frozen=True, kw_only=True)

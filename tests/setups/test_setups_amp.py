@@ -188,10 +188,8 @@ def test_scaler_of_two_losses_gives_their_unscaled_sum(tmp_path: Path) -> None:
                 output = model(inputs)
                 losses = [F.cross_entropy(output, targets), output.square().mean()]
                 scaled = scaler.scale(losses)
-                scene._losses = [loss.item() for loss in losses]
-                scene._raws = [loss.item() for loss in scaled]
+                scene.losses(*losses, raw=scaled)
                 torch.autograd.backward(list(scaled))
-                scene._samples = 8
                 note_unscaled(scene, model, scaler)
                 scaler.step(optimizer)
                 scaler.update()

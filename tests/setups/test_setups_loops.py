@@ -127,8 +127,7 @@ def test_several_losses_of_one_step_are_summed(tmp_path: Path) -> None:
                 output = model(inputs)
                 penalty = output.square().mean()
                 loss = F.cross_entropy(output, targets)
-                scene._losses, scene._raws = [loss.item() + penalty.item()], [loss.item() + penalty.item()]
-                scene._samples = 8
+                scene.losses(loss, penalty)
                 torch.autograd.backward([loss, penalty])
                 scene.note(model)
                 optimizer.step()
@@ -163,10 +162,9 @@ def test_two_backwards_through_one_graph_are_one_step(tmp_path: Path) -> None:
                 optimizer.zero_grad()
                 output = model(inputs)
                 first, second = F.cross_entropy(output, targets), output.square().mean()
-                scene._losses = scene._raws = [first.item() + second.item()]
+                scene.losses(first, second)
                 first.backward(retain_graph=True)
                 second.backward()
-                scene._samples = 8
                 scene.note(model)
                 optimizer.step()
         return model
@@ -190,8 +188,7 @@ def test_gradients_of_each_loss_kept_apart_and_put_together_are_one_step(tmp_pat
                     assert first is not None
                     assert second is not None
                     parameter.grad = first + second
-                scene._losses = scene._raws = [sum(loss.item() for loss in losses)]
-                scene._samples = 8
+                scene.losses(*losses)
                 scene.note(model)
                 optimizer.step()
         return model

@@ -93,19 +93,20 @@ static int loss_is_as_learned(Object *loss, const HotMicroStep *learned) {
     return is_same;
 }
 
-/* Have Python look at a loss whose graph says more than its type; 0 where it does not know what to make of it. */
-static int look_at_loss(Object *loss, HotCall *call) {
+/* Have Python look at a loss whose graph says more than its type; 0 where that is not as learned. */
+static int look_at_loss(Object *loss, HotCall *call, const HotMicroStep *learned) {
     Object *given[3 + MAX_OUTPUTS] = {loss, hot.unscaled ? hot.unscaled : hot_api.none, call->boundary};
     for (int64_t i = 0; i < call->output_count; i++) given[3 + i] = call->outputs[i].number;
     Object *noted = call_quietly(hot_loop.look_at_loss, given, (size_t)(3 + call->output_count));
     if (noted == NULL) return 0;
-    if (type_of(noted) != hot_api.tuple_type) {
+    if (type_of(noted) != hot_api.tuple_type || hot_api.tuple_item(noted, 2) != learned->loss_core) {
         hot_api.release(noted);
         return 0;
     }
     drop(&call->noted);
     call->noted = noted;
     call->divisor = hot_api.as_float(hot_api.tuple_item(noted, 0));
+    call->share = hot_api.as_float(hot_api.tuple_item(noted, 1));
     return 1;
 }
 
@@ -150,8 +151,8 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
     if (!read_loss(loss, call) || !loss_is_as_learned(loss, learned)) return refuse();
     if (!is_called_from(&learned->backward_site)) return refuse();
     if (hot.micro_step > 0 && (!has_gradients() || is_updated_unseen())) return refuse();
-    call->divisor = NAN;
-    if (learned->looks_at_loss && !look_at_loss(loss, call)) return refuse();
+    call->divisor = call->share = NAN;
+    if (learned->looks_at_loss && !look_at_loss(loss, call, learned)) return refuse();
     call->loss = kept(loss);
     call->unscaled = hot.unscaled;
     hot.unscaled = NULL;

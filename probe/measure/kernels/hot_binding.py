@@ -86,9 +86,9 @@ class HotMicroStep(ctypes.Structure):
     _fields_ = [
         ("forward_site", CallSite),
         ("backward_site", CallSite),
-        *[(name, _Pointer) for name in ("loss_node", "synchronises")],
+        *[(name, _Pointer) for name in ("loss_node", "loss_core", "synchronises")],
         *[(name, _Int) for name in ("argument_count", "keyword_count", "tensor_count", "output_count")],
-        ("looks_at_loss", _Int),
+        *[(name, _Int) for name in ("looks_at_loss", "graph_kind", "line_kind")],
     ]
 
 
@@ -151,7 +151,7 @@ class HotCall(ctypes.Structure):
         ("inputs", _Pointer),
         *[(name, _Pointer) for name in ("boundary", "loss", "unscaled", "noted", "task")],
         *[(name, _Int) for name in ("samples", "bytes", "output_count")],
-        *[(name, ctypes.c_double) for name in ("value", "raw", "divisor")],
+        *[(name, ctypes.c_double) for name in ("value", "raw", "divisor", "share")],
         ("outputs", HotOutput * MAX_OUTPUTS),
     ]
 

@@ -94,23 +94,64 @@ static void put_missing(uint8_t **place, int64_t count) {
  * and whether it changed it, then the learning rates and what Python reads. */
 enum { OWN_SCALARS = 4 };
 
-/* What the losses of the step were divided by for being accumulated, 1 if they were not: see step/losses.py. */
-static double accumulated(void) {
-    const double divisor = hot_calls[0].divisor, count = (double)hot_loop.micro_steps;
-    for (int64_t i = 0; i < hot_loop.micro_steps; i++)
-        if (!(hot_calls[i].divisor == divisor)) return 1.0;
-    if (fabs(divisor - count) <= ROUNDING * fmax(fabs(divisor), count)) hot.accumulation = divisor;
-    return divisor == hot.accumulation ? divisor : 1.0;
+/* The least share of the items that a trainer divides by, see step/losses.py. */
+#define LEAST_SHARE 0.5
+
+/* Whether a micro-step has a loss of the kind that began with micro-step `first`. */
+static int has_graph_of(int64_t at, int64_t first) { return hot_loop.micro[at].graph_kind == first; }
+static int has_line_of(int64_t at, int64_t first) { return hot_loop.micro[at].line_kind == first; }
+
+/* The sum of the losses of one kind, in the order of the micro-steps. */
+static double sum_of(int (*is_of)(int64_t, int64_t), int64_t first, double *count) {
+    double sum = 0.0;
+    *count = 0.0;
+    for (int64_t i = first; i < hot_loop.micro_steps; i++)
+        if (is_of(i, first)) {
+            sum += hot_calls[i].value;
+            *count += 1.0;
+        }
+    return sum;
 }
 
-/* Sums over the micro-steps, in the order in which step/losses.py adds them up. */
+/* What losses with equal graphs were divided by for being accumulated, NAN if they were not. */
+static double accumulated(int64_t first, double count) {
+    const double divisor = hot_calls[first].divisor;
+    for (int64_t i = first; i < hot_loop.micro_steps; i++)
+        if (has_graph_of(i, first) && !(hot_calls[i].divisor == divisor)) return NAN;
+    if (fabs(divisor - count) <= ROUNDING * fmax(fabs(divisor), count)) hot.accumulation = divisor;
+    return divisor == hot.accumulation ? divisor : NAN;
+}
+
+/* Whether sums over the items of micro-steps were divided by the number of items in all of them. */
+static int is_divided_by_items(int64_t first, double count) {
+    double shares = 0.0;
+    for (int64_t i = first; i < hot_loop.micro_steps; i++)
+        if (has_graph_of(i, first)) shares += hot_calls[i].share;
+    return count >= 2 && shares >= LEAST_SHARE && shares <= sqrt(count);
+}
+
+/* The loss of losses with equal graphs: their mean, with the divisor undone, or their sum. As `LossMeter._parts`. */
+static double loss_of_graph(int64_t first) {
+    double count = 0.0, value = 0.0;
+    const double sum = sum_of(has_graph_of, first, &count), divisor = accumulated(first, count);
+    if (!isnan(divisor)) return sum * divisor / count;
+    if (is_divided_by_items(first, count)) return sum;
+    for (int64_t i = first; i < hot_loop.micro_steps; i++)
+        if (hot_loop.micro[i].line_kind == i && has_graph_of(i, first)) {
+            const double of_line = sum_of(has_line_of, i, &count);
+            value += of_line / count;
+        }
+    return value;
+}
+
+/* The loss of the step, and the sum as backward saw it. */
 static void put_losses(uint8_t **place) {
     double value = 0.0, raw = 0.0;
     for (int64_t i = 0; i < hot_loop.micro_steps; i++) {
-        value += hot_calls[i].value;
+        if (has_graph_of(i, i)) value += loss_of_graph(i);
         raw += hot_calls[i].raw;
     }
-    put_double(place, value * accumulated());
+    put_double(place, value);
     put_double(place, raw);
 }
 

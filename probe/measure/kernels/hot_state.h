@@ -88,9 +88,11 @@ typedef struct {
 typedef struct {
     CallSite forward_site, backward_site;
     Object *loss_node;   /* type of the loss's grad_fn */
+    Object *loss_core;   /* type of the node under its constant factors */
     Object *synchronises; /* whether DistributedDataParallel averages gradients after it: True or False */
     int64_t argument_count, keyword_count, tensor_count, output_count;
     int64_t looks_at_loss; /* whether the loss's graph says more than its type */
+    int64_t graph_kind, line_kind; /* first micro-step with such a graph; with such a graph and this line */
 } HotMicroStep;
 
 /* What was learned of the loop, and where records go; mirrored by hot_binding.py. */
@@ -108,7 +110,7 @@ typedef struct {
     Object *add_more;       /* adds it, and what was logged since the backward, to the step's record */
     Object *on_news;        /* called at the end of a backward where `news` is set; returns `news_at_ns` */
     Object *find_outputs;   /* lists the tensors in what a forward returned */
-    Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, what it has noted) */
+    Object *look_at_loss;   /* (loss, before scaling, boundary, numbers...): (divisor, share, core, further) */
     Object *scalars;        /* further scalars of the step, or NULL */
     Object *take_over;      /* has the rest of the step go the slow way */
     Object *replica;        /* the DistributedDataParallel round the model, or NULL */
@@ -157,7 +159,7 @@ typedef struct {
     KeptInputs *inputs;
     Object *boundary, *loss, *unscaled, *noted, *task;
     int64_t samples, bytes, output_count;
-    double value, raw, divisor;
+    double value, raw, divisor, share; /* see step/loss_terms.py; NAN for none */
     HotOutput outputs[MAX_OUTPUTS];
 } HotCall;
 

@@ -361,4 +361,4 @@ def test_started_loss_is_that_of_the_moment() -> None:
     meter.reset()
     for loss in given:
         loss.detach().zero_()
-    assert read() == (6.0, 3.0)
+    assert read() == (3.0, 3.0)

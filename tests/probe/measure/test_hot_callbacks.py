@@ -110,6 +110,7 @@ class Training:
             tensors=1,
             outputs=outputs,
             loss_node=type(F.cross_entropy(zeros, target).grad_fn),
+            loss_core=NODE,
             looks_at_loss="look_at_loss" in further,
             synchronises=False,
             forward_site=site,
@@ -209,6 +210,10 @@ def make() -> Iterator[Callable[..., Training]]:
     yield training
     for one in made:
         one.loop.release()
+
+
+NODE = type(torch.zeros(()).requires_grad_().exp().grad_fn)
+"""Of all losses, as far as it is told to C."""
 
 
 def batch(rows: int = 5) -> tuple[Tensor, Tensor]:
@@ -559,7 +564,7 @@ class OfContainer(nn.Module):
 
 CYCLES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "micro-steps": (small, {"micro_steps": 3}),
-    "outputs": (Several, {"outputs": 2, "look_at_loss": lambda *given: (1.0, given)}),
+    "outputs": (Several, {"outputs": 2, "look_at_loss": lambda *given: (1.0, 1.0, NODE, given)}),
     "containers": (OfContainer, {}),
     "update places": (small, {"norms_every": 2, "ratios_every": 2}),
     "ranks": (
@@ -810,7 +815,7 @@ def test_micro_steps_are_added_up_in_one_record(make: Callable[..., Training]) -
     losses = [training.backward(training.forward(batch(rows)[0]), batch(rows)[1]) for rows in (2, 3, 4)]
     assert training.update() is True
     raw = read_raw(training.records[0])
-    assert (raw.samples, raw.loss, raw.loss_raw) == (9.0, sum(losses), sum(losses))
+    assert (raw.samples, raw.loss, raw.loss_raw) == (9.0, sum(losses) / 3, sum(losses))
 
 
 @pytest.mark.parametrize(
@@ -828,13 +833,13 @@ def test_divisor_of_the_losses_is_undone_where_it_is_one_of_accumulation(
     make: Callable[..., Training], divisors: tuple[float, ...], accumulation: float, factor: float
 ) -> None:
     left = [*divisors]
-    training = make(small(), micro_steps=2, look_at_loss=lambda *given: (left.pop(0), None))
+    training = make(small(), micro_steps=2, look_at_loss=lambda *given: (left.pop(0), math.nan, NODE))
     training.state.accumulation = accumulation
     training.optimizer.zero_grad()
     losses = [training.backward(training.forward(batch()[0]), batch()[1]) for _ in divisors]
     assert training.update() is True
     raw = read_raw(training.records[0])
-    assert (raw.loss, raw.loss_raw) == (sum(losses) * factor, sum(losses))
+    assert (raw.loss, raw.loss_raw) == (sum(losses) * factor / 2, sum(losses))
 
 
 def test_update_after_too_few_micro_steps_is_refused(make: Callable[..., Training]) -> None:
