@@ -82,6 +82,29 @@ class Single(Accumulating):
     micro_steps, planted_at, divides = 1, 0, False
 
 
+class DividedByItems(Accumulating):
+    """Each micro-step's sum is divided by the items of all of them, as a trainer of language models does."""
+
+    micro_steps, divides = 3, False
+
+    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        items = torch.tensor(self.micro_steps * len(targets))
+        return F.cross_entropy(self.model(inputs), targets, reduction="sum") / items
+
+
+class OnTwoLines(Accumulating):
+    """Losses of the same operation that are added up, as those of a critic are."""
+
+    micro_steps, divides = 2, False
+
+    def send_back(self, loss: Tensor) -> None:
+        self.lines = not getattr(self, "lines", False)
+        if self.lines:
+            loss.backward()
+        else:
+            loss.backward()
+
+
 class BesideAnother(Single):
     """Another model of the same class is trained in the same loop."""
 
