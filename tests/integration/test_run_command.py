@@ -246,6 +246,17 @@ def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path, forked: F
     assert losses_of(both.journal) == pytest.approx(both.printed_losses)
 
 
+def test_run_is_that_of_the_model_and_not_of_what_holds_it_and_a_copy(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "moving_average.py"), forked=forked)
+    layout = both.journal.layouts[0]
+    assert layout.model == "denoiser"
+    assert [parameter.name for parameter in layout.parameters] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+    assert "of denoiser (Sequential)" in both.recorded.own_lines[0]
+
+
 def test_closure_that_is_evaluated_several_times_is_one_step_from_the_first_on(
     tmp_path: Path, forked: ForkedScripts
 ) -> None:

@@ -22,7 +22,7 @@ from ...attach.root_calls import root_calls
 from ...compat import torch_engine, torch_nodes
 from ...guard import outcome_of
 from .closures import FirstClosures
-from .owners import find_holders, parameters_of, variable_name
+from .owners import find_holders, parameters_of, trained_part, variable_name
 from .sessions import Launch, SessionStarter
 from .tracebacks import hide_own_frames_of_uncaught
 
@@ -93,7 +93,7 @@ class Attacher:
         if not optimizers:
             return self._trains_by_hand and _is_trainable(called) and self._attach(called)
         holders = self._find_holders(optimizers) or [called]
-        return self._attach_all([holder for holder in holders if _are_related(holder, called)])
+        return self._attach_all([holder for holder in holders if _are_related(holder, called)], called)
 
     def _consider_loss(self, tensors: Any) -> bool:
         """Attach to models that no module call led to: a compiled step, `torch.func`."""
@@ -129,13 +129,16 @@ class Attacher:
             self._holders = [weakref.ref(holder) for holder in find_holders(optimizers)]
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
-    def _attach_all(self, holders: list[nn.Module]) -> bool:
+    def _attach_all(self, holders: list[nn.Module], called: nn.Module | None = None) -> bool:
         new = [holder for holder in holders if holder not in self._attached and _is_trainable(holder)]
-        begun = [self._attach(holder) for holder in new]
+        begun = [self._attach(holder, called) for holder in new]
         return any(begun)
 
-    def _attach(self, holder: nn.Module) -> bool:
+    def _attach(self, holder: nn.Module, called: nn.Module | None = None) -> bool:
         """Begin a session; whatever comes of it, its optimizers wait no longer."""
+        self._attached.add(holder)
+        if called is not None:
+            holder = trained_part(holder, called, self._live_optimizers(), sys._getframe(1))
         name = variable_name((unwrap(holder), holder), sys._getframe(1))
         has_others = len(self._holders or ()) > 1
         self._attached.add(holder)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -21,8 +24,8 @@ from ...compat.torch_modules import inner_modules
 _OPTIMIZED: Final = 0x1
 """CO_OPTIMIZED: the frame is a function's, and its `f_locals` is a copy."""
 _READ_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
-_UNSHARED: Final = 3
-"""References to a frame's own copy of its variables while it is looked at: the frame's, ours, the count's."""
+_UNSHARED: Final = 4
+"""References to a frame's own copy of its variables: the frame's, two of ours, its count's."""
 _LIBRARY: Final = ("site-packages", "dist-packages", "/lib/python")
 
 
@@ -53,6 +56,48 @@ def find_holders(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     return list(found.values())
 
 
+def trained_part(
+    holder: nn.Module, called: nn.Module, optimizers: Iterable[Optimizer], frame: FrameType | None
+) -> nn.Module:
+    """Return what is trained of a holder that only keeps it beside copies of it, as moving averages are.
+
+    A holder that is called itself, or one of whose methods calls, is the model.
+
+    Args:
+        holder: holds parameters of the optimizers.
+        called: what the script calls.
+        optimizers: all that may update the holder.
+        frame: the innermost one of the script.
+    """
+    inside = any(module is called for module in holder.modules()) and called is not holder
+    if not inside or _runs_in_method_of(holder, frame):
+        return holder
+    own = {id(parameter): parameter for parameter in holder.parameters()}
+    wanted = own.keys() & {id(one) for optimizer in optimizers for one in parameters_of(optimizer)}
+    for part in holder.modules():
+        held = set(map(id, part.parameters()))
+        if part is holder or not wanted <= held or all(module is not called for module in part.modules()):
+            continue
+        if _are_copies([own[one].shape for one in own.keys() - held], [own[one].shape for one in held]):
+            return trained_part(part, called, optimizers, frame)
+    return holder
+
+
+def _are_copies(others: Sequence[torch.Size], own: Sequence[torch.Size]) -> bool:
+    """Whether parameters of these shapes are those of one or more copies of a module."""
+    copies, rest = divmod(len(others), len(own))
+    return copies > 0 and not rest and Counter(others) == Counter([*own] * copies)
+
+
+def _runs_in_method_of(module: nn.Module, frame: FrameType | None) -> bool:
+    for item in _frames(frame):
+        names = item.f_code.co_varnames[: item.f_code.co_argcount]
+        with _variables(item) as values:
+            if names and values.get(names[0]) is module:
+                return True
+    return False
+
+
 def variable_name(modules: Iterable[nn.Module], frame: FrameType | None) -> str | None:
     """Return what a script's frames, innermost first, call one of `modules`: a variable, or `self.<name>`.
 
@@ -80,14 +125,22 @@ def _name_in(frame: FrameType, module: nn.Module) -> str | None:
 
 
 def _name_of_local(frame: FrameType, module: nn.Module) -> str | None:
+    with _variables(frame) as values:
+        return _key_of(values, module) or _key_of(getattr(values.get("self"), "__dict__", {}), module)
+
+
+@contextmanager
+def _variables(frame: FrameType) -> Iterator[dict[str, Any]]:
+    """The variables of a frame; none where looking at them would change what the function sees."""
     code = frame.f_code
     is_copy = bool(code.co_flags & _OPTIMIZED) and sys.version_info < (3, 13)
     if is_copy and not _READ_LOCALS.isdisjoint(code.co_names):
         # What the function got from `locals()` is the very dictionary that would be brought up to date here.
-        return None
+        yield {}
+        return
     values = frame.f_locals
     try:
-        return _key_of(values, module) or _key_of(getattr(values.get("self"), "__dict__", {}), module)
+        yield values
     finally:
         if is_copy and sys.getrefcount(values) == _UNSHARED:
             # The copy would keep a batch and its graph alive for as long as the function runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import sys
@@ -10,7 +11,7 @@ import weakref
 import torch
 from torch import nn
 
-from probe.calls.launch.owners import find_holders, variable_name
+from probe.calls.launch.owners import find_holders, trained_part, variable_name
 from probe.calls.launch.sessions import RunNames
 
 
@@ -60,6 +61,84 @@ def test_nothing_is_found_where_the_collector_cannot_look() -> None:
         assert find_holders([sgd(model)]) == []
     finally:
         gc.unfreeze()
+
+
+class Average(nn.Module):
+    """Holds what is trained, and a frozen copy of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.online, self.average = model, copy.deepcopy(model).requires_grad_(False)
+
+    def train_step(self) -> nn.Module:
+        return part_of(self, self.online)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.average(inputs)
+
+
+def part_of(holder: nn.Module, called: nn.Module, *trained: nn.Module) -> nn.Module:
+    return trained_part(holder, called, [sgd(*(trained or (called,)))], sys._getframe(1))
+
+
+def test_wrapper_with_a_frozen_copy_is_not_what_is_trained() -> None:
+    model, _ = make_pair()
+    average = Average(model)
+    assert part_of(average, model) is model
+    assert part_of(nn.ModuleDict({"all": average}), model) is model
+
+
+def test_copy_that_was_not_frozen_is_one_all_the_same() -> None:
+    model, _ = make_pair()
+    both = nn.ModuleDict({"model": model, "shadow": copy.deepcopy(model)})
+    assert part_of(both, model) is model
+
+
+def test_several_copies_are_copies() -> None:
+    model, _ = make_pair()
+    shadows = nn.ModuleList([copy.deepcopy(model).requires_grad_(False) for _ in range(3)])
+    assert part_of(nn.ModuleList([shadows, model]), model) is model
+
+
+def test_part_whose_own_part_is_called_is_trained_as_a_whole() -> None:
+    model, head = make_pair()
+    whole = nn.Sequential(model, head)
+    assert part_of(Average(whole), model, whole) is whole
+
+
+def test_wrapper_that_is_called_or_whose_method_runs_is_the_model() -> None:
+    model, _ = make_pair()
+    average = Average(model)
+    assert part_of(average, average, model) is average
+    assert part_of(average, nn.Sequential(average), model) is average
+    assert average.train_step() is average
+
+
+def test_frozen_backbone_is_no_copy() -> None:
+    backbone, head = make_pair()
+    both = nn.ModuleDict({"backbone": backbone.requires_grad_(False), "head": head})
+    assert part_of(both, backbone, head) is both
+    assert part_of(both, head) is both
+
+
+def test_copy_that_learns_too_is_a_second_model() -> None:
+    first, _ = make_pair()
+    second = copy.deepcopy(first)
+    both = nn.ModuleList([first, second])
+    assert part_of(both, first, first, second) is both
+
+
+def test_part_beside_others_that_learn_is_not_the_model() -> None:
+    model, head = make_pair()
+    both = nn.ModuleDict({"model": model, "head": head})
+    assert part_of(both, model) is both
+    assert part_of(both, model, model, head) is both
+
+
+def test_wrapper_of_one_module_stays() -> None:
+    model, _ = make_pair()
+    holder = nn.ModuleDict({"model": model})
+    assert part_of(holder, model) is holder
 
 
 # pytest's own `assert` reads the locals of the functions that have one: these have none.
