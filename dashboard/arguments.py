@@ -81,7 +81,9 @@ def _add_run(commands: Commands) -> None:
         "--level", choices=LEVELS, help="how much is recorded (default: NANSCOPE_LEVEL, or basic)"
     )
     run.add_argument("--spool", type=Path, metavar="FOLDER", help=f"folder for the journals {_USERS_SPOOL}")
-    run.add_argument("--connect", metavar="ADDRESS", help="dashboard to ship to (default: the local one)")
+    run.add_argument(
+        "--connect", type=_address, metavar="ADDRESS", help="dashboard to ship to (default: the local one)"
+    )
     run.add_argument("--quiet", action="store_true", help="no line of the probe on stderr")
     run.set_defaults(parser=run)
 
@@ -222,6 +224,16 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help=f"spool whose finished runs are read in {_USERS_SPOOL}",
     )
+
+
+def _address(text: str) -> str:
+    from probe.settings.places import check_connect
+
+    try:
+        check_connect(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _port(text: str) -> int:

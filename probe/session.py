@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -28,10 +28,11 @@ from .detectors.base import Finding
 from .errors import JournalError
 from .guard import Guard
 from .incidents.incidents import IncidentReporter
-from .loop.control import Command, SetFeatures, SetLevel
+from .loop.control import Command, SetFeatures, SetLevel, commands_for
 from .loop.session_builder import SessionParts, build_session
 from .loop.step_tracker import StepTracker
 from .settings.config import Level, Mode, ProbeConfig
+from .settings.second_watch import refusals
 from .step.log_values import deferred_values
 from .step.open_step import LogValue
 from .threads.stacks import capture_stack
@@ -82,6 +83,8 @@ class Probe(AnalysisCalls, RuleCalls):
         self._finishing = threading.RLock()
         self._is_finishing = False
         self._complained: set[str] = set()
+        self._config: ProbeConfig | None = None
+        self._tell_refusal: Callable[[str], None] | None = None
 
     @classmethod
     def inert(cls, model: nn.Module) -> Probe:
@@ -102,6 +105,7 @@ class Probe(AnalysisCalls, RuleCalls):
             _logger.error("nanscope: this run is not recorded: %s", error)
             return cls()
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
+        probe._config = config
         _process.watch_over()
         return probe
 
@@ -197,6 +201,38 @@ class Probe(AnalysisCalls, RuleCalls):
         for command in commands:
             if tracker is not None:
                 tracker.post(command)
+
+    def take_options(self, options: Mapping[str, Any], optimizer: Optimizer | None) -> None:
+        """Follow what a second `watch` asks for, from the next step on; all of it, or nothing.
+
+        Args:
+            options: as `watch` takes them; None is "not given".
+            optimizer: that the second call names.
+
+        Raises:
+            ValueError: another value of what cannot change in mid-run. Of a session that `dashboard run`
+                began only a line says so, and the rest is done: the training goes on.
+        """
+        config, tracker = self._config, self._tracker
+        if config is None or tracker is None:
+            return
+        refused = refusals(config, self.run, options)
+        if optimizer is not None and not tracker.owns(optimizer):
+            refused.append(
+                f"optimizer={type(optimizer).__name__} updates nothing that the running session follows: "
+                "give it, or None for every optimizer, to the first watch() of this model"
+            )
+        commands = commands_for(options, tracker.settings)
+        for sentence in refused:
+            if self._tell_refusal is None:
+                raise ValueError(sentence)
+            self._tell_refusal(sentence)
+        for command in commands:
+            tracker.post(command)
+
+    def tell_refusals_to(self, tell: Callable[[str], None]) -> None:
+        """Have a second `watch` tell what it is refused, where the script did not ask for the first."""
+        self._tell_refusal = tell
 
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Clip the watched model's gradients to a global L2 norm, as torch.nn.utils.clip_grad_norm_ does.

@@ -43,20 +43,24 @@ def watch(
         **options: the other fields of `ProbeConfig`.
 
     Returns:
-        The session. A second call for the same model returns the one that is running.
+        The session. A second call for the same model returns the one that is running, which takes over
+        level, preset, features and overhead limit from its next step on.
 
     Raises:
-        ValueError: an option out of range, no module, or a model without trainable parameters.
+        ValueError: an option out of range, no module, a model without trainable parameters, or, where the
+            model is watched already, another value of an option that cannot change in mid-run.
     """
-    config = ProbeConfig.resolve({"level": level, "name": name, "mode": mode, **options})
-    if is_switched_off() or config.level == "off":
+    given = {"level": level, "name": name, "mode": mode, **options}
+    config = ProbeConfig.resolve(given)
+    running = running_session(model) if isinstance(model, nn.Module) else None
+    if is_switched_off() or (config.level == "off" and running is None):
         return Probe.inert(model)
     if not isinstance(model, nn.Module):
         raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise ValueError(f"watch() takes a torch.optim.Optimizer or None, got {type(optimizer).__name__}")
-    running = running_session(model)
     if running is not None:
+        running.take_options(given, optimizer)
         return running
     if not torch.__version__.startswith(f"{TESTED_TORCH}."):
         _logger.warning(

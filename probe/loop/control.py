@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from ..settings.levels import (
     LABELS,
@@ -108,6 +108,31 @@ class SetLimit:
 
 
 Command: TypeAlias = SetLevel | SetPreset | SetFeatures | SetLimit
+
+
+def commands_for(options: Mapping[str, Any], settings: Settings) -> list[Command]:
+    """Return the commands by which a running session follows options of `watch`; None is "not given".
+
+    Args:
+        options: as `watch` takes them; those that do not say what is measured are left alone.
+        settings: of the session; the level that it has already leaves its preset as it is.
+
+    Raises:
+        ValueError: a value that is not allowed.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    commands: list[Command] = []
+    if given.get("level", settings.level) != settings.level:
+        commands.append(SetLevel(given["level"]))
+    if "preset" in given:
+        commands.append(SetPreset(given["preset"]))
+    if "parameter_norm_every" in given:
+        commands.append(SetFeatures({"parameter_norms": given["parameter_norm_every"]}))
+    if "features" in given:
+        commands.append(SetFeatures(given["features"]))
+    if "overhead_limit" in given:
+        commands.append(SetLimit(given["overhead_limit"]))
+    return commands
 
 
 class Mailbox:

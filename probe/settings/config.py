@@ -14,7 +14,7 @@ from ..detectors.sampled_thresholds import SampledThresholds
 from ..threads.watchdog import DEFAULT_HANG_S
 from .levels import Level as Level
 from .levels import Settings
-from .places import default_spool, is_folder_name
+from .places import check_connect, default_spool, is_folder_name
 
 if TYPE_CHECKING:
     from .policies import InputPolicy, OutputPolicy
@@ -120,6 +120,7 @@ class ProbeConfig:
             raise ValueError('mode="raise" raises before the update; it cannot have verdict="after_update"')
         if self.recovery is not None and self.verdict == "after_update":
             raise ValueError('recovery=... acts before the update; it cannot have verdict="after_update"')
+        self._check_texts()
         if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
@@ -133,20 +134,28 @@ class ProbeConfig:
             )
         _require_at_least("bundles", self.bundles, 0)
         _require_at_least("bundle_limit_bytes", self.bundle_limit_bytes, 1)
-        if not isinstance(self.bundle_inputs, bool):
-            raise ValueError(f"bundle_inputs={self.bundle_inputs!r} must be True or False")
         _require_at_least("black_box_steps", self.black_box_steps, 0)
         _require_at_least("black_box_mib", self.black_box_mib, 0)
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
         _require_seconds("hang_seconds", self.hang_seconds)
-        if not isinstance(self.stack_signal, bool):
-            raise ValueError(f"stack_signal={self.stack_signal!r} must be True or False")
         _require_seconds("pause_limit_s", self.pause_limit_s)
-        if not isinstance(self.pause_ranks, bool):
-            raise ValueError(f"pause_ranks={self.pause_ranks!r} must be True or False")
+        for option in ("replay", "bundle_inputs", "stack_signal", "pause_ranks"):
+            _require_truth_value(option, getattr(self, option))
+        _require_instance("thresholds", self.thresholds, DetectorThresholds)
+        _require_instance("sampled_thresholds", self.sampled_thresholds, SampledThresholds)
         if not isinstance(self.logger, logging.Logger | None):
             raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
+
+    def _check_texts(self) -> None:
+        """Check what is a name, a folder or an address."""
+        for option in ("name", "model_name", "run", "connect"):
+            value = getattr(self, option)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{option}={value!r} must be a text")
+        if not isinstance(self.spool, Path):
+            raise ValueError(f"spool={self.spool!r} must be a folder, as a text or a Path")
+        check_connect(self.connect)
 
     def _check_actions(self) -> None:
         """Check what changes a training; few ask for any of it."""
@@ -193,7 +202,7 @@ class ProbeConfig:
             raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
         merged = _from_environment(environment)
         merged |= {name: value for name, value in options.items() if value is not None}
-        if "spool" in merged:
+        if isinstance(merged["spool"], str | os.PathLike):
             merged["spool"] = Path(merged["spool"])
         return cls(**merged)
 
@@ -212,6 +221,19 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def is_switched_off(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether NANSCOPE_OFF asks `watch` for an inert handle, whatever its arguments."""
     return environment.get("NANSCOPE_OFF", "") not in ("", "0")
+
+
+def _require_truth_value(option: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{option}={value!r} must be True or False")
+
+
+def _require_instance(option: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        home = f"{kind.__module__.split('.', 1)[-1]}"
+        raise ValueError(
+            f"{option}={value!r} must be a {kind.__name__}: from probe.{home} import {kind.__name__}"
+        )
 
 
 def _require_one_of(option: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 DEFAULT_PAGE_PORT: Final = 8050
 DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
+_ADDRESS: Final = re.compile(r"tcp://\S+:\d{1,5}|ipc://\S+")
 _FOLDER: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
@@ -55,6 +56,21 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def is_folder_name(name: str) -> bool:
     """Whether `name` may name a run or a writer: it stays inside its parent folder."""
     return _FOLDER.fullmatch(name) is not None
+
+
+def check_connect(address: str | None) -> None:
+    """Refuse what is no address that a helper can connect to; "" and None are none, and allowed.
+
+    Raises:
+        ValueError: names what it got and what is allowed.
+    """
+    if not address:
+        return
+    if _ADDRESS.fullmatch(address) is None:
+        raise ValueError(
+            f'connect={address!r} must be a ZeroMQ address such as "tcp://127.0.0.1:8051", '
+            'or "" to ship nothing'
+        )
 
 
 def file_system_type(path: Path) -> str | None:

@@ -158,6 +158,27 @@ def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path, forked:
     assert read_journal(run).start.level == "advanced"
 
 
+def test_script_that_watches_late_goes_on_with_what_can_be_had(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "watches_late.py"), options=["--spool", "recorded"])
+    (run,) = (tmp_path / "work" / "recorded").iterdir()
+    journal = read_journal(run)
+    assert [frame.step for frame in journal.frames] == list(range(12))
+    assert journal.start.name == "watches_late.py"
+    (change,) = [event for event in journal.events if event.kind == "level_changed"]
+    assert change.message.startswith("Level advanced instead of basic, overhead limit 50 %")
+    (warning,) = [line for line in both.recorded.own_lines if "warning: " in line]
+    assert "name='mine' cannot change" in warning
+
+
+def test_address_without_a_scheme_is_refused_before_the_script_starts(
+    executed: list[tuple[list[str], dict[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--connect", "localhost:8051", "x.py"])
+    assert executed == []
+    assert "must be a ZeroMQ address such as" in capsys.readouterr().err
+
+
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     """What the command would have become."""

@@ -116,7 +116,10 @@ class SessionStarter:
             return False
         if not probe.active:
             return False
-        if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
+        may_say = not self._launch.is_quiet and rank_and_world_size()[0] == 0
+        # The script's own watch() comes second, and its training has to go on.
+        probe.tell_refusals_to(_say_refusal if may_say else lambda _: None)
+        if may_say:
             say(_greeting(probe.run, kind if variable is None else f"{variable} ({kind})"))
         return True
 
@@ -136,6 +139,10 @@ def _script_name() -> str | None:
     if spec is not None and sys.argv:
         return str(spec.name).removesuffix(".__main__")
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+def _say_refusal(sentence: str) -> None:
+    say(f"warning: {sentence}; the training goes on without it")
 
 
 def _greeting(run: str, model: str) -> str:

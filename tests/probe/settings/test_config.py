@@ -54,11 +54,32 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("intended_infinities", "mask", "intended_infinities='mask' must be a list of names"),
         ("pause_limit_s", 0, "pause_limit_s=0 must be a number of seconds above 0"),
         ("pause_ranks", "no", "pause_ranks='no' must be True or False"),
+        ("replay", "no", "replay='no' must be True or False"),
+        ("name", 3, "name=3 must be a text"),
+        ("model_name", b"net", "model_name=b'net' must be a text"),
+        ("run", 3, "run=3 must be a text"),
+        ("spool", 3, "spool=3 must be a folder"),
+        ("connect", 8051, "connect=8051 must be a text"),
+        ("connect", "127.0.0.1:8051", "connect='127.0.0.1:8051' must be a ZeroMQ address such as"),
+        ("connect", "http://127.0.0.1:8050/", "connect='http.* must be a ZeroMQ address such as"),
+        ("connect", "tcp://127.0.0.1", "connect='tcp://127.0.0.1' must be a ZeroMQ address such as"),
+        ("thresholds", {}, "thresholds={} must be a DetectorThresholds: from probe.detectors.base import"),
+        ("sampled_thresholds", {"a": 1}, "sampled_thresholds=.* must be a SampledThresholds: from probe."),
     ],
 )
 def test_wrong_switch_is_refused_at_attach(option: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProbeConfig.resolve({option: value}, {})
+
+
+@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1:8051", "tcp://[::1]:1", "ipc:///run/nanscope"])
+def test_addresses_that_a_helper_can_connect_to_are_taken(address: str) -> None:
+    assert ProbeConfig.resolve({"connect": address}, {}).connect == address
+
+
+def test_address_from_the_environment_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="connect='localhost' must be a ZeroMQ address"):
+        ProbeConfig.resolve({}, {"NANSCOPE_CONNECT": "localhost"})
 
 
 @pytest.mark.parametrize("value", [True, 0, -1, 1.5, "3"])
