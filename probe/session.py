@@ -24,6 +24,9 @@ from .attach.layout import unwrap
 from .attach.process_hooks import ProcessHooks
 from .compat.lasting_objects import lasting
 from .delivery.recorder.recorder import Recorder
+from .delivery.recorder.run_facts import rank_and_world_size
+from .delivery.run_words import Ending, start_line
+from .delivery.stderr import say
 from .detectors.base import Finding
 from .errors import JournalError
 from .guard import Guard
@@ -46,6 +49,7 @@ _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 _unfinished: list[Probe] = []
 """Sessions that no longer watch and have yet to write their end."""
+_ending = Ending()
 
 
 def running_session(model: nn.Module) -> Probe | None:
@@ -84,6 +88,7 @@ class Probe(AnalysisCalls, RuleCalls):
         self._is_finishing = False
         self._complained: set[str] = set()
         self._config: ProbeConfig | None = None
+        self._model_name, self._closed_level = "", ""
         self._tell_refusal: Callable[[str], None] | None = None
 
     @classmethod
@@ -106,6 +111,11 @@ class Probe(AnalysisCalls, RuleCalls):
             return cls()
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
         probe._config = config
+        if not config.quiet and rank_and_world_size()[0] == 0:
+            _ending.let_speak(parts.recorder, may=True)
+            kind = type(unwrap(model)).__name__
+            called = kind if parts.model == kind else f"{parts.model} ({kind})"
+            say(start_line(parts.recorder.folder.parent, called))
         _process.watch_over()
         return probe
 
@@ -115,10 +125,24 @@ class Probe(AnalysisCalls, RuleCalls):
         probe = cls()
         probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
+        probe._model_name = parts.model
         probe._key = id(root)
         _sessions[probe._key] = probe
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
         return probe
+
+    def __repr__(self) -> str:
+        if not self.run:
+            return "<probe.Probe: nothing is recorded>"
+        tracker = self._tracker
+        last_step = self._last_step if tracker is None else tracker.last_step
+        level = self._closed_level if tracker is None else tracker.settings.level
+        steps = 0 if last_step is None else last_step + 1
+        state = "" if self.active else ", closed"
+        return (
+            f"<probe.Probe run {self.run} of {self._model_name}: "
+            f"{steps:,} step{'' if steps == 1 else 's'}, level {level}{state}>"
+        )
 
     def log(self, **values: Any) -> None:
         """Record numbers with the most recent backward: `run.log(loss=..., lr=..., anything=...)`.
@@ -229,6 +253,8 @@ class Probe(AnalysisCalls, RuleCalls):
             self._tell_refusal(sentence)
         for command in commands:
             tracker.post(command)
+        if (quiet := options.get("quiet")) is not None and self._recorder is not None:
+            _ending.let_speak(self._recorder, may=not quiet and rank_and_world_size()[0] == 0)
 
     def tell_refusals_to(self, tell: Callable[[str], None]) -> None:
         """Have a second `watch` tell what it is refused, where the script did not ask for the first."""
@@ -375,6 +401,7 @@ class Probe(AnalysisCalls, RuleCalls):
             is_written = recorder.close(outcome=self._outcome(), last_step=self._last_step)
             while is_written and self in _unfinished:
                 _unfinished.remove(self)
+                _ending.end(recorder)
         finally:
             self._is_finishing = False
 
@@ -383,7 +410,7 @@ class Probe(AnalysisCalls, RuleCalls):
         if tracker is None:
             return
         tracker.close()
-        self._last_step = tracker.last_step
+        self._last_step, self._closed_level = tracker.last_step, tracker.settings.level
         if incidents is not None and self._last_step is not None:
             self._guard.run("close", tracker.rules.close, self._last_step, time.time())
             self._guard.run("close", incidents.close, step=self._last_step, time=time.time())
@@ -432,6 +459,7 @@ def _abandon_all() -> None:
         session._abandon()
     _sessions.clear()
     _unfinished.clear()
+    _ending.forget()
 
 
 _process = ProcessHooks(report=_report_all, close=_close_all, abandon=_abandon_all)

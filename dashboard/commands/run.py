@@ -60,7 +60,7 @@ def run_script(
     """
     environment = dict(os.environ)
     folder = None if spool is None else str(spool.absolute())
-    chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect}
+    chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect, "QUIET": "1" if is_quiet else None}
     environment |= {f"NANSCOPE_{name}": value for name, value in chosen.items() if value is not None}
     if environment.get("NANSCOPE_LEVEL") != "off":
         environment |= launch_environment(environment, is_quiet=is_quiet)

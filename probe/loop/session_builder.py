@@ -24,8 +24,8 @@ from ..delivery.recorder.gap_watch import GapWatch
 from ..delivery.recorder.hang_watch import HangWatch
 from ..delivery.recorder.late_parts import LateParts
 from ..delivery.recorder.recorder import Recorder
-from ..delivery.recorder.run_facts import describe_run
-from ..delivery.recorder.run_id import derive_run_id
+from ..delivery.recorder.run_facts import describe_run, notebook_cell
+from ..delivery.recorder.run_id import derive_run_id, group_of
 from ..detectors.sampled_bank import SampledDetectorBank
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
@@ -66,13 +66,18 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of, whole from the beginning."""
 
     run: str
+    model: str
+    """What events and layouts call it."""
     recorder: Recorder
     incidents: IncidentReporter
     tracker: StepTracker
 
 
 def build_session(
-    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    config: ProbeConfig,
+    guard: Guard,
 ) -> SessionParts:
     """Build a session's parts: what writes, what says what is wrong, what follows the steps.
 
@@ -81,7 +86,8 @@ def build_session(
         JournalError: the spool cannot be written.
     """
     layout = describe_model(model, name=config.model_name or "")
-    start = describe_run(run=config.run or derive_run_id(os.environ), name=config.name, level=config.level)
+    run = config.run or derive_run_id(os.environ)
+    start = describe_run(run=run, name=config.name, level=config.level, group=group_of(run, notebook_cell()))
     recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
     with ExitStack() as unfinished:
         # A part that cannot be built must not leave the recorder's thread behind.
@@ -108,7 +114,7 @@ def build_session(
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
         unfinished.pop_all()
-    return SessionParts(run=start.run, recorder=recorder, incidents=incidents, tracker=tracker)
+    return SessionParts(run=start.run, model=name, recorder=recorder, incidents=incidents, tracker=tracker)
 
 
 def _tracker_parts(

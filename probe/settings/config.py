@@ -109,6 +109,8 @@ class ProbeConfig:
     """Pause also where other ranks then wait for this one; for a third of their timeout at most."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
+    quiet: bool = False
+    """Write no line to stderr, neither at the start nor at the end of a session that found something."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -140,7 +142,7 @@ class ProbeConfig:
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
         _require_seconds("hang_seconds", self.hang_seconds)
         _require_seconds("pause_limit_s", self.pause_limit_s)
-        for option in ("replay", "bundle_inputs", "stack_signal", "pause_ranks"):
+        for option in ("replay", "bundle_inputs", "stack_signal", "pause_ranks", "quiet"):
             _require_truth_value(option, getattr(self, option))
         _require_instance("thresholds", self.thresholds, DetectorThresholds)
         _require_instance("sampled_thresholds", self.sampled_thresholds, SampledThresholds)
@@ -208,11 +210,13 @@ class ProbeConfig:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read NANSCOPE_LEVEL, NANSCOPE_CONNECT, NANSCOPE_SPOOL, NANSCOPE_RUN and NANSCOPE_OFF."""
+    """Read NANSCOPE_LEVEL, NANSCOPE_CONNECT, NANSCOPE_SPOOL, NANSCOPE_RUN and NANSCOPE_QUIET."""
     found: dict[str, Any] = {"spool": default_spool(environment)}
     for option in ("level", "run"):
         if value := environment.get(f"NANSCOPE_{option.upper()}"):
             found[option] = value
+    if environment.get("NANSCOPE_QUIET", "") not in ("", "0"):
+        found["quiet"] = True
     if "NANSCOPE_CONNECT" in environment:
         found["connect"] = environment["NANSCOPE_CONNECT"]
     return found

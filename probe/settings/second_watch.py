@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .config import ProbeConfig
 
-CHANGEABLE: Final = ("level", "preset", "features", "overhead_limit", "parameter_norm_every")
+CHANGEABLE: Final = ("level", "preset", "features", "overhead_limit", "parameter_norm_every", "quiet")
 """Options of `watch` that a running session follows from its next step on."""
 
 

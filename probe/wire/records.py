@@ -65,6 +65,9 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     devices: Annotated[list[Text], msgspec.Meta(max_length=1024)] = []
     torch_seed: int | None = None
     """Of torch's default generator, as the script or torch has set it last."""
+    group: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """The same for all sessions of one process and for the ranks of one launch: the run of the first of them.
+    Empty in journals that an older probe has written, each of which is a group of its own."""
 
 
 class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):

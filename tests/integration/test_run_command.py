@@ -326,8 +326,11 @@ def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(
     assert [event.kind for event in both.journal.latest_events if event.severity == "critical"] == [
         "nonfinite_loss"
     ]
-    assert len(both.recorded.own_lines) == 2
-    assert both.recorded.own_lines[1].startswith("nanscope: nonfinite_loss: ")
+    _, critical, last = both.recorded.own_lines
+    assert critical.startswith("nanscope: nonfinite_loss: ")
+    assert last.startswith("nanscope: 1 critical event; this: NaN first at step 2")
+    assert "ends.py:" in last
+    assert last.endswith(f"; see: dashboard events {both.runs[0]}")
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
@@ -398,6 +401,14 @@ def test_script_keeps_its_own_probe_and_dashboard(tmp_path: Path) -> None:
 def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path) -> None:
     script = str(SCRIPTS / "watches_itself.py")
     both = run_both(tmp_path / "work", script, bare=["-c", "print(True, True)"])
+    assert [run.name for run in both.runs] == ["my-own"]
+    (line,) = both.recorded.err.splitlines()
+    assert line.startswith("nanscope: recording run my-own of Sequential; ")
+
+
+def test_quiet_is_a_script_that_watches_itself_too(tmp_path: Path) -> None:
+    script = str(SCRIPTS / "watches_itself.py")
+    both = run_both(tmp_path / "work", script, options=["--quiet"], bare=["-c", "print(True, True)"])
     assert [run.name for run in both.runs] == ["my-own"]
     assert both.recorded.err == ""
 

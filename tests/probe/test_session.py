@@ -244,7 +244,8 @@ def test_script_that_ends_while_its_session_is_being_closed_waits_for_it(
 ) -> None:
     """The model goes with the function that made it, and the recorder's own thread closes the session."""
     ended = forked.start(["-c", _ENDS_WHILE_ITS_SESSION_IS_BEING_CLOSED], spool.parent)
-    assert ended.finish(60) == (0, "", "")
+    code, out, err = ended.finish(60)
+    assert (code, out, len(err.splitlines())) == (0, "", 1)
     run = run_of(spool)
     assert [frame.step for frame in run.frames] == [0, 1, 2]
     assert run.end is not None

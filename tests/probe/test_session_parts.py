@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ class Tracker:
 
     last_step, next_step = 6, 7
     is_of_this_thread = trains_here = True
+    settings = SimpleNamespace(level="basic")
 
     def __init__(self) -> None:
         self.optimizers: list[Any] = []
@@ -88,7 +90,7 @@ def model() -> nn.Module:
 @pytest.fixture
 def parts() -> SessionParts:
     made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker()}
-    return SessionParts(run="a-run", **made)
+    return SessionParts(run="a-run", model="net", **made)
 
 
 def probe_of(parts: SessionParts, model: nn.Module) -> Probe:

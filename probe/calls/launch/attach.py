@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from ...delivery.stderr import say
 from ...guard import outcome_of
 from .alias import share_loaded_probe
-from .speech import redirect_log, say
+from .speech import redirect_log
 
 if TYPE_CHECKING:
     from .attacher import Attacher

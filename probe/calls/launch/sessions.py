@@ -16,8 +16,7 @@ from torch import nn
 from ...attach.layout import unwrap
 from ...delivery.recorder.run_facts import rank_and_world_size
 from ...delivery.recorder.run_id import derive_run_id
-from ...settings.places import read_serve_state
-from .speech import say
+from ...delivery.stderr import say
 
 if TYPE_CHECKING:
     from ...actions.watched_session import Session
@@ -41,7 +40,7 @@ class Launch:
             ValueError: it is something else.
         """
         run, pid, quiet, _ = environment.get("NANSCOPE_LAUNCH", "").split("|", 3)
-        return cls(run, int(pid), quiet == "1")
+        return cls(run, int(pid), quiet == "1" or environment.get("NANSCOPE_QUIET", "") not in ("", "0"))
 
 
 class RunNames:
@@ -106,11 +105,17 @@ class SessionStarter:
 
         if any(_is_watched_by(running, model) for running in session.running_sessions()):
             return False
-        kind = type(unwrap(model)).__name__
-        called = variable or kind
+        called = variable or type(unwrap(model)).__name__
         name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
         try:
-            probe = watching.watch(model, name=name, model_name=called, run=self._names.next_id(called))
+            probe = watching.watch(
+                model,
+                name=name,
+                model_name=called,
+                run=self._names.next_id(called),
+                # None leaves it to the environment.
+                quiet=self._launch.is_quiet or None,
+            )
         except ValueError as error:
             say(f"this script is not recorded: {error}")
             return False
@@ -119,8 +124,6 @@ class SessionStarter:
         may_say = not self._launch.is_quiet and rank_and_world_size()[0] == 0
         # The script's own watch() comes second, and its training has to go on.
         probe.tell_refusals_to(_say_refusal if may_say else lambda _: None)
-        if may_say:
-            say(_greeting(probe.run, kind if variable is None else f"{variable} ({kind})"))
         return True
 
 
@@ -143,9 +146,3 @@ def _script_name() -> str | None:
 
 def _say_refusal(sentence: str) -> None:
     say(f"warning: {sentence}; the training goes on without it")
-
-
-def _greeting(run: str, model: str) -> str:
-    serving = read_serve_state()
-    where = "open with: dashboard serve" if serving is None else f"watch it at {serving.page}"
-    return f"recording run {run} of {model}; {where}"

@@ -1,21 +1,12 @@
-"""What `dashboard run` says on stderr. Imports nothing of torch."""
+"""What `dashboard run` leaves of the probe's log on stderr. Imports nothing of torch."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
+
+from ...delivery.stderr import say, speak_to_real_stderr
 
 _PACKAGE = __name__.partition(".calls.launch")[0]
-
-
-def say(line: str) -> None:
-    """Write one line to the process's real stderr, wherever the script sends its own."""
-    # A terminal that has gone is no reason to disturb the script.
-    with contextlib.suppress(OSError, ValueError):
-        if sys.__stderr__ is not None:
-            sys.__stderr__.write(f"nanscope: {line}\n")
-            sys.__stderr__.flush()
 
 
 class _CriticalLines(logging.Handler):
@@ -26,7 +17,8 @@ class _CriticalLines(logging.Handler):
 
 
 def redirect_log(*, is_quiet: bool) -> None:
-    """Keep the probe's log out of the script's: only what is critical is said, on stderr."""
+    """Keep the probe's log out of the script's: only what is critical is said, on the real stderr."""
+    speak_to_real_stderr()
     logger = logging.getLogger(_PACKAGE)
     logger.propagate = False
     logger.addHandler(logging.NullHandler() if is_quiet else _CriticalLines(level=logging.ERROR))

@@ -30,6 +30,7 @@ from .metrics_queue import MetricsQueue
 from .ring import Ring
 from .ring_format import ADDITION, FRAME
 from .schedule import Schedule, Watch
+from .tally import Tally
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Recorder:
         run_folder = spool.resolve() / start.run
         writer = f"{start.rank}-{start.incarnation}"
         self.folder: Path = run_folder / writer
+        self.group = start.group or start.run
         self.memory: MemorySample | None = read_memory()
         """Newest reading; None where it cannot be read."""
         self.processors = ProcessorWait()
@@ -108,6 +110,8 @@ class Recorder:
         """Grows as long as the thread gets on."""
         self._close_request: Callable[[], None] | None = None
         self._once: deque[Callable[[], None]] = deque()
+        self.tally = Tally()
+        """The warnings and critical events so far."""
         self.watches: list[Watch] = []
         """They look at the training from the thread, in this order; `look_with` adds to them."""
         self.is_listened_to = False
@@ -165,10 +169,8 @@ class Recorder:
             return
         if isinstance(record, Layout):
             self._metrics.make_room_for(len(record.parameters))
-        encoded = self._encode(record)
-        if encoded is not None:
-            self._unwritten_events.append(encoded)
-            self._write_events()
+        self._keep(record)
+        self._write_events()
 
     def frame(self, frame: Frame | FrameSource, *, is_addition: bool = False) -> None:
         """Put a frame into the ring before returning, so that it survives a kill -9.
@@ -263,8 +265,16 @@ class Recorder:
     def _write_of_watch(self, events: list[Event]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
         if events:
-            self._unwritten_events.extend(filter(None, map(self._encode, events)))
+            for event in events:
+                self._keep(event)
             self._write_events()
+
+    def _keep(self, record: Event | Layout) -> None:
+        encoded = self._encode(record)
+        if encoded is not None:
+            self._unwritten_events.append(encoded)
+            if isinstance(record, Event):
+                self.tally.note(record)
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""

@@ -22,7 +22,7 @@ _TEXT_LIMIT: Final = 4000
 
 
 def describe_run(
-    *, run: str, name: str | None, level: str, environment: Mapping[str, str] = os.environ
+    *, run: str, name: str | None, level: str, group: str = "", environment: Mapping[str, str] = os.environ
 ) -> RunStart:
     """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds."""
     now_ns = time.time_ns()
@@ -44,6 +44,7 @@ def describe_run(
         level=level,
         devices=_devices(),
         torch_seed=torch.initial_seed(),
+        group=group or run,
     )
 
 
@@ -92,8 +93,27 @@ def _resolve_reference(git_folder: Path, reference: str) -> str | None:
 
 
 def _script_name() -> str:
+    if (cell := notebook_cell()) is not None:
+        return cell
     script = sys.argv[0] if sys.argv else ""
     return Path(script).name or "python"
+
+
+def notebook_cell(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return ``train.ipynb [7]``, or ``ipython [7]``: the notebook and the cell that is being executed.
+
+    None in a script, also where IPython runs it.
+    """
+    ipython, main = sys.modules.get("IPython"), sys.modules.get("__main__")
+    shell = getattr(ipython, "get_ipython", lambda: None)()
+    if shell is None or hasattr(main, "__file__"):
+        return None
+    variables = getattr(shell, "user_ns", {})
+    # VS Code tells its name as a variable, Jupyter's server (2.0 and newer) in the environment.
+    told = variables.get("__vsc_ipynb_file__") or environment.get("JPY_SESSION_NAME", "")
+    kind = "notebook" if "ipykernel" in sys.modules else "ipython"
+    # Not `execution_count`, which IPython 9 raises before a cell is executed, and IPython 8 after it.
+    return f"{Path(str(told)).name or kind} [{len(variables.get('In', ())) - 1}]"
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 _VALID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
+_groups: Final[dict[tuple[int, str | None], str]] = {}
+"""By process, of which a forked child is another one, and by the notebook's cell."""
 _JOB_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
@@ -33,6 +35,16 @@ def derive_run_id(environment: Mapping[str, str] = os.environ) -> str:
         digest = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
         return f"job-{digest[:16]}"
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+
+
+def group_of(run: str, cell: str | None = None) -> str:
+    """Return the group of a session: the id of this process's first run, which its ranks have in common.
+
+    Args:
+        run: id of the session's run.
+        cell: of a notebook, whose process outlives its trainings: each cell that is executed begins a group.
+    """
+    return _groups.setdefault((os.getpid(), cell), run)
 
 
 def _parent_identity() -> tuple[str, str]:

@@ -1,0 +1,105 @@
+"""Counts a session's warnings and critical events while they are written, and keeps the worst in a sentence.
+
+Told of every state of every event, on the thread that writes it. Holds a short text of each, never the event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ...wire import SEVERITIES, Event, Severity, StackFrame
+
+_MOST: Final = 4096
+"""Events that are told apart; a run with more has other worries."""
+_SENTENCE: Final = 200
+_LIBRARY: Final = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d")
+_SEPARATOR: Final = re.compile(r"[/\\]")
+_LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak"})
+"""Where the loop stood is where the fault is."""
+
+
+class _Noted(NamedTuple):
+    """What is kept of one event; the least is the worst."""
+
+    severity: int
+    has_no_origin: bool
+    step: int
+    time: float
+    sentence: str
+
+
+class Tally:
+    """Warnings and critical events, each once, as their newest states are."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, _Noted] = {}
+
+    def note(self, event: Event) -> None:
+        """An event has a new state."""
+        if event.severity == "info":
+            self._noted.pop(event.id, None)
+        elif event.id in self._noted or len(self._noted) < _MOST:
+            self._noted[event.id] = _Noted(
+                SEVERITIES.index(event.severity),
+                event.origin is None,
+                event.step,
+                event.time,
+                _sentence(event),
+            )
+
+    def add(self, others: Iterable[Tally]) -> Tally:
+        """Take in what other sessions of the same training have noted."""
+        for other in others:
+            self._noted |= other._noted
+        return self
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self._noted)
+
+    @property
+    def counts(self) -> str:
+        """``1 critical event and 2 warnings``."""
+        critical, warnings = (self._count("critical"), self._count("warning"))
+        parts = [_plural(critical, "critical event"), _plural(warnings, "warning")]
+        return " and ".join(part for part in parts if part)
+
+    @property
+    def worst(self) -> str | None:
+        """The worst in a sentence with its line: critical first, then a proven origin, then in order."""
+        return min(self._noted.values()).sentence if self._noted else None
+
+    def _count(self, severity: Severity) -> int:
+        wanted = SEVERITIES.index(severity)
+        return sum(noted.severity == wanted for noted in list(self._noted.values()))
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else ""
+
+
+def _sentence(event: Event) -> str:
+    """The event's first line, and the user's line: of the fault, else where it was noticed."""
+    lines = event.message.strip().splitlines()
+    text = (lines[0] if lines else f"{event.kind} at step {event.step}").rstrip(". ")
+    if len(text) > _SENTENCE:
+        text = text[:_SENTENCE].rstrip() + " ..."
+    text = "".join(character if character.isprintable() else " " for character in text)
+    loop_word = "at" if event.kind in _LOCATED_KINDS else "noticed at"
+    for frames, word in (
+        (event.stacks.forward, "at"),
+        (event.stacks.backward, "at"),
+        (event.stacks.training_loop, loop_word),
+    ):
+        if (frame := _own_frame(frames)) is not None:
+            place = f"{_SEPARATOR.split(frame.file)[-1]}:{frame.line}"
+            return text if place in text else f"{text} ({word} {place})"
+    return text
+
+
+def _own_frame(frames: list[StackFrame]) -> StackFrame | None:
+    """The innermost frame of the user's own."""
+    return next((frame for frame in reversed(frames) if not _LIBRARY.search(frame.file)), None)

@@ -1,0 +1,108 @@
+"""What a session says on stderr: the line at its start, and the one at the end when something was found.
+
+Pure texts, and when they are due. Called by `session.py`; imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..settings.places import default_spool, read_serve_state
+from .recorder.tally import Tally
+from .stderr import say
+
+if TYPE_CHECKING:
+    from .recorder.recorder import Recorder
+
+
+def start_line(run_folder: Path, model: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Say where a session records, and how to open it; never the page's token: stderr lands in shared logs.
+
+    Args:
+        run_folder: `SPOOL/<run>`.
+        model: what the script calls it.
+        environment: of the process.
+    """
+    serving = read_serve_state(environment)
+    if serving is not None and is_alive(serving.pid):
+        how = f"watch it at {serving.page} (with its token: dashboard url)"
+    else:
+        how = "open with: dashboard serve"
+        if not _is_usual(run_folder.parent, environment):
+            how += f" --spool {shlex.quote(str(run_folder.parent))}"
+    return f"recording run {run_folder.name} of {model}; in {run_folder}, {how}"
+
+
+def end_line(tally: Tally, run_folder: Path, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Say how many warnings and worse there were, the worst, and how to see the rest; None without any."""
+    worst = tally.worst
+    if worst is None:
+        return None
+    is_usual = _is_usual(run_folder.parent, environment)
+    target = run_folder.name if is_usual else shlex.quote(str(run_folder))
+    which = "this" if tally.total == 1 else "the worst"
+    return f"{tally.counts}; {which}: {worst}; see: dashboard events {target}"
+
+
+class Ending:
+    """Says one line for the sessions of a group that ran together, when the last of them has ended."""
+
+    def __init__(self) -> None:
+        self._running: list[Recorder] = []
+        """Sessions that may speak."""
+        self._ended: list[Recorder] = []
+
+    def let_speak(self, recorder: Recorder, *, may: bool) -> None:
+        """Say whether a running session may speak: it is of rank 0, and was not asked to be quiet."""
+        if recorder in self._running:
+            self._running.remove(recorder)
+        if may:
+            self._running.append(recorder)
+
+    def end(self, recorder: Recorder) -> None:
+        """A session has written its end; it may be one that is to be quiet."""
+        if recorder not in self._running:
+            return
+        self._running.remove(recorder)
+        self._ended.append(recorder)
+        if any(other.group == recorder.group for other in self._running):
+            return
+        together = [other for other in self._ended if other.group == recorder.group]
+        self._ended = [other for other in self._ended if other.group != recorder.group]
+        line = end_line(Tally().add(other.tally for other in together), _folder_of(together))
+        if line is not None:
+            say(line)
+
+    def forget(self) -> None:
+        """In a forked child: they are the parent's."""
+        self._running, self._ended = [], []
+
+
+def _folder_of(together: list[Recorder]) -> Path:
+    """The run that leads to all of them: the group's first, where it lies beside them."""
+    own = together[0].folder.parent
+    first = own.with_name(together[0].group)
+    return first if len(together) > 1 and first.is_dir() else own
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has the number."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_usual(spool: Path, environment: Mapping[str, str]) -> bool:
+    """Whether commands look there by themselves, in another shell too."""
+    usual = default_spool({name: value for name, value in environment.items() if name != "NANSCOPE_SPOOL"})
+    return spool == usual.resolve()
