@@ -133,11 +133,27 @@
     ns.byId("notice").hidden = !text;
   }
 
-  function drawRuns() {
-    const options = runs.map((run) => {
-      const isRunning = run.ranks.some((rank) => rank.state === "running");
-      return { value: run.run, label: `${run.name} \u00b7 ${run.run.slice(-8)}${isRunning ? " \u25cf" : ""}` };
+  const isRunning = (run) => run.ranks.some((rank) => rank.state === "running");
+
+  // A training of several models is one entry with its models inside, in the order in which they began.
+  function runOptions() {
+    const groups = new Map();
+    for (const run of runs) groups.set(run.group, [run, ...(groups.get(run.group) || [])]);
+    return [...groups.values()].map((models) => {
+      const [first] = models;
+      if (models.length === 1) return runOption(first, first.name);
+      const script = first.name.split(" (")[0];
+      const items = models.map((run) => runOption(run, run.model || run.name));
+      return { group: `${script} \u00b7 ${first.group.slice(-8)}`, items };
     });
+  }
+
+  function runOption(run, name) {
+    return { value: run.run, label: `${name} \u00b7 ${run.run.slice(-8)}${isRunning(run) ? " \u25cf" : ""}` };
+  }
+
+  function drawRuns() {
+    const options = runOptions();
     const shown = runs.find((run) => run.run === ns.view.run);
     ns.give("run-select", ns.view.run, { data: options });
     ns.setAttribute(ns.byId("run-select"), "title", shown ? `${shown.name} \u00b7 ${shown.run}` : "");
@@ -151,8 +167,8 @@
   // A run that appears: the page moves to it if nobody chose the old one and that one is over.
   function chooseByItself() {
     const shown = runs.find((run) => run.run === ns.view.run);
-    const live = runs.find((run) => run.ranks.some((rank) => rank.state === "running"));
-    const isOver = shown && !shown.ranks.some((rank) => rank.state === "running");
+    const live = runs.find(isRunning);
+    const isOver = shown && !isRunning(shown);
     if (shown && (ns.view.isOwnChoice || ns.view.paused || ns.view.event || !isOver || !live)) return;
     if (!shown && ns.view.run !== null) {
       if (!runs.length) return;

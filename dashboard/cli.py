@@ -74,9 +74,12 @@ def _tolerate_any_encoding() -> None:
 
 def _events(arguments: argparse.Namespace) -> int:
     from .commands.events import json_lines, load_events, table_lines
+    from .runs import run_lines
 
     _tolerate_any_encoding()
     found = load_events(arguments.target)
+    if len(found.runs) > 1:
+        _notice(f"{len(found.runs):,} runs:\n" + "\n".join(run_lines(found.runs)))
     for line in (json_lines if arguments.json else table_lines)(found.events):
         print(line)
     if found.unreadable:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from .errors import NotASpoolError, UnknownRunError
 from .page.views.event_facts import event_order
 
 _SHOWN_RUNS = 8
+_LISTED_RUNS = 40
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
 
 
@@ -33,6 +35,10 @@ class RunFolder:
     name: str
     started: float
     """UNIX seconds; 0 when `run.json` is missing."""
+    group: str
+    """The same for the models of one training."""
+    model: str
+    """What the training calls it; empty where an older probe has written it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +53,11 @@ class JournalEvents:
 def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]:
     """Return the runs that RUN|SPOOL means, oldest first; an empty folder is an empty spool.
 
+    The id of a training's first run and its name mean the runs of all its models.
+
     Args:
-        argument: A spool, a bundle, a run's folder in a spool, a run's id, a unique prefix of one, or a name.
+        argument: A spool, a bundle, a run's folder in a spool, a run's id, a unique prefix of one, or a name,
+            for which a script's file stands too.
         spool: Where ids and names are looked up; None takes the default place.
 
     Raises:
@@ -62,12 +71,23 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
         except BundleError as error:
             raise NotASpoolError(str(error)) from error
         path /= SPOOL
+    looked_up = default_spool() if spool is None else spool
+    is_path = path.is_absolute() or os.sep in argument
     if path.is_dir():
-        return _runs_in(path)
-    if path.is_absolute() or os.sep in argument:
+        try:
+            return _runs_in(path)
+        except NotASpoolError:
+            # A folder that only has the name of a script.
+            named = [] if is_path else _find_named(argument, _runs_of(looked_up))
+            if not named:
+                raise
+            return named
+    if path.suffix == ".py" and path.is_file():
+        argument = path.name
+    elif is_path:
         problem = "is a file" if path.exists() else "does not exist"
         raise NotASpoolError(f"{path} {problem}; give a spool's folder, or a run's id or name.")
-    return [_find_run(argument, default_spool() if spool is None else spool)]
+    return _find_runs(argument, looked_up)
 
 
 def require_spool(chosen: Path | None) -> None:
@@ -88,20 +108,44 @@ def _require_folder(spool: Path) -> None:
 
 
 def resolve_run(argument: str, *, spool: Path | None = None) -> RunFolder:
-    """Return the one run that RUN|SPOOL means.
+    """Return the one run that RUN|SPOOL means; of a model that was trained several times, the newest.
 
     Raises:
         NotASpoolError: it is a path, but of something else.
         UnknownRunError: no run, or more than one, answers to it.
     """
     runs = resolve_runs(argument, spool=spool)
-    if len(runs) == 1:
-        return runs[0]
     if not runs:
         raise UnknownRunError(f"{argument} is an empty spool; give one that holds a run.")
+    given = Path(argument).expanduser().resolve()
+    if exact := [run for run in runs if len(runs) == 1 or run.run == argument or run.path == given]:
+        return exact[0]
+    if len({run.group for run in runs}) == 1:
+        if len({(run.name, run.model) for run in runs}) == 1:
+            return runs[-1]
+        raise UnknownRunError(
+            f"{argument} is a training of several models; give the id of one:\n" + "\n".join(run_lines(runs))
+        )
     raise UnknownRunError(
         f"{argument} holds {len(runs)} runs; give the folder of one, for instance {runs[-1].path} "
         f"({_names(runs)})."
+    )
+
+
+def run_lines(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """A line for each of the newest: the id, what it is of, and when it began."""
+    if len(runs) > _LISTED_RUNS:
+        yield f"  {len(runs) - _LISTED_RUNS:,} older ones"
+    for run in runs[-_LISTED_RUNS:]:
+        called = run.name if not run.model or f"({run.model})" in run.name else f"{run.name} ({run.model})"
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started)) if run.started else "?"
+        yield printable(f"  {run.run}  {called or '?'}  {began}")
+
+
+def printable(text: str) -> str:
+    """Text of a run without control characters: a terminal would obey them."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
 
 
@@ -126,17 +170,26 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
 
 
 def _runs_in(path: Path) -> list[RunFolder]:
-    """The runs of a spool, or the run whose folder `path` itself is."""
+    """The runs of a spool, or the run whose folder `path` itself is, with the models that began after it."""
     if _is_run_folder(path):
-        return [_describe(path.resolve())]
-    try:
-        folders = [folder for folder in list_runs(path) if _is_run_folder(folder)]
-    except JournalError as error:
-        raise NotASpoolError(f"{error}; give a spool's folder.") from error
-    if not folders and not all(map(_may_be_in_a_spool, path.iterdir())):
+        run = _describe(path.resolve())
+        return _group_of(run, _runs_of(run.path.parent)) or [run]
+    runs = _runs_of(path)
+    if not runs and not all(map(_may_be_in_a_spool, path.iterdir())):
         raise NotASpoolError(
             f"{path} is not a spool: it holds other things, but no run; give a spool's folder."
         )
+    return runs
+
+
+def _runs_of(spool: Path) -> list[RunFolder]:
+    """Every run of a spool, oldest first; none where there is no such folder."""
+    if not spool.is_dir():
+        return []
+    try:
+        folders = [folder for folder in list_runs(spool) if _is_run_folder(folder)]
+    except JournalError as error:
+        raise NotASpoolError(f"{error}; give a spool's folder.") from error
     return sorted(map(_describe, folders), key=lambda run: (run.started, run.run))
 
 
@@ -160,25 +213,52 @@ def _describe(folder: Path) -> RunFolder:
         run=folder.name,
         name=start.name if start else "",
         started=start.time if start else 0.0,
+        group=start.group if start and start.group else folder.name,
+        model=start.model if start else "",
     )
 
 
-def _find_run(argument: str, spool: Path) -> RunFolder:
-    """Look up an id, then a name (the newest run that has it), then a unique prefix of an id."""
+def _find_runs(argument: str, spool: Path) -> list[RunFolder]:
+    """Look up an id, then a name (the newest training that has it), then a unique prefix of an id."""
     _require_folder(spool)
-    runs = _runs_in(spool) if spool.is_dir() else []
+    runs = _runs_of(spool)
     if exact := [run for run in runs if run.run == argument]:
-        return exact[0]
-    if named := [run for run in runs if run.name == argument]:
-        return named[-1]
+        return _group_of(exact[0], runs) or exact
+    if named := _find_named(argument, runs):
+        return named
     prefixed = [run for run in runs if argument and run.run.startswith(argument)]
+    # The id of a further model begins with that of the first.
+    if together := [run for run in prefixed if len(_group_of(run, runs)) >= len(prefixed)]:
+        return _group_of(together[0], runs)
     if len(prefixed) == 1:
-        return prefixed[0]
+        return prefixed
     if prefixed:
         raise UnknownRunError(
             f"{argument!r} begins the ids of {len(prefixed)} runs: {_names(prefixed)}; give more of it."
         )
     raise UnknownRunError(_unknown(argument, spool, runs))
+
+
+def _group_of(run: RunFolder, runs: Sequence[RunFolder]) -> list[RunFolder]:
+    """All runs of the training that `run` is the first of; empty where it is not."""
+    return [other for other in runs if other.group == run.run] if run.group == run.run else []
+
+
+def _find_named(argument: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
+    """The models of the newest training that has the name, or else whose script has it without ".py"."""
+    named = [run for run in runs if run.name == argument] or [
+        run for run in runs if _answers_to(run, argument)
+    ]
+    newest = named[-1].group if named else None
+    return [run for run in runs if run.group == newest and (run in named or _answers_to(run, argument))]
+
+
+def _answers_to(run: RunFolder, argument: str) -> bool:
+    """By its whole name, or that of its script, each with or without ".py"."""
+    wanted = argument.removesuffix(".py")
+    script, _, model = run.name.partition(" (")
+    script = script.removesuffix(".py")
+    return bool(wanted) and wanted in (run.name, script, f"{script} ({model}")
 
 
 def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:

@@ -99,6 +99,8 @@ class _Demo:
             "NANSCOPE_RUN": self._run,
             "NANSCOPE_SPOOL": str(self.spool),
             "NANSCOPE_CONNECT": server.ingest,
+            # The page is beside it: nobody has to be led there.
+            "NANSCOPE_QUIET": "1",
         }
         command = [sys.executable, *_script(), *self._options.script_arguments]
         self._process = subprocess.Popen(command, env=environment, process_group=0, stderr=subprocess.PIPE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Final
 
 from probe.delivery.helper.helper import lock_owner, lock_path
@@ -15,13 +15,25 @@ from probe.wire import Event
 from probe.wire.event_json import event_json
 
 from ..page.views import event_facts as facts
-from ..runs import JournalEvents, RunFolder, read_events, resolve_runs
+from ..runs import JournalEvents, RunFolder, printable, read_events, resolve_runs
 
 _READ_AGAIN_BYTES: Final = 64 * 1024**2
 """Journals up to this size are compared even while a helper does so, which is up to a second behind."""
 
 
-def load_events(target: str) -> JournalEvents:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedEvents:
+    """What RUN|SPOOL has."""
+
+    events: tuple[Event, ...]
+    """By training in order of time, in each by step and time."""
+    unreadable: int
+    """Records that are missing, damaged or do not decode."""
+    runs: tuple[RunFolder, ...]
+    """Where they come from, oldest first."""
+
+
+def load_events(target: str) -> LoadedEvents:
     """Read the events of RUN|SPOOL, and what its ranks' journals show together where nobody has watched them.
 
     Raises:
@@ -30,8 +42,15 @@ def load_events(target: str) -> JournalEvents:
     runs = resolve_runs(target)
     recorded = read_events([run.path for run in runs])
     added = [event for run in runs for event in _of_ranks(run, recorded)]
-    events = sorted([*recorded.events, *added], key=facts.event_order)
-    return replace(recorded, events=tuple(events))
+    began: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        began.setdefault(run.group, (run.started, run.run))
+    places = {run.run: began[run.group] for run in runs}
+    events = sorted(
+        [*recorded.events, *added],
+        key=lambda event: (places.get(event.run, (0.0, event.run)), facts.event_order(event)),
+    )
+    return LoadedEvents(events=tuple(events), unreadable=recorded.unreadable, runs=tuple(runs))
 
 
 def _of_ranks(run: RunFolder, recorded: JournalEvents) -> list[Event]:
@@ -58,21 +77,14 @@ def json_lines(events: Sequence[Event]) -> Iterator[str]:
 
 
 def table_lines(events: Sequence[Event]) -> Iterator[str]:
-    """A headline per event with its run, rank, line and id below it."""
+    """A headline per event with its run, model where there are several, rank, line and id below it."""
+    has_models = len({event.model for event in events if event.model}) > 1
     for event in events:
         icon = facts.SEVERITY_ICONS[event.severity]
-        yield f"{icon} {event.severity:<8}  {_printable(facts.headline(event))}"
+        yield f"{icon} {event.severity:<8}  {printable(facts.headline(event))}"
         frame = facts.fault_frame(event)
         where = f", {facts.frame_label(frame)}" if frame is not None else ""
-        detail = (
-            f"step {event.step:,}, rank {event.rank}, {facts.kind_label(event.kind)}, {facts.episode(event)}"
-        )
-        yield f"    {_printable(detail + where)}  [{_printable(event.run)} {event.id}]"
+        who = f"rank {event.rank}" + (f", model {event.model}" if has_models and event.model else "")
+        detail = f"step {event.step:,}, {who}, {facts.kind_label(event.kind)}, {facts.episode(event)}"
+        yield f"    {printable(detail + where)}  [{printable(event.run)} {event.id}]"
     yield facts.severity_counts(events)
-
-
-def _printable(text: str) -> str:
-    """Text of a run without control characters: a terminal would obey them."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )

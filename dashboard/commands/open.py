@@ -34,6 +34,7 @@ def open_spool(
     runs = resolve_runs(spool)
     if not runs:
         raise UnknownRunError(f"{spool} is an empty spool; give one that holds a run.")
+    is_whole_spool = Path(spool).expanduser().resolve() == runs[0].path.parent.resolve()
     with tempfile.TemporaryDirectory(prefix="nanscope-open-") as folder:
         _fill(Path(folder) / "data", runs, notice=notice)
         serve(
@@ -42,6 +43,7 @@ def open_spool(
             ingest=ingest,
             data=Path(folder) / "data",
             spool=runs[0].path.parent,
+            only=None if is_whole_spool else {run.run for run in runs},
             open_browser=open_browser,
             announce=announce,
             environment={**os.environ, "XDG_STATE_HOME": folder},

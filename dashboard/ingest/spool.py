@@ -5,7 +5,7 @@ Called by `serve` at its start and every few seconds, on a thread of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,11 +45,13 @@ class SpoolIngest:
     Args:
         store: where the records go; repeated ones are ignored there.
         spool: root folder of all runs.
+        only: ids of the runs that are read; None reads all.
     """
 
-    def __init__(self, store: Store, spool: Path) -> None:
+    def __init__(self, store: Store, spool: Path, *, only: Collection[str] | None = None) -> None:
         self._store = store
         self._spool = spool
+        self._only = only
         self._followers: dict[StreamKey, StreamFollower] = {}
         self._queued_bytes = 0
         self._records = 0
@@ -68,7 +70,9 @@ class SpoolIngest:
         """
         self._records, self._missing = 0, 0
         shipped = 0
-        folders = list_runs(self._spool)
+        folders = [
+            folder for folder in list_runs(self._spool) if self._only is None or folder.name in self._only
+        ]
         for folder in folders:
             if _has_helper(folder):
                 shipped += 1

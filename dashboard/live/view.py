@@ -84,6 +84,8 @@ def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
             "run": run.run,
             "name": run.name or run.run,
             "started": run.started,
+            "group": run.start.group or run.run,
+            "model": run.start.model,
             "ranks": [{"rank": rank.rank, "state": rank.state} for rank in run.ranks],
         }
         for run in runs

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -62,6 +62,7 @@ class Server:
         ingest: str = DEFAULT_INGEST,
         data: Path | None = None,
         spool: Path | None = None,
+        only: Collection[str] | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """See `serve` for the arguments.
@@ -72,7 +73,7 @@ class Server:
         listening.require_loopback(host)
         self._host, self._port, self._ingest = host, port, ingest
         self._data = data or state_folder(environment) / "data"
-        self._spool = spool or default_spool(environment)
+        self._spool, self._only = spool or default_spool(environment), only
         self._environment = environment
         self._credentials = load_credentials(environment)
         self._stopping = threading.Event()
@@ -194,7 +195,7 @@ class Server:
         """Take up finished and orphaned journals, and keep the note, now and every `SPOOL_INTERVAL_S`."""
         from ..ingest.spool import SpoolIngest
 
-        ingest = SpoolIngest(self.store, self._spool)
+        ingest = SpoolIngest(self.store, self._spool, only=self._only)
         while not self._stopping.is_set():
             if self._spool.is_dir():
                 try:
@@ -262,6 +263,7 @@ def serve(
     ingest: str = DEFAULT_INGEST,
     data: Path | None,
     spool: Path | None,
+    only: Collection[str] | None = None,
     open_browser: bool,
     announce: Callable[[str], None],
     ready: Callable[[Server], None] | None = None,
@@ -277,6 +279,7 @@ def serve(
         ingest: ZeroMQ address for probes; its port may be ``*`` or 0.
         data: Folder of the store; None is in the user's state folder.
         spool: Journals to read; None is the default spool.
+        only: Ids of the runs that are read from it; None reads all.
         open_browser: Open the page on a local graphical session.
         announce: Gets the one line that says where the page is.
         ready: Called once everything runs.
@@ -288,7 +291,9 @@ def serve(
         DashboardError: a port is in use, the host is not loopback, or the data folder cannot be opened.
     """
     finished = stop if stop is not None else threading.Event()
-    server = Server(host=host, port=port, ingest=ingest, data=data, spool=spool, environment=environment)
+    server = Server(
+        host=host, port=port, ingest=ingest, data=data, spool=spool, only=only, environment=environment
+    )
     with _signals_set(finished):
         try:
             server.start()

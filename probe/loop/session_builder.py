@@ -87,13 +87,14 @@ def build_session(
     """
     layout = describe_model(model, name=config.model_name or "")
     run = config.run or derive_run_id(os.environ)
-    start = describe_run(run=run, name=config.name, level=config.level, group=group_of(run, notebook_cell()))
+    name = layout.record.model
+    group = group_of(run, notebook_cell())
+    start = describe_run(run=run, name=config.name, level=config.level, group=group, model=name)
     recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
     with ExitStack() as unfinished:
         # A part that cannot be built must not leave the recorder's thread behind.
         unfinished.callback(recorder.close, outcome="finished", last_step=None)
         recorder.event(layout.record)
-        name = layout.record.model
         incidents = IncidentReporter(start, name, config=config, recorder=recorder, guard=guard)
         parts = _tracker_parts(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard

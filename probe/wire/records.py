@@ -68,6 +68,8 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     group: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """The same for all sessions of one process and for the ranks of one launch: the run of the first of them.
     Empty in journals that an older probe has written, each of which is a group of its own."""
+    model: Text = ""
+    """What layouts and events call the model."""
 
 
 class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):

@@ -36,9 +36,16 @@ def key(stream: str, *, run: str = "demo-run", rank: int = 0) -> StreamKey:
 
 
 def run_start(
-    *, run: str = "demo-run", rank: int = 0, time: float = 1_700_000_000.0, name: str = "train.py"
+    *,
+    run: str = "demo-run",
+    rank: int = 0,
+    time: float = 1_700_000_000.0,
+    name: str = "train.py",
+    group: str = "",
+    model: str = "",
 ) -> RunStart:
-    return RunStart(run=run, rank=rank, incarnation=INCARNATION, name=name, time=time, world_size=1)
+    facts = {"name": name, "time": time, "group": group, "model": model}
+    return RunStart(run=run, rank=rank, incarnation=INCARNATION, world_size=1, **facts)
 
 
 def layout(blocks: int = 4) -> Layout:
@@ -180,6 +187,8 @@ def fill(
     bad: dict[int, str] | None = None,
     start_time: float = 1_700_000_000.0,
     name: str = "train.py",
+    group: str = "",
+    model: str = "",
     is_bare: bool = False,
     is_full: bool = False,
 ) -> None:
@@ -190,7 +199,7 @@ def fill(
     description = layout(blocks)
     events, metrics = key("events", run=run, rank=rank), key("metrics", run=run, rank=rank)
     if store.position(events).next_seq == 0:
-        start = run_start(run=run, rank=rank, time=start_time, name=name)
+        start = run_start(run=run, rank=rank, time=start_time, name=name, group=group, model=model)
         store.append(events, 0, [encode(start), encode(description)])
     make = measured_frame if is_full else frame
     frames = [

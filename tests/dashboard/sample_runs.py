@@ -15,9 +15,25 @@ from probe.wire.columns import pack_column
 LAYERS = ("embedding", "blocks.3", "head")
 
 
-def run_start(run: str = RUN, *, name: str = "train.py", time: float = 1_700_000_000.0) -> RunStart:
+def run_start(
+    run: str = RUN,
+    *,
+    name: str = "train.py",
+    time: float = 1_700_000_000.0,
+    group: str = "",
+    model: str = "net",
+) -> RunStart:
     return RunStart(
-        run=run, rank=0, incarnation=1, name=name, host="box", pid=7, time=time, versions={"torch": "2.13.0"}
+        run=run,
+        rank=0,
+        incarnation=1,
+        name=name,
+        host="box",
+        pid=7,
+        time=time,
+        versions={"torch": "2.13.0"},
+        group=group,
+        model=model,
     )
 
 
@@ -62,11 +78,13 @@ def write_run(
     layers: Sequence[str] = LAYERS,
     name: str = "train.py",
     time: float = 1_700_000_000.0,
+    group: str = "",
+    model: str = "net",
 ) -> Path:
     """Write one finished run and return its folder."""
     folder = spool / run
     journal = JournalWriter(folder / "0-1", run=run, writer="0-1")
-    start = run_start(run, name=name, time=time)
+    start = run_start(run, name=name, time=time, group=group, model=model)
     write_run_json(folder, start)
     found = [nan_event(), spike_event()] if events is None else events
     records: list[Record] = [

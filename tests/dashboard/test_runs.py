@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from sample_events import nan_event, spike_event
 from sample_runs import write_run
 
+from dashboard.cli import main
 from dashboard.errors import DashboardError, NotASpoolError, UnknownRunError
 from dashboard.packaged import packaged_file
 from dashboard.runs import read_events, require_spool, resolve_run, resolve_runs
@@ -136,6 +138,88 @@ def test_require_spool_folder_of_other_things_is_refused(tmp_path: Path) -> None
 def test_require_spool_that_is_still_to_be_made_is_taken(tmp_path: Path) -> None:
     require_spool(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.fixture
+def gan(spool: Path) -> Path:
+    """A training of two models twice, a sweep over one model, and a run with a name of its own."""
+    for launch, time in (("gan-1", 400.0), ("gan-2", 500.0)):
+        write_run(spool, launch, name="gan.py (judge)", time=time, group=launch, model="judge")
+        painter = f"{launch}-painter"
+        write_run(spool, painter, name="gan.py (painter)", time=time + 1, group=launch, model="painter")
+    write_run(spool, "x-first", name="sweep.py", time=600.0, group="x-first", events=[])
+    write_run(spool, "a-second", name="sweep.py", time=601.0, group="x-first", events=[])
+    write_run(spool, "named", name="sweep", time=50.0, group="named", events=[])
+    return spool
+
+
+@pytest.mark.parametrize(
+    ("argument", "runs"),
+    [
+        ("gan", ["gan-2", "gan-2-painter"]),
+        ("gan.py", ["gan-2", "gan-2-painter"]),
+        ("gan.py (painter)", ["gan-2-painter"]),
+        ("gan (painter)", ["gan-2-painter"]),
+        ("gan-1", ["gan-1", "gan-1-painter"]),
+        ("gan-1-", ["gan-1-painter"]),
+        ("gan-1-painter", ["gan-1-painter"]),
+        ("first", ["beta"]),
+        ("sweep.py", ["x-first", "a-second"]),
+        ("sweep", ["named"]),
+        ("x-f", ["x-first", "a-second"]),
+    ],
+)
+def test_resolve_runs_takes_a_script_with_all_its_models(gan: Path, argument: str, runs: list[str]) -> None:
+    assert [run.run for run in resolve_runs(argument)] == runs
+
+
+def test_resolve_runs_takes_a_scripts_file_and_the_folder_of_a_group(
+    gan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "gan.py").touch()
+    (tmp_path / "first" / "other things").mkdir(parents=True)
+    assert [run.run for run in resolve_runs("scripts/gan.py")] == ["gan-2", "gan-2-painter"]
+    assert [run.run for run in resolve_runs(str(gan / "gan-1"))] == ["gan-1", "gan-1-painter"]
+    assert [run.run for run in resolve_runs(str(gan / "gan-1-painter"))] == ["gan-1-painter"]
+    assert [run.run for run in resolve_runs("first")] == ["beta"]
+    with pytest.raises(NotASpoolError):
+        resolve_runs("./first")
+
+
+def test_resolve_run_of_several_models_lists_them_a_line_each(gan: Path) -> None:
+    with pytest.raises(UnknownRunError) as caught:
+        resolve_run("gan")
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith("give the id of one:")
+    assert [line.split("  ")[1:3] for line in lines] == [
+        ["gan-2", "gan.py (judge)"],
+        ["gan-2-painter", "gan.py (painter)"],
+    ]
+    assert resolve_run("gan-2").run == "gan-2"
+    assert resolve_run(str(gan / "gan-2")).run == "gan-2"
+    assert resolve_run("gan (judge)").run == "gan-2"
+
+
+def test_resolve_run_of_a_model_trained_again_means_the_newest(gan: Path) -> None:
+    assert resolve_run("sweep.py").run == "a-second"
+
+
+def test_events_of_several_trainings_come_in_order_of_time(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, group, started, step in (("b", "b", 9.0, 7), ("b-judge", "b", 9.5, 3), ("a", "a", 10.0, 1)):
+        event = nan_event(run=run, step=step, id=f"{step:016x}", model=run)
+        write_run(spool.parent / "other", run, time=started, group=group, model=run, events=[event])
+    assert main(["events", str(spool.parent / "other"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["run"] for line in out.splitlines()] == ["b-judge", "b", "a"]
+    assert [line.split()[0] for line in err.splitlines()[1:]] == ["b", "b-judge", "a"]
+    assert main(["events", str(spool.parent / "other" / "b")]) == 0
+    out, err = capsys.readouterr()
+    assert ["model b" in line for line in out.splitlines() if "rank 0" in line] == [True, True]
+    assert "3 runs" not in err
 
 
 def test_read_events_keeps_the_latest_state_in_order_of_step_and_time(tmp_path: Path) -> None:

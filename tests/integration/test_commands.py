@@ -5,12 +5,14 @@ One server and one demo are started as a user does; the others are forked from a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,6 +175,17 @@ def test_open_shows_the_finished_run_and_leaves_no_trace(fork: Fork, tmp_path: P
     assert interrupt(server) == (0, "")
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "state").exists()
+
+
+def test_open_of_one_run_shows_that_run_alone(fork: Fork, tmp_path: Path) -> None:
+    for run in ("older", "run-a", "run-a-judge", "newest"):
+        write_run(tmp_path / "finished", run, steps=30, group=run.removesuffix("-judge"))
+    server = fork("open", str(tmp_path / "finished" / "run-a"), *FREE)
+    address, browser = address_of(server), visitor()
+    read(browser, address)
+    time.sleep(1.0)  # the server reads what else the spool holds as soon as it answers
+    assert json.loads(read(browser, address.partition("?")[0] + "health"))["runs"] == 2
+    assert interrupt(server) == (0, "")
 
 
 def test_open_empty_spool_is_one_sentence(fork: Fork, tmp_path: Path) -> None:

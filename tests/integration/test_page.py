@@ -314,6 +314,28 @@ def test_page_notice_of_an_unknown_run_goes_with_a_choice(page: Page, served: Se
     expect(page.locator("#notice")).to_be_hidden()
 
 
+def test_page_lists_the_models_of_a_training_as_one_run(page: Page, served: Served) -> None:
+    for model, later in (("judge", 0.0), ("painter", 1.0)):
+        run, begun = f"gan-{model}", 1_700_000_000.0 + later
+        name = f"gan.py ({model})"
+        served.fill(steps=range(9), run=run, name=name, model=model, group="gan-judge", start_time=begun)
+    served.fill(steps=range(9), run="single", name="train.py", start_time=1_700_009_000.0)
+    open_page(page, served)
+    wait_drawn(page)
+    page.locator("#run-select").click()
+    listed = page.get_by_role("listbox", name="Run")
+    expect(listed.get_by_role("option").first).to_be_visible()
+    expect(listed.get_by_text("gan.py · an-judge")).to_be_visible()
+    assert listed.get_by_role("option").all_inner_texts() == [
+        "train.py · single",
+        "judge · an-judge",
+        "painter · -painter",
+    ]
+    listed.get_by_role("option", name="painter").click()
+    expect(page.locator("#run-select")).to_have_attribute("title", "gan.py (painter) · gan-painter")
+    expect(page.locator("#run-select")).to_have_value("painter · -painter")
+
+
 def test_page_menus_are_buttons_that_say_whether_they_are_open(page: Page, served: Served) -> None:
     open_page(page, served)
     for name in ("Export", "Theme"):

@@ -22,7 +22,13 @@ _TEXT_LIMIT: Final = 4000
 
 
 def describe_run(
-    *, run: str, name: str | None, level: str, group: str = "", environment: Mapping[str, str] = os.environ
+    *,
+    run: str,
+    name: str | None,
+    level: str,
+    group: str,
+    model: str,
+    environment: Mapping[str, str] = os.environ,
 ) -> RunStart:
     """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds."""
     now_ns = time.time_ns()
@@ -44,7 +50,8 @@ def describe_run(
         level=level,
         devices=_devices(),
         torch_seed=torch.initial_seed(),
-        group=group or run,
+        group=group,
+        model=model[:_TEXT_LIMIT],
     )
 
 
