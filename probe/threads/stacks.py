@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 
@@ -21,6 +22,15 @@ from .source_lines import CONTEXT_LINES as CONTEXT_LINES
 from .source_lines import stack_frame
 
 RawFrame: TypeAlias = tuple[CodeType, int]
+
+
+class Spot(NamedTuple):
+    """Where in its file a piece of source begins."""
+
+    line: int
+    column: int | None
+    """In bytes of UTF-8, from 0, as `ast` counts; None where Python keeps none (`-X no_debug_ranges`)."""
+
 
 _MAX_FRAMES: Final = 256
 
@@ -127,3 +137,10 @@ def line_of(code: CodeType, offset: int) -> int:
             line = number
             break
     return code.co_firstlineno if line is None else line
+
+
+def spot_of(code: CodeType, offset: int) -> Spot:
+    """Where the expression of an instruction begins: a line may hold several statements."""
+    # An instruction is two bytes.
+    line, _, column, _ = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
+    return Spot(line_of(code, offset), column if line is not None else None)

@@ -18,9 +18,10 @@ from torch import nn
 
 from ...compat.torch_modules import own_buffers
 from ...errors import BundleError, ReplayError
+from ...threads.stacks import Spot
 from ...threads.whereabouts import is_installed
 from ..capture import RootCapture
-from ..loss.loss_code import LossCode, LossLines, LossPlace, cut_loss_code, find_loss_place, function_called
+from ..loss.loss_code import LossCode, LossPlace, LossSpots, cut_loss_code, find_loss_place, function_called
 from .schema import LossMaker
 from .values import Decoder, Encoder
 
@@ -47,15 +48,16 @@ def describe_loss(captures: Sequence[RootCapture], frame: FrameType | None, enco
     same = [capture for capture in captures if task & {back.task for back in capture.passes}]
     try:
         place = find_loss_place(same[0].call_site, same[-1].backward_site, frame)
-        code = cut_loss_code(place.code, place.lines, {**place.frame.f_globals, **place.frame.f_locals})
+        code = cut_loss_code(place.code, place.spots, {**place.frame.f_globals, **place.frame.f_locals})
     except ReplayError as error:
         raise BundleError(str(error)) from error
     values, outside = _values(code, place, encoder)
-    lines = place.lines.moved(-place.code.co_firstlineno)
+    spots = place.spots.moved(-place.code.co_firstlineno)
     return LossMaker(
         file=Path(place.code.co_filename).name,
         function=place.code.co_qualname,
-        lines=(lines.forward, lines.backward, lines.now),
+        lines=(spots.forward.line, spots.backward.line, spots.now.line),
+        columns=(spots.forward.column, spots.backward.column, spots.now.column),
         text=code.text,
         values=values,
         outside=outside,
@@ -114,7 +116,7 @@ def loss_code_of(maker: LossMaker, decoder: Decoder) -> LossCode:
     return code
 
 
-def _find(maker: LossMaker) -> tuple[ModuleType, tuple[Any, LossLines]]:
+def _find(maker: LossMaker) -> tuple[ModuleType, tuple[Any, LossSpots]]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or Path(file).name != maker.file or is_installed(file):
@@ -125,7 +127,8 @@ def _find(maker: LossMaker) -> tuple[ModuleType, tuple[Any, LossLines]]:
         except ReplayError:
             continue
         if len(found) == 1:
-            return module, (found[0], LossLines(*maker.lines).moved(found[0].co_firstlineno))
+            spots = LossSpots(*map(Spot, maker.lines, maker.columns))
+            return module, (found[0], spots.moved(found[0].co_firstlineno))
     raise BundleError(
         f"no script that is loaded here is a {maker.file} with {maker.function}; name it by --entry"
     )

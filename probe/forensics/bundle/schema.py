@@ -168,6 +168,8 @@ class LossMaker(_Struct, frozen=True, kw_only=True):
     """Its qualified name; `<module>` outside of any."""
     lines: tuple[int, int, int]
     """Of the model's call, of backward, and of where the step was, from the function's first line."""
+    columns: tuple[int | None, int | None, int | None] = (None, None, None)
+    """Where in those lines; None where it is not known."""
     text: Annotated[str, msgspec.Meta(max_length=1 << 20)]
     """The statements, to be compared with those that are found."""
     values: list[tuple[Text, Any]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from torch import Tensor
 
 from ...errors import ReplayError
-from ...threads.stacks import RawFrame, line_of
+from ...threads.stacks import RawFrame, Spot, spot_of
 
 RESULT: Final = "__nanscope_loss__"
 """What the code leaves in its namespace."""
@@ -27,16 +28,16 @@ _ENDS: Final = (ast.Try, ast.While, ast.Match, ast.AsyncWith, ast.AsyncFor)
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
-class LossLines(NamedTuple):
+class LossSpots(NamedTuple):
     """Where in its file a step called the model and backward, and where it is now."""
 
-    forward: int
-    backward: int
-    now: int
+    forward: Spot
+    backward: Spot
+    now: Spot
 
-    def moved(self, by: int) -> LossLines:
-        """The same lines, counted from elsewhere."""
-        return LossLines(self.forward + by, self.backward + by, self.now + by)
+    def moved(self, by: int) -> LossSpots:
+        """The same places, with lines counted from elsewhere."""
+        return LossSpots(*(Spot(spot.line + by, spot.column) for spot in self))
 
 
 class LossCode(NamedTuple):
@@ -58,7 +59,7 @@ class LossPlace(NamedTuple):
 
     code: CodeType
     frame: FrameType
-    lines: LossLines
+    spots: LossSpots
 
 
 def find_loss_code(
@@ -75,7 +76,7 @@ def find_loss_code(
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
     place = find_loss_place(forward_site, backward_site, frame)
-    return cut_loss_code(place.code, place.lines, {**place.frame.f_globals, **place.frame.f_locals})
+    return cut_loss_code(place.code, place.spots, {**place.frame.f_globals, **place.frame.f_locals})
 
 
 def find_loss_place(
@@ -95,22 +96,22 @@ def find_loss_place(
         frame = frame.f_back
     if frame is None:
         raise ReplayError("the function that called backward has returned")
-    lines = LossLines(line_of(code, forward[id(code)]), line_of(code, offset), frame.f_lineno)
-    return LossPlace(code, frame, lines)
+    spots = LossSpots(*(spot_of(code, at) for at in (forward[id(code)], offset, frame.f_lasti)))
+    return LossPlace(code, frame, spots)
 
 
-def cut_loss_code(code: CodeType, lines: LossLines, namespace: dict[str, Any]) -> LossCode:
+def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -> LossCode:
     """Cut the statements that made a loss out of a function's source.
 
     Args:
         code: of the function.
-        lines: in its file.
+        spots: in its file.
         namespace: what the statements will find.
 
     Raises:
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
-    statements = _cut_out(_source_of(code).body, lines, namespace)
+    statements = _cut_out(_source_of(code).body, spots, namespace)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
@@ -172,16 +173,16 @@ def _is_like(one: CodeType, other: CodeType) -> bool:
     return (one.co_qualname, one.co_firstlineno) == (other.co_qualname, other.co_firstlineno)
 
 
-def _cut_out(body: list[ast.stmt], lines: LossLines, namespace: Mapping[str, Any]) -> list[ast.stmt]:
+def _cut_out(body: list[ast.stmt], spots: LossSpots, namespace: Mapping[str, Any]) -> list[ast.stmt]:
     """The statements that make the loss, and one that gives it its name."""
-    block, begin, end = _common_block(body, lines)
-    loss = _loss_expression(block[end], lines.backward, namespace)
+    block, begin, end = _common_block(body, spots)
+    loss = _loss_expression(block[end], spots.backward, namespace)
     needed = _loaded(loss)
     kept = _cut(block[begin:end], needed)
-    if begin != end and not (kept and kept[0].lineno == block[begin].lineno):
+    if begin != end and not (kept and _start(kept[0]) == _start(block[begin])):
         raise ReplayError("the loss does not depend on the model's call before it")
     changed = {name for statement in kept for name in _assigned(statement)}
-    changed |= {name for s in block[end + 1 :] if s.lineno < lines.now for name in _assigned(s)}
+    changed |= {name for s in block[end + 1 :] if _is_before(s, spots.now) for name in _assigned(s)}
     defined: set[str] = set()
     _refuse_stale(kept, defined, changed)
     _refuse_stale([ast.copy_location(ast.Expr(loss), loss)], defined, changed)
@@ -204,17 +205,17 @@ def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: se
             defined |= set(_assigned(statement))
 
 
-def _common_block(body: list[ast.stmt], lines: LossLines) -> tuple[list[ast.stmt], int, int]:
+def _common_block(body: list[ast.stmt], spots: LossSpots) -> tuple[list[ast.stmt], int, int]:
     """The innermost list of statements with both calls in it, and which statements they are."""
     block = body
     while True:
-        begin, end = (_index(block, line) for line in (lines.forward, lines.backward))
+        begin, end = (_index(block, spot) for spot in (spots.forward, spots.backward))
         if begin is None or end is None or begin > end:
             raise ReplayError("the model was not called before backward in the same block")
         inner = [
             part
             for part in _blocks(block[begin])
-            if _index(part, lines.forward) is not None and _index(part, lines.backward) is not None
+            if _index(part, spots.forward) is not None and _index(part, spots.backward) is not None
         ]
         if begin != end or not inner:
             return block, begin, end
@@ -227,17 +228,32 @@ def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
     return [part for part in [*lists, *handlers] if part and isinstance(part[0], ast.stmt)]
 
 
-def _index(block: list[ast.stmt], line: int) -> int | None:
-    inside = (i for i, s in enumerate(block) if s.lineno <= line <= (s.end_lineno or s.lineno))
-    return next(inside, None)
+def _index(block: list[ast.stmt], spot: Spot) -> int | None:
+    return next((i for i, statement in enumerate(block) if _holds(statement, spot)), None)
 
 
-def _loss_expression(statement: ast.stmt, line: int, namespace: Mapping[str, Any]) -> ast.expr:
+def _holds(node: ast.stmt | ast.expr, spot: Spot) -> bool:
+    """Whether a place is in a piece of source; where columns are not known, in one of its lines."""
+    last = node.end_lineno or node.lineno
+    if spot.column is None:
+        return node.lineno <= spot.line <= last
+    return _start(node) <= (spot.line, spot.column) < (last, node.end_col_offset or sys.maxsize)
+
+
+def _start(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _is_before(statement: ast.stmt, spot: Spot) -> bool:
+    return _start(statement) < (spot.line, sys.maxsize if spot.column is None else spot.column)
+
+
+def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
     """What `backward` is called on, or with: a tensor's own method, or that of a trainer."""
     for node in ast.walk(statement):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr == "backward" and node.lineno <= line <= (node.end_lineno or node.lineno):
+        if node.func.attr == "backward" and _holds(node, spot):
             owner = node.func.value
             value = _plain_value(owner, namespace)
             if value is None or isinstance(value, Tensor):
