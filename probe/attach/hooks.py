@@ -1,8 +1,8 @@
 """Attaches to a training loop: the root's forward, backward, gradient clipping and the optimizer's step.
 
 Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`; `GradScaler.scale`,
-`GradScaler.step`, `torch.autograd.backward` and the clip functions are replaced, torch's global optimizer
-hooks are used (`optimizer_steps.py`).
+`GradScaler.step`, `torch.autograd.backward`, `torch.autograd.grad` and the clip functions are replaced,
+torch's global optimizer hooks are used (`optimizer_steps.py`).
 An `Attachment` installs and removes it all. Called by the session; callbacks run on the thread that trains.
 """
 
@@ -41,6 +41,18 @@ class Listener(UpdateListener, Protocol):
 
     def after_backward(self, tensors: Any) -> None:
         """It has returned; gradients are complete, not yet clipped or unscaled."""
+        ...
+
+    def before_grad(self, outputs: Any, inputs: Any, grad_outputs: Any) -> bool:
+        """An outermost `torch.autograd.grad` begins; whether `after_grad` is to be called."""
+        ...
+
+    def after_grad(self, outputs: Any, inputs: Any, gradients: Any) -> None:
+        """It has returned these."""
+        ...
+
+    def note_transform(self) -> None:
+        """A transform of `torch.func` asks for gradients, of whatever."""
         ...
 
     def after_scale(self, loss: Any, scaled: Any) -> None:
@@ -164,6 +176,7 @@ class _Functions:
             self._listeners.append(listener)
             if not self._undo:
                 self._replace(torch.autograd, "backward", self._wrap_backward)
+                self._replace(torch.autograd, "grad", self._wrap_grad)
                 self._replace(torch.amp.GradScaler, "scale", self._wrap_scale)
                 self._replace(torch.amp.GradScaler, "step", self._wrap_scaler_step)
                 for owner, name in torch_training.clip_functions():
@@ -212,6 +225,32 @@ class _Functions:
             return result
 
         return _dressed_as(original, backward)
+
+    def _wrap_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(
+            outputs: Any,
+            inputs: Any,
+            grad_outputs: Any = None,
+            retain_graph: bool | None = None,
+            create_graph: bool = False,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            rest = (grad_outputs, retain_graph, create_graph, *args)
+            if torch_engine.in_transform():
+                for listener in self._listeners:
+                    listener.note_transform()
+                return original(outputs, inputs, *rest, **kwargs)
+            # Of gradients that are differentiated once more no update is made by hand, but a new graph.
+            if create_graph or torch_engine.in_backward():
+                return original(outputs, inputs, *rest, **kwargs)
+            told = [one for one in self._listeners if one.before_grad(outputs, inputs, grad_outputs)]
+            result = original(outputs, inputs, *rest, **kwargs)
+            if told:
+                _tell_all(told, lambda listener: listener.after_grad(outputs, inputs, result))
+            return result
+
+        return _dressed_as(original, grad)
 
     def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -300,6 +339,7 @@ def _dressed_as(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Ca
     wrapper.__qualname__ = original.__qualname__
     wrapper.__doc__ = original.__doc__
     wrapper.__module__ = original.__module__
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
     return wrapper
 
 

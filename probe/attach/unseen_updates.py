@@ -69,6 +69,12 @@ class UnseenUpdates:
         self._several: list[MarkedParameter] = []
         self._marks: list[tuple[MarkedParameter, State]] = []
 
+    def note_some(self, parameters: Sequence[nn.Parameter]) -> None:
+        """The same for parameters whose gradients the script has asked for, and keeps to itself."""
+        chosen = (parameters[0], parameters[len(parameters) // 2], parameters[-1])
+        marks = [MarkedParameter(each) for each in (*chosen, min(parameters, key=lambda each: each.nbytes))]
+        self._marks = [(mark, mark.state()) for mark in marks]
+
     def note(self, parameters: Sequence[nn.Parameter], *, has_hooks: bool) -> None:
         """Remember the parameters as they are now, after a backward.
 

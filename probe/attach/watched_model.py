@@ -10,7 +10,7 @@ import gc
 import logging
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -151,6 +151,15 @@ class WatchedModel:
         """Remember what a few of the parameters are after a backward, to see whether they are updated."""
         self._updates.note(self.layout.parameters, has_hooks=self.tells_of_updates)
 
+    def has_any(self, tensors: Sequence[object]) -> bool:
+        """Whether a watched parameter is among them."""
+        return not set(map(id, tensors)).isdisjoint(map(id, self.layout.parameters))
+
+    def note_gradients_given(self, tensors: Sequence[object]) -> None:
+        """Remember what a few of the parameters are whose gradients `torch.autograd.grad` has returned."""
+        given = set(map(id, tensors))
+        self._updates.note_some([item for item in self.layout.parameters if id(item) in given])
+
     def marked_parameter(self) -> MarkedParameter | None:
         """Return the parameter that tells of unseen updates as long as hooks tell of the others."""
         return self._updates.marked(self.layout.parameters)
@@ -270,6 +279,17 @@ class WatchedModel:
     def measure_gradients(self) -> TensorStatistics:
         """Measure all gradients as they are now; waits for the device."""
         return tensor_statistics([parameter.grad for parameter in self.layout.parameters], self._plan)
+
+    def sort_given(
+        self, tensors: Sequence[object], gradients: Sequence[Tensor | None]
+    ) -> dict[str, Tensor | None]:
+        """Return what `torch.autograd.grad` has given for each parameter, by name."""
+        given = {id(tensor): gradient for tensor, gradient in zip(tensors, gradients, strict=True)}
+        return {name: given.get(id(item)) for name, item in self.parameters.items()}
+
+    def measure_given(self, gradients: Mapping[str, Tensor | None]) -> TensorStatistics:
+        """Measure gradients that `sort_given` has returned."""
+        return tensor_statistics([gradients[name] for name in self.layout.names], self._plan)
 
     def measure_parameters(self) -> TensorStatistics:
         """Measure all parameters as they are now; waits for the device."""

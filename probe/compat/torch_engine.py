@@ -24,6 +24,7 @@ def available() -> dict[str, bool]:
         "torch._C._autograd._get_sequence_nr": _sequence_nr is not None,
         "torch._C._current_autograd_node": _current_node is not None,
         "torch._C._current_graph_task_id": _graph_task_id is not None,
+        "torch._C._functorch.peek_interpreter_stack": _interpreter is not None,
         "torch.autograd.Variable._execution_engine": hasattr(torch.autograd.Variable, "_execution_engine"),
     }
 
@@ -32,11 +33,27 @@ _sequence_nr: Callable[[], int] | None = symbol("_autograd", "_get_sequence_nr")
 _current_node: Callable[[], Any] | None = symbol("_current_autograd_node")
 
 
+_interpreter: Callable[[], Any] | None = symbol("_functorch", "peek_interpreter_stack")
+
+
 _graph_task_id: Callable[[], int] | None = symbol("_current_graph_task_id")
 
 
 graph_task_id: Callable[[], int] = _graph_task_id or (lambda: -1)
 """Id of the backward pass that this thread is inside, -1 outside of one (and where torch cannot say)."""
+
+
+def in_transform() -> bool:
+    """Whether this thread is inside a transform of `torch.func`, which hands out no parameter's gradient."""
+    return _interpreter is not None and _interpreter() is not None
+
+
+def unwatched_grad() -> Callable[..., Any]:
+    """Return `torch.autograd.grad` as torch has it: nobody is told of its calls, and no frame is between."""
+    grad: Callable[..., Any] = torch.autograd.grad
+    while (inner := getattr(grad, "__wrapped__", None)) is not None:
+        grad = inner
+    return grad
 
 
 def in_backward() -> bool:

@@ -282,6 +282,14 @@ _PHASES: Final[Mapping[str, str]] = {
 }
 
 
+UNSEEN_GRADIENTS: Final = (
+    "What `loss.backward()` computes is seen, and so is what "
+    "`torch.autograd.grad(loss, list(model.parameters()))` returns; training itself is not affected.",
+    "Where `torch.func` is to stay, put its gradients into `parameter.grad` and have an optimizer step.",
+)
+"""Of a `data_gap` that is no loss of records: no step was seen at all."""
+
+
 def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) -> list[str]:
     """Return what an event of this kind means and what to try, most specific first, at most 8 sentences.
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_dynamo, torch_engine, torch_nodes
+from ..compat.torch_engine import unwatched_grad
 from ..errors import ReplayError
 from .arguments import find_outputs
 from .capture import CallState, OutputGradients, RootCapture
@@ -112,7 +113,7 @@ def gradients_of(
     needed = [target for target in targets if target.requires_grad]
     if not needed:
         return [None] * len(targets)
-    found = iter(torch.autograd.grad(outputs, needed, sent, allow_unused=True, retain_graph=keep_graph))
+    found = iter(unwatched_grad()(outputs, needed, sent, allow_unused=True, retain_graph=keep_graph))
     return [next(found) if target.requires_grad else None for target in targets]
 
 
@@ -127,7 +128,7 @@ def _outer_gradients(outputs: list[Tensor], captured: dict[int, Tensor]) -> dict
     for position in later_first:
         gradient, inner = captured[position], None
         if outer:
-            inner = torch.autograd.grad(
+            inner = unwatched_grad()(
                 [outputs[other] for other in outer],
                 outputs[position],
                 list(outer.values()),

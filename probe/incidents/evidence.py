@@ -23,6 +23,8 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The naming root."""
     captures: Sequence[RootCapture]
     parameters: Mapping[str, nn.Parameter]
+    given: Mapping[str, Tensor | None] | None = None
+    """Gradients by parameter name that are in no `grad`: `torch.autograd.grad` has returned them."""
     loss: Tensor | None
     """The newest scalar that backward was called on, detached."""
     stage: str
@@ -37,6 +39,12 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Gives the newest frames, which are not in the journal yet."""
     past_batches: Sequence[PastBatch] = ()
     """What the steps before were called with."""
+
+    def gradients(self) -> Mapping[str, Tensor | None]:
+        """The step's gradients by parameter name."""
+        if self.given is not None:
+            return self.given
+        return {name: parameter.grad for name, parameter in self.parameters.items()}
 
 
 class LateEvidence(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
-from ..detectors.advice import advice_for
+from ..detectors.advice import UNSEEN_GRADIENTS, advice_for
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
@@ -177,6 +177,24 @@ class IncidentReporter(EventWriter):
         for event in begun:
             self._announce(event)
         return Verdict(kinds=frozenset(finding.kind for finding in findings), suspicion=suspicion_of(begun))
+
+    def tell_of_unseen_gradients(self, time: float, stack: Sequence[RawFrame]) -> None:
+        """Tell once that gradients are taken in a way that shows none of them.
+
+        Args:
+            time: UNIX seconds.
+            stack: of the training loop.
+        """
+        finding = Finding(
+            kind="data_gap",
+            severity="info",
+            subject="steps",
+            message="No step is recorded: torch.func takes the gradients, and hands out none of a parameter",
+            value=None,
+            threshold=None,
+        )
+        with self.lock:
+            self.report_sampled([finding], 0, time, stack=stack)
 
     def _write(
         self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
@@ -347,7 +365,7 @@ class IncidentReporter(EventWriter):
             evidence.root,
             evidence.captures,
             parameters=evidence.parameters,
-            gradients={name: parameter.grad for name, parameter in evidence.parameters.items()},
+            gradients=evidence.gradients(),
             loss=evidence.loss,
             stage=evidence.stage,
             limit_s=self._config.replay_limit_s,
@@ -399,6 +417,8 @@ def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | 
 
 
 def _advice(kind: str, origin: Origin | None) -> list[str]:
+    if kind == "data_gap":
+        return list(UNSEEN_GRADIENTS)
     if origin is None:
         return advice_for(kind)
     return advice_for(kind, phase=origin.phase, op=origin.op)

@@ -271,6 +271,7 @@ def _tracker_parts(
         policies.add_to(hooks)
     EvaluationLoss(hooks, log=logged.log, guard=guard)
     return TrackerParts(
+        incidents=incidents,
         model=model,
         schedule=schedule,
         measures=measures,

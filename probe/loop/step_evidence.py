@@ -36,6 +36,7 @@ def evidence_of_step(
         root=model.root,
         captures=[capture for capture in opened.captures if not capture.is_abandoned],
         parameters=model.parameters,
+        given=opened.given,
         loss=opened.loss,
         stage=finished.stage,
         was_scaled=finished.was_scaled,

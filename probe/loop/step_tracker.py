@@ -8,6 +8,7 @@ at a point of a step is in its hook.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from .loop_shape import site_of_call
 from .tracker_parts import TrackerParts
 
 _STACK_FRAMES: Final = 256
+_MOST_TRANSFORMS: Final = 20
+"""Gradients taken by `torch.func` and no step, after which it is told."""
 _SITE_FRAMES: Final = 3
 """Of the code that calls `backward`: torch's own and two of the script."""
 
@@ -54,6 +57,9 @@ class StepTracker:
         self._failed, self._records, self._logged = parts.failed, parts.records, parts.logged
         self.rules, self.mark, self.epochs, self.fast = parts.rules, parts.mark, parts.epochs, parts.fast
         self._root_is_open = False
+        self._incidents = parts.incidents
+        self._transforms: int | None = 0
+        """Gradients that `torch.func` was asked for; None once it does not matter."""
 
     def start(self) -> None:
         """Be told of the training from now on."""
@@ -138,15 +144,19 @@ class StepTracker:
         self.fast.leave()
         if self._attention.is_elsewhere:
             return
-        hooks = self._hooks
-        for tell in hooks.before_any_backward.calls:
+        for tell in self._hooks.before_any_backward.calls:
             tell()
+        self._begin_backward(tensors, grad_tensors)
+
+    def _begin_backward(self, tensors: Any, grad_tensors: Any, *, is_by_grad: bool = False) -> None:
+        """What follows is a backward, or `torch.autograd.grad`; see whether it is one of this model."""
+        hooks = self._hooks
         if self._loop.is_foreign_backward():
             return
         if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
             return
         # `Tensor.backward` stands between the script and torch.autograd.backward.
-        site = site_of_call(sys._getframe(1), frames=_SITE_FRAMES)
+        site = site_of_call(sys._getframe(2), frames=_SITE_FRAMES)
         captures = self._loop.open.captures
         self._guard.run("fast_path", self.fast.note_loss, captures, tensors, grad_tensors, site)
         if hooks.before_backward.calls:
@@ -155,7 +165,10 @@ class StepTracker:
                 look(tensors, sizes)
         for note in hooks.slow_backward.calls:
             note(tensors, self.next_step)
-        self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors, site)
+        if is_by_grad:
+            self._guard.run("step", self._loop.begin_grad, tensors, grad_tensors, site)
+        else:
+            self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors, site)
         for begin in hooks.backward_begun.calls:
             begin(self._loop.finished_early)
 
@@ -175,6 +188,41 @@ class StepTracker:
         for tell in self._hooks.after_backward.calls:
             tell()
         self._guard.run("step", self._loop.end_backward, tensors)
+        self._raise_anomaly()
+
+    def before_grad(self, outputs: Any, inputs: Any, grad_outputs: Any) -> bool:
+        """The script asks for gradients, perhaps to update by hand, unless it trains by backward."""
+        if self._loop.has_had_backward or self._attention.is_elsewhere:
+            return False
+        if not self._guard.run("step", self._loop.is_asked_for, inputs):
+            return False
+        pulse.beats += 1
+        self.fast.leave()
+        before = self._loop.backward
+        self._begin_backward(outputs, grad_outputs, is_by_grad=True)
+        return self._loop.backward is not before
+
+    def note_transform(self) -> None:
+        """Gradients are taken by `torch.func`: where no step is seen for long, that is why."""
+        if self._transforms is not None and not self._attention.is_elsewhere:
+            self._guard.run("step", self._note_transform)
+
+    def _note_transform(self) -> None:
+        assert self._transforms is not None
+        self._transforms += 1
+        if self._loop.has_had_backward or self._pipeline.last_step is not None:
+            self._transforms = None
+        elif self._transforms >= _MOST_TRANSFORMS:
+            self._transforms = None
+            stack = raw_stack(sys._getframe(2), limit=_STACK_FRAMES)
+            self._incidents.tell_of_unseen_gradients(time.time(), stack)
+
+    def after_grad(self, outputs: Any, inputs: Any, gradients: Any) -> None:
+        """They are there: what a backward is elsewhere."""
+        pulse.beats += 1
+        if self._loop.backward is None:
+            return
+        self._guard.run("step", self._loop.end_grad, inputs, gradients)
         self._raise_anomaly()
 
     def after_scale(self, loss: Any, scaled: Any) -> None:

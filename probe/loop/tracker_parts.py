@@ -11,6 +11,7 @@ from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
 from ..attach.watched_model import WatchedModel
+from ..incidents.incidents import IncidentReporter
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .epochs import EpochWatch
@@ -41,6 +42,7 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     fast: FastPath
     records: FollowedRecords
     logged: LoggedValues
+    incidents: IncidentReporter
     rules: RuleBook
     epochs: EpochWatch
     mark: LoopMark

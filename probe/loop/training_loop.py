@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -39,6 +39,9 @@ from .step_measures import StepMeasures
 from .step_pipeline import StepPipeline
 from .verdict_timing import VerdictTiming
 
+_MOST_GRADS: Final = 64
+"""Calls of `torch.autograd.grad` of which no update is made, before they are forgotten."""
+
 
 class TrainingLoop(GatheredStep):
     """Gathers what belongs to a step, and finishes it.
@@ -55,6 +58,7 @@ class TrainingLoop(GatheredStep):
 
     Attributes:
         finished_early: whether the open step's frame is made already, at the first sign of a bad value.
+        has_had_backward: whether the model is trained by `backward`, not by `torch.autograd.grad` alone.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class TrainingLoop(GatheredStep):
         self._config, self._recorder = config, recorder
         self._foreign_steps_seen = 0
         self._is_trained_in_parts = False
+        self.has_had_backward = False
         self._newest: FinishedStep | None = None
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
@@ -87,7 +92,7 @@ class TrainingLoop(GatheredStep):
             self.open.forget_abandoned()
         self._pipeline.complete_late()
         self._follow_unseen_update()
-        if self.open.backwards and not self._model.find_optimizer():
+        if self.open.backwards and not self.open.is_by_grad and not self._model.find_optimizer():
             self._finish_unseen()
         self._model.note_forward(root)
         if not (self.open.forwards or self.open.backwards):
@@ -137,6 +142,19 @@ class TrainingLoop(GatheredStep):
 
     def begin_backward(self, tensors: Any, grad_tensors: Any, site: object = None) -> None:
         """An outermost backward begins on this line: the previous frame is complete, the loss is known."""
+        if self.open.is_by_grad:
+            self._follow_unseen_update()
+            self._forget_inner_gradients()
+        self._begin_backward(tensors, grad_tensors, site)
+
+    def begin_grad(self, outputs: Any, grad_outputs: Any, site: object) -> None:
+        """The same of `torch.autograd.grad`; the parts of a model may be asked for one after the other."""
+        is_further_part = self.open.is_by_grad and not self.open.has_unsettled_forwards
+        self._begin_backward(outputs, grad_outputs, site)
+        if is_further_part and self.backward is not None and self.backward.opened is self.open:
+            self.losses.forget_after(self.backward.losses)
+
+    def _begin_backward(self, tensors: Any, grad_tensors: Any, site: object) -> None:
         self._attachment.settle()
         self._take_back_backward()
         self._pipeline.complete_newest()
@@ -170,9 +188,50 @@ class TrainingLoop(GatheredStep):
                 losses, are_finite=are_finite, is_from_one=grad_tensors is None
             )
 
+    def is_asked_for(self, inputs: Any) -> bool:
+        """Whether gradients of watched parameters are asked for, by `torch.autograd.grad`."""
+        if self.open.is_by_grad and self.open.backwards >= _MOST_GRADS:
+            # Nobody updates: a Fisher matrix, say.
+            self._forget_grads()
+        return self._model.has_any(inputs if isinstance(inputs, list | tuple) else (inputs,))
+
+    def end_grad(self, inputs: Any, gradients: Any) -> None:
+        """They are there; a step ends once the script has changed parameters."""
+        self._free_since_ns = time.perf_counter_ns()
+        self.backward = None
+        opened = self.open
+        opened.settle()
+        given = inputs if isinstance(inputs, list | tuple) else (inputs,)
+        by_name = self._model.sort_given(given, gradients)
+        measured = self._model.measure_given(by_name)
+        if opened.after_backward is not None:
+            measured = measured.over(opened.after_backward)
+        opened.is_by_grad, opened.after_backward = True, measured
+        self._model.note_gradients_given(given)
+        newest = self.losses.newest_on_cpu
+        is_finite = measured.is_finite and (newest is None or math.isfinite(newest))
+        if not is_finite and not self.finished_early:
+            # The update by hand comes next.
+            opened.given = by_name
+            self._finish_early(measured)
+
+    def _forget_inner_gradients(self) -> None:
+        """They were those of an inner loop: the model is trained by the backward that begins."""
+        opened = self.open
+        if opened.is_by_grad:
+            opened.is_by_grad, opened.after_backward, opened.backwards = False, None, 0
+            self.losses.reset()
+
+    def _forget_grads(self) -> None:
+        """No update was made of the gradients of the open step, and none will be."""
+        following = self.open.split_unsettled()
+        self.losses.reset()
+        following.logged = self.open.logged
+        self.open = following
+
     def _was_skipped(self) -> bool:
         """Whether the script has cleared the gradients without having made any use of them."""
-        if not self.open.backwards or self.open.is_first_pass:
+        if not self.open.backwards or self.open.is_first_pass or self.open.is_by_grad:
             return False
         if self.open.forwards and not self.open.has_unsettled_forwards:
             # Another loss of the same forward: the gradients of each are kept apart, and put together later.
@@ -220,6 +279,7 @@ class TrainingLoop(GatheredStep):
         if backward is not None and backward.opened is not self.open:
             # An optimizer in the backward has made its steps already.
             return
+        self.has_had_backward = True
         self.open.settle()
         self._measures.end_backward()
         if self._measures.wants_first_norm and self.open.backwards == 1:

@@ -59,6 +59,10 @@ class OpenStep(msgspec.Struct):
     """Gradients as they were before clipping."""
     after_backward: TensorStatistics | None = None
     """Gradients as the newest backward left them, while no hook tells of updates."""
+    is_by_grad: bool = False
+    """Whether its gradients are those that `torch.autograd.grad` has returned."""
+    given: dict[str, Tensor | None] | None = None
+    """These, by parameter name, where they are not finite."""
     is_first_pass: bool = False
     """Whether parameters were changed since a backward of this step, and no hook told of it."""
     first_norm: float | None = None

@@ -406,6 +406,22 @@ def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path) -> No
     assert line.startswith("nanscope: recording run my-own of Sequential; ")
 
 
+def test_training_by_autograd_grad_is_recorded(tmp_path: Path) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "momentum_by_hand.py"))
+    assert both.recorded.out == both.bare.out
+    (run,) = both.runs
+    assert len(read_journal(run).frames) >= 38
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_training_of_no_module_is_told_at_the_end(tmp_path: Path, options: list[str]) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "raw_tensors.py"), options=options)
+    assert both.recorded.out == both.bare.out
+    assert both.runs == []
+    said = [line for line in both.recorded.own_lines if "nothing is recorded" in line]
+    assert len(said) == (0 if options else 1)
+
+
 def test_quiet_is_a_script_that_watches_itself_too(tmp_path: Path) -> None:
     script = str(SCRIPTS / "watches_itself.py")
     both = run_both(tmp_path / "work", script, options=["--quiet"], bare=["-c", "print(True, True)"])

@@ -50,6 +50,11 @@ class Attacher:
         self._trains_by_hand = self._has_failed = False
         hide_own_frames_of_uncaught()
 
+    def say_if_nothing_was_found(self, line: str) -> None:
+        """Say a line where no session has begun, though nothing has failed."""
+        if not (self._starter.has_started or self._has_failed):
+            self._starter.say(line)
+
     # -- what happens in the script; nothing here raises
 
     def note_optimizer(self, optimizer: Optimizer) -> None:

@@ -93,6 +93,11 @@ class SessionStarter:
         """Whether there has been any."""
         return bool(self._names.used)
 
+    def say(self, line: str) -> None:
+        """Say a line on stderr, where the launch is not quiet; of several ranks the first one does."""
+        if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
+            say(line)
+
     def start(self, model: nn.Module, *, variable: str | None, has_others: bool) -> bool:
         """Watch a model from now on; False where that cannot be, or is done already by the script itself.
 

@@ -249,8 +249,12 @@ def _is_before(statement: ast.stmt, spot: Spot) -> bool:
 
 
 def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
-    """What `backward` is called on, or with: a tensor's own method, or that of a trainer."""
+    """What `backward` is called on, or with: a tensor's own method, a trainer's, or `torch.autograd.grad`."""
     for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and _name_called(node) == "grad" and _holds(node, spot):
+            given = [*node.args, *(item.value for item in node.keywords if item.arg == "outputs")]
+            if given:
+                return given[0]
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         if node.func.attr == "backward" and _holds(node, spot):
@@ -261,6 +265,13 @@ def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, An
             if node.args:
                 return node.args[0]
     raise ReplayError("what backward was called on is not in the line that called it")
+
+
+def _name_called(call: ast.Call) -> str | None:
+    """`grad` of `torch.autograd.grad(...)` and of `grad(...)`."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else None
 
 
 def _plain_value(expression: ast.expr, namespace: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ...compat.torch_memory import local_shard
@@ -58,6 +59,21 @@ class TensorStatistics(NamedTuple):
     """Global L2 norm over all tensors; None when every one is missing."""
     has_counts: bool = True
     """Whether NaN and Inf elements were counted; else the counts are 0, and `max_abs` tells of them."""
+
+    def over(self, others: TensorStatistics) -> TensorStatistics:
+        """Return these, and where a tensor is missing here, those of others of the same list."""
+        taken = self.missing & ~others.missing
+        if not taken.any():
+            return self
+        block = np.where(taken, others.block, self.block)
+        missing = self.missing & others.missing
+        return TensorStatistics(
+            block,
+            missing,
+            self.is_finite and bool(np.isfinite(block[:, taken]).all()),
+            float(np.linalg.norm(block[NORM][~missing])),
+            self.has_counts and others.has_counts,
+        )
 
     def _row(self, row: int) -> Floats:
         values: Floats = self.block[row]
