@@ -60,11 +60,11 @@
     ask();
   };
 
-  // All rows by step, the severest of a moment first; null while some of them are still to come.
+  // All rows by step, the severest of a moment first, what is listed last at the end; null while some of them are still to come.
   ns.rowsInOrder = function () {
     if (!isComplete()) return null;
     inOrder ||= [...rows.values()].sort(
-      (a, b) => a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
+      (a, b) => a.is_last - b.is_last || a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
     );
     return inOrder;
   };
@@ -87,10 +87,11 @@
   for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, forgetSelected, true);
 
   window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
-    // The severest of a step comes first in either direction.
+    // The severest of a step comes first in either direction; what says nothing of the training comes last.
     compareSteps: (a, b, rowA, rowB, isDescending) => {
-      const tie = rowA.data.severity_order - rowB.data.severity_order;
-      return a - b || (isDescending ? -tie : tie);
+      const last = rowA.data.is_last - rowB.data.is_last;
+      const tie = last || rowA.data.severity_order - rowB.data.severity_order;
+      return (last ? 0 : a - b) || (isDescending ? -tie : tie);
     },
   });
 

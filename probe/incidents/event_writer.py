@@ -20,7 +20,7 @@ from ..detectors.advice import advice_for
 from ..detectors.base import Finding
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
-from ..wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks
+from ..wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks, event_id
 from ..wire.events import make_event
 from .failure_texts import TEXT_LIMIT
 
@@ -99,6 +99,51 @@ class EventWriter:
         )
         self._recorder.event(event)
         self._announce(event)
+
+    @property
+    def model(self) -> str:
+        """Name of the naming root."""
+        return self._model
+
+    @property
+    def group(self) -> str:
+        """Of the training that the session belongs to."""
+        return self._start.group or self._start.run
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events are still written."""
+        return self._recorder.is_open
+
+    def note_for_training(
+        self,
+        kind: str,
+        message: str,
+        *,
+        step: int,
+        last_step: int,
+        time: float,
+        count: int,
+        value: float,
+        threshold: float,
+    ) -> None:
+        """Write a state of the one event of a kind that all ranks and models of a training share."""
+        identity = event_id(run=self.group, rank=0, incarnation=0, model="", kind=kind, subject=kind, step=0)
+        event = self._new_event(
+            kind,
+            kind,
+            step=step,
+            time=time,
+            severity="info",
+            message=message[:TEXT_LIMIT],
+            evidence=Evidence(value=value, threshold=threshold),
+            stacks=Stacks(training_loop=capture_stack()),
+            advice=advice_for(kind),
+            count=count,
+            last_step=last_step,
+            ended=True,
+        )
+        self.write(msgspec.structs.replace(event, id=identity), is_new=count == 1)
 
     def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
         """Write an event of the user's own."""

@@ -20,6 +20,7 @@ from .calibration import Calibration
 from .closer_look import STEPS, CloserLook
 from .control import Command, Mailbox, describe_change
 from .throttle import Change
+from .throttle_event import ThrottleEvent, event_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,8 @@ class MeasureSchedule:
         self._has_charged = False
         self._added: dict[str, float] | None = None
         self._suspicion: str | None = None
+        self._throttled: ThrottleEvent | None = None
+        """Of the training; None before the limit has changed something."""
 
     @property
     def settings(self) -> Settings:
@@ -175,6 +178,8 @@ class MeasureSchedule:
     def _configure(self, settings: Settings) -> None:
         """Measure by these settings from the next step on."""
         self._account(time.time())
+        if self._throttled is not None:
+            self._throttled.forget(self._incidents.model)
         self._budget.configure(settings.features, settings.limit)
         self._calibration.restart(settings.limit)
         for feature, release in self._releases.items():
@@ -208,15 +213,11 @@ class MeasureSchedule:
 
     def _note_change(self, change: Change, step: int, now: float) -> None:
         self._calibration.restart(change.limit)
-        self._incidents.note(
-            "throttled",
-            change.feature,
-            change.message,
-            step=step,
-            time=now,
-            value=change.fraction,
-            threshold=change.limit,
-        )
+        self._guard.run("throttled", self._tell_change, change, step, now)
+
+    def _tell_change(self, change: Change, step: int, now: float) -> None:
+        self._throttled = event_of(self._incidents)
+        self._throttled.add(self._incidents.model, change, step, now)
 
     def _apply(self, commands: list[Command], step: int) -> None:
         old = new = self._settings

@@ -206,6 +206,17 @@ def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, 
     expect(rows.nth(1)).to_contain_text("Loss spike at step 30")
 
 
+def test_event_of_the_probes_own_doing_stands_last_in_either_order(page: Page, served: Served) -> None:
+    open_with_events(page, served)
+    served.add_event(page_runs.event(40, kind="throttled", severity="info", message="Measured less often"))
+    rows = page.locator("#event-table .ag-row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(2)).to_contain_text("Measured less often")
+    page.locator("#event-table").locator(".ag-header-cell", has_text="Step").click()
+    page.locator("#event-table").locator(".ag-header-cell", has_text="Step").click()
+    expect(rows.nth(2)).to_contain_text("Measured less often")
+
+
 def test_events_redrawn_panel_keeps_the_focus_only_while_it_is_there(page: Page, served: Served) -> None:
     """A second click on what has the focus is told by no event of its own."""
     open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")

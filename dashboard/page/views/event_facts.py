@@ -35,6 +35,8 @@ _SUBJECT_IS_TOLD: Final = frozenset(
     {"replayed", "level_changed", "throttled", "recovery", "exception", "out_of_memory", "high_anomaly_rate"}
 )
 """Kinds whose subject is a key for the episode; the message has it in words."""
+LISTED_LAST: Final = frozenset({"throttled"})
+"""Kinds that say nothing of the training."""
 _SUMMARY_LENGTH: Final = 48
 _NOT_DETERMINED: Final = "Origin not determined: "
 _CODE: Final = re.compile(r"`([^`\n]+)`")
@@ -55,9 +57,10 @@ class Stack:
     frames: tuple[StackFrame, ...]
 
 
-def event_order(event: Event) -> tuple[int, float, int, str]:
-    """Sort key: by step, then time; what happened at the same moment by severity."""
-    return event.step, event.time, SEVERITIES.index(event.severity), event.id
+def event_order(event: Event) -> tuple[bool, int, float, int, str]:
+    """Sort key: by step, then time; at the same moment by severity. What says nothing of training is last."""
+    is_last = event.kind in LISTED_LAST
+    return is_last, event.step, event.time, SEVERITIES.index(event.severity), event.id
 
 
 def headline(event: Event) -> str:

@@ -31,6 +31,7 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
             "id": event.id,
             "severity": f"{facts.SEVERITY_ICONS[event.severity]} {event.severity}",
             "severity_order": _SEVERITY_ORDER[event.severity],
+            "is_last": event.kind in facts.LISTED_LAST,
             "step": event.step,
             "message": facts.headline(event),
             "line": _line(event),

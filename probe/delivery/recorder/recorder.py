@@ -197,6 +197,11 @@ class Recorder:
         done.wait(_CLOSE_S)
 
     @property
+    def is_open(self) -> bool:
+        """Whether what is given is still written."""
+        return not self._is_inert()
+
+    @property
     def is_own_thread(self) -> bool:
         """Whether the caller is the thread that writes: it must not wait for itself."""
         return threading.current_thread() is self._thread

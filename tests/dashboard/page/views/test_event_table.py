@@ -23,6 +23,11 @@ def test_event_rows_are_by_step_and_the_severest_of_a_moment_first() -> None:
     assert [(row["step"], row["severity_order"]) for row in event_rows(together)] == [(3, 1), (9, 1), (9, 2)]
 
 
+def test_event_rows_of_what_says_nothing_of_the_training_come_last() -> None:
+    rows = event_rows([spike_event(id="1" * 16, kind="throttled", step=1), nan_event(), spike_event()])
+    assert [row["is_last"] for row in rows] == [False, False, True]
+
+
 def test_event_rows_without_stack_have_an_empty_line() -> None:
     assert event_rows([spike_event()])[0]["line"] == ""
 
