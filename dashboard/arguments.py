@@ -36,6 +36,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_events(commands)
     _add_export(commands)
     _add_open(commands)
+    _add_url(commands)
     _add_replay(commands)
     _add_resume(commands)
     _add_doctor(commands)
@@ -130,12 +131,25 @@ def _add_open(commands: Commands) -> None:
         commands,
         "open",
         "show a bundle, or a finished spool that never had a dashboard",
-        "Reads it into a temporary store and serves that until Ctrl-C; running trainings do not ship to it.",
+        "Reads it into a temporary store and serves that until Ctrl-C; running trainings do not ship to it. "
+        "Without a folder: opens the dashboard that runs.",
     )
     command.add_argument(
-        "spool", metavar="SPOOL|BUNDLE", help="folder of a spool, of one run in it, or of a bundle"
+        "spool",
+        nargs="?",
+        metavar="SPOOL|BUNDLE",
+        help="folder of a spool, of one run in it, or of a bundle (default: the dashboard that runs)",
     )
     _add_page_options(command, ingest="tcp://127.0.0.1:*")
+
+
+def _add_url(commands: Commands) -> None:
+    _add_command(
+        commands,
+        "url",
+        "print the address of the running dashboard, with its token",
+        "For the browser; a run's own output never has the token. Exit code 2 where none runs.",
+    )
 
 
 def _add_replay(commands: Commands) -> None:

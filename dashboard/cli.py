@@ -89,9 +89,14 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from .runs import require_spool
+    from .serving.running import data_folder, find_server_of
     from .serving.server import serve
 
     require_spool(arguments.spool)
+    if (running := find_server_of(data_folder(arguments.data))) is not None:
+        _announce(f"nanscope {running.address}")
+        _notice(f"it runs already (process {running.pid}) and has this data folder; nothing was started.")
+        return 0
     serve(
         host=arguments.host,
         port=arguments.port,
@@ -155,7 +160,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _open(arguments: argparse.Namespace) -> int:
     from .commands.open import open_spool
+    from .commands.url import open_running
 
+    if arguments.spool is None:
+        open_running(open_browser=not arguments.no_browser, announce=_announce)
+        return 0
     open_spool(
         arguments.spool,
         host=arguments.host,
@@ -165,6 +174,13 @@ def _open(arguments: argparse.Namespace) -> int:
         announce=_announce,
         notice=_notice,
     )
+    return 0
+
+
+def _url(arguments: argparse.Namespace) -> int:
+    from .commands.url import running_address
+
+    print(running_address())
     return 0
 
 
@@ -201,6 +217,7 @@ _HANDLERS = MappingProxyType(
         "events": _events,
         "export": _export,
         "open": _open,
+        "url": _url,
         "replay": _replay,
         "resume": _resume,
         "doctor": _doctor,

@@ -44,7 +44,8 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise DashboardError(
-                    f"Port {port} of {host} is in use; stop what uses it or pass --port 0 for a free one."
+                    f"Port {port} of {host} is in use; stop what uses it or pass --port 0 for a free one; "
+                    "`dashboard url` prints the address of a dashboard that runs."
                 ) from error
             raise DashboardError(
                 f"The page cannot listen on {host} port {port}: {error.strerror}."

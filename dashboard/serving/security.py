@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
+from .running import TOKEN_HEADER
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -21,13 +23,12 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY_BYTES: Final = 1024 * 1024
 """Callbacks post a few kilobytes."""
 COOKIE_SECONDS: Final = 30 * 24 * 3600
-TOKEN_HEADER: Final = "x-nanscope-token"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 NEEDS_TOKEN: Final = (
-    "This page needs its token. Open the address that `dashboard serve` printed "
-    "(it ends in ?token=...); the browser remembers it afterwards.\n"
+    "This page needs its token. On the machine that it runs on, `dashboard url` prints the whole address "
+    "(it ends in ?token=...). Open that once; the browser remembers it afterwards.\n"
 )
 
 

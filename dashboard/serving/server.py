@@ -28,13 +28,13 @@ from probe.settings.places import (
     default_spool,
     read_serve_state,
     serve_state_path,
-    state_folder,
     write_serve_state,
 )
 
 from ..errors import DashboardError
 from . import listening
 from .credentials import load_credentials
+from .running import RunningNote, data_folder, remove_note, write_note
 
 if TYPE_CHECKING:
     from ..ingest.collector import Collector
@@ -72,7 +72,7 @@ class Server:
         """
         listening.require_loopback(host)
         self._host, self._port, self._ingest = host, port, ingest
-        self._data = data or state_folder(environment) / "data"
+        self._data = data_folder(data, environment)
         self._spool, self._only = spool or default_spool(environment), only
         self._environment = environment
         self._credentials = load_credentials(environment)
@@ -233,14 +233,24 @@ class Server:
         return [text if text.endswith(".") else f"{text}." for text in found]
 
     def _leave_note(self) -> None:
-        """Write `serve.json` for local probes; removed at the end unless another server replaced it."""
+        """Write `serve.json` for local probes, and a note for other commands; both go at the end.
+
+        Unless another server has replaced them.
+        """
         note = self._note()
         write_serve_state(note, self._environment)
         self._undo.callback(self._remove_note, note)
+        opening = RunningNote(page=self.page, token=self._credentials.token, pid=os.getpid())
+        write_note(self._data, opening)
+        self._undo.callback(remove_note, self._data, opening)
 
     def _note(self) -> ServeState:
         return ServeState(
-            page=self.page, ingest=self._ingest, pid=os.getpid(), secret=self._credentials.secret
+            page=self.page,
+            ingest=self._ingest,
+            pid=os.getpid(),
+            secret=self._credentials.secret,
+            data=str(self._data.absolute()),
         )
 
     def _keep_note(self) -> None:

@@ -32,6 +32,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     secret: str
     """Ingest secret, hexadecimal; both ends prove it in the handshake and never send it."""
+    data: str = ""
+    """Folder of its store. The token is in a note there, and never here: probes read this."""
 
 
 def default_spool(environment: Mapping[str, str] = os.environ) -> Path:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,6 +163,63 @@ def test_serve_spool_that_is_none_is_refused(fork: Fork, tmp_path: Path) -> None
     code, _, errors = fork("serve", *FREE, "--spool", str(tmp_path / "photos")).finish(60)
     assert (code, errors.count("\n")) == (2, 1)
     assert "is not a spool" in errors
+
+
+def test_serve_of_what_is_served_already_leads_there(fork: Fork, tmp_path: Path) -> None:
+    """Also by the data folder alone, and where another server has been started since."""
+    data = tmp_path / "state" / "nanscope" / "data"
+    server = fork("serve", *FREE, NANSCOPE_TOKEN="one-of-its-own")
+    line = f"nanscope {address_of(server)}\n"
+    other = fork("serve", *FREE, "--data", str(tmp_path / "other"))
+    assert f"nanscope {address_of(other)}\n" != line
+    for arguments in (("--no-browser",), FREE, ("--no-browser", "--data", str(data)), ("--port", "8050")):
+        code, output, errors = fork("serve", *arguments).finish(60)
+        assert (code, output) == (0, line)
+        assert errors.count("\n") == 1
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "another state")}
+    assert fork("serve", "--data", str(data), **elsewhere).finish(60)[:2] == (0, line)
+    for process in (server, other):
+        assert interrupt(process) == (0, "")
+    assert not (data / "serving.json").exists()
+
+
+def test_url_and_open_print_the_running_dashboards_address(fork: Fork, tmp_path: Path) -> None:
+    server = fork("serve", *FREE)
+    address = address_of(server)
+    assert fork("url").finish(60) == (0, f"{address}\n", "")
+    assert fork("open", "--no-browser").finish(60) == (0, f"nanscope {address}\n", "")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        read(visitor(), address.partition("?")[0])
+    assert "`dashboard url`" in refused.value.read().decode()
+    for path in (tmp_path / "state").rglob("*.json"):
+        assert path.stat().st_mode & 0o077 == 0
+    assert address.partition("=")[2] not in (tmp_path / "state" / "nanscope" / "serve.json").read_text()
+    server.send_signal(signal.SIGKILL)
+    server.wait(30)
+    for command in ("url", "open"):
+        code, output, errors = fork(command).finish(60)
+        assert (code, output) == (2, "")
+        assert "start one with: dashboard serve" in errors
+
+
+@pytest.mark.parametrize(
+    "left", ["no server", "another program", "another token", "no JSON", "open to others"]
+)
+def test_note_that_no_server_answers_to_leads_nowhere(left: str, tmp_path: Path, fork: Fork) -> None:
+    note = {"page": "http://127.0.0.1:9/", "token": "left-behind", "pid": 1}
+    data = tmp_path / "state" / "nanscope" / "data"
+    server = fork("serve", *FREE) if left in ("another token", "open to others") else None
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        if left == "another program":
+            note["page"] = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        if server is not None:
+            note["page"], _, token = address_of(server).partition("?token=")
+            note["token"] = token if left == "open to others" else "wrong-token"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "serving.json").unlink(missing_ok=True)
+        (data / "serving.json").write_text("{" if left == "no JSON" else json.dumps(note))
+        (data / "serving.json").chmod(0o644 if left == "open to others" else 0o600)
+        assert fork("url").finish(60)[0] == 2
 
 
 def test_open_shows_the_finished_run_and_leaves_no_trace(fork: Fork, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_request_with_cookie_passes() -> None:
 def test_request_without_token_is_told_which_address_to_use() -> None:
     answer = call(path="/assets/ns_00_core.js")
     assert status(answer) == 401
-    assert b"dashboard serve" in answer[1]["body"]
+    assert b"`dashboard url`" in answer[1]["body"]
 
 
 @pytest.mark.parametrize("token", [b"", b"wrong", TOKEN[:-1].encode(), TOKEN.encode() + b"x"])

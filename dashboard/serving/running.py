@@ -1,0 +1,92 @@
+"""Finds the dashboard that already runs, and the address that opens it. Imports nothing heavy.
+
+A server leaves a note with its token in its data folder (0600), beside `serve.json`, which tells probes where
+it is and has none. A note counts only while a server answers under that address with that token.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from probe.settings.places import read_serve_state, state_folder, write_private_file
+
+_TIMEOUT_S: Final = 3.0
+TOKEN_HEADER: Final = "x-nanscope-token"
+
+
+class RunningNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the server that has the data folder in which it lies."""
+
+    page: str
+    """Address of the page, without the token."""
+    token: str
+    pid: int
+
+    @property
+    def address(self) -> str:
+        """Address that opens the page: with the token."""
+        return f"{self.page}?token={self.token}"
+
+
+def data_folder(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the store: the one that was chosen, else in the user's state folder."""
+    return data or state_folder(environment) / "data"
+
+
+def write_note(data: Path, note: RunningNote) -> None:
+    """Write the note (0600)."""
+    write_private_file(_note_path(data), msgspec.json.encode(note))
+
+
+def remove_note(data: Path, note: RunningNote) -> None:
+    """Remove it, unless it is another server's by now."""
+    if _read(data) == note:
+        _note_path(data).unlink(missing_ok=True)
+
+
+def find_server_of(data: Path) -> RunningNote | None:
+    """Return who serves a data folder; None where nobody of this user answers."""
+    note = _read(data)
+    return note if note is not None and _answers(note) else None
+
+
+def find_server(environment: Mapping[str, str] = os.environ) -> RunningNote | None:
+    """Return the user's running dashboard: that of `serve.json`, else of the usual data folder."""
+    state = read_serve_state(environment)
+    usual = data_folder(None, environment)
+    chosen = Path(state.data) if state is not None and state.data else usual
+    return find_server_of(chosen) or (find_server_of(usual) if chosen != usual else None)
+
+
+def _note_path(data: Path) -> Path:
+    return data / "serving.json"
+
+
+def _read(data: Path) -> RunningNote | None:
+    path = _note_path(data)
+    try:
+        if path.stat().st_mode & 0o077:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=RunningNote)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _answers(note: RunningNote) -> bool:
+    """Whether it is a server that knows the token: a process id or a port may be another's by now."""
+    if not note.page.startswith("http://"):
+        return False
+    request = urllib.request.Request(f"{note.page}health", headers={TOKEN_HEADER: note.token})
+    # A proxy of the user's is for other machines.
+    client = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with client.open(request, timeout=_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
