@@ -21,6 +21,7 @@ import pytest
 from forked_scripts import TORCH, ForkedScript, ForkedScripts
 from journals import Journal, read_journal
 
+import probe
 from dashboard.cli import main
 from dashboard.commands.run import launch_environment
 
@@ -420,6 +421,31 @@ def test_training_of_no_module_is_told_at_the_end(tmp_path: Path, options: list[
     assert both.runs == []
     said = [line for line in both.recorded.own_lines if "nothing is recorded" in line]
     assert len(said) == (0 if options else 1)
+@pytest.mark.parametrize("way", ["beside", "before torch", "module", "late path", "no import"])
+def test_training_beside_a_checkouts_probe_is_one_run(way: str, tmp_path: Path, spool: Path) -> None:
+    """The script's own `import probe` leads to another copy of nanscope's than the command's."""
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    work.mkdir()
+    copied = (elsewhere if way == "late path" else work) / "probe"
+    shutil.copytree(Path(probe.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (SCRIPTS / "watches_itself.py").read_text()
+    if way == "no import":
+        text = (SCRIPTS / "plain_loop.py").read_text()
+    if way == "before torch":
+        text = f"import probe\n{text}"
+    if way == "late path":
+        text = text.replace("import probe\n", f"sys.path.insert(0, {str(elsewhere)!r})\nimport probe\n")
+    (work / "training.py").write_text(text)
+    # As the installed command does: for `python -m dashboard` the current folder would come first.
+    (tmp_path / "command.py").write_text("from dashboard.cli import main\nmain()\n")
+    command = [sys.executable, str(tmp_path / "command.py"), "run"]
+    script = ["-m", "training"] if way == "module" else ["training.py"]
+    ending = finish(start([*command, *script], work, PYTHONPATH=str(Path(probe.__file__).parents[1])))
+    assert ending.code == 0
+    (run,) = spool.iterdir()
+    assert run.name == "my-own" or way == "no import"
+    assert len(list(run.glob("0-*"))) == 1
+    assert way == "no import" or ending.out == "True True\n"
 
 
 def test_quiet_is_a_script_that_watches_itself_too(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Final
 
 _PUBLIC: Final = "probe"
-_INIT: Final = Path(__file__).resolve().parents[2] / "__init__.py"
+_MARK: Final = Path("calls", "launch", "site", "sitecustomize.py")
+"""What only nanscope's own `probe` has, of whatever version and wherever it lies."""
 
 
 class OneProbe:
@@ -29,16 +30,16 @@ class OneProbe:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec whose module is the loaded one, where the script would get this copy of the probe."""
+        """Return a spec whose module is the loaded one, where the script would get a copy of the probe."""
         if name != _PUBLIC and not name.startswith(f"{_PUBLIC}."):
             return None
         if name == _PUBLIC:
-            is_ours = self._leads_to_this_copy()
+            is_ours = self._leads_to_a_copy()
         else:
             is_ours = sys.modules.get(_PUBLIC) is sys.modules[self._package]
         return spec_from_loader(name, _Alias(self._package)) if is_ours else None
 
-    def _leads_to_this_copy(self) -> bool:
+    def _leads_to_a_copy(self) -> bool:
         if self._is_asking:
             return False
         self._is_asking = True
@@ -46,7 +47,7 @@ class OneProbe:
             for finder in sys.meta_path:
                 spec = finder.find_spec(_PUBLIC, None) if finder is not self else None
                 if spec is not None:
-                    return spec.origin is not None and Path(spec.origin).resolve() == _INIT
+                    return spec.origin is not None and (Path(spec.origin).parent / _MARK).is_file()
         finally:
             self._is_asking = False
         return False
@@ -68,6 +69,6 @@ class _Alias(Loader):
 
 
 def share_loaded_probe(package: str) -> None:
-    """Have `import probe` lead to `package`, this very copy, where it would lead to its files."""
+    """Have `import probe` lead to `package`, this very copy, where it would lead to nanscope's own files."""
     if package != _PUBLIC:
         sys.meta_path.insert(0, OneProbe(package))

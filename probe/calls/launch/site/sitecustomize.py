@@ -5,7 +5,7 @@ never train. Takes itself out of the way of a `sitecustomize` of the user's own.
 """
 
 # pathlib would be imported into every one of these processes.
-# ruff: noqa: PTH100, PTH118, PTH120
+# ruff: noqa: PTH100, PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_MARK = ("calls", "launch", "site", "sitecustomize.py")
+"""What only nanscope's own `probe` has; see `alias.py` too."""
 _PROBE = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
@@ -70,19 +72,25 @@ class _TorchLoader:
 
 
 def _begin() -> None:
-    """Load this copy of the probe, under a private name: research code is full of files called `probe.py`."""
+    """Load the probe under a private name: research code is full of files called `probe.py`.
+
+    It is the copy that the script itself would import, where that is nanscope's, in a checkout say: a second
+    one would know nothing of its sessions.
+    """
     try:
         from importlib import import_module, util
 
-        init = os.path.join(_PROBE, "__init__.py")
         package = "_nanscope.probe"
         existing = sys.modules.get("probe")
-        if existing is not None and getattr(existing, "__file__", None) == init:
+        if existing is not None and _copy_of(getattr(existing, "__file__", None)):
             package = "probe"
         elif package not in sys.modules:
+            found = util.find_spec("probe") if existing is None else None
+            folder = _copy_of(found.origin if found is not None else None) or _PROBE
+            init = os.path.join(folder, "__init__.py")
             holder = type(sys)("_nanscope")
             holder.__path__ = []
-            spec = util.spec_from_file_location(package, init, submodule_search_locations=[_PROBE])
+            spec = util.spec_from_file_location(package, init, submodule_search_locations=[folder])
             if spec is None or spec.loader is None:
                 return
             module = util.module_from_spec(spec)
@@ -93,6 +101,13 @@ def _begin() -> None:
     except Exception as error:  # noqa: BLE001
         if sys.stderr is not None:
             sys.stderr.write(f"nanscope: this process is not recorded: {error}\n")
+
+
+def _copy_of(init: str | None) -> str | None:
+    """Return the folder of a package's `__init__.py` where it is nanscope's own, of whatever version."""
+    folder = os.path.dirname(os.path.abspath(init)) if init else ""
+    is_ours = bool(folder) and os.path.isfile(os.path.join(folder, *_MARK))
+    return folder if is_ours else None
 
 
 def _is_wanted() -> bool:
