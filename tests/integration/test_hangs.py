@@ -53,7 +53,7 @@ def test_hang_states_are_told_apart_from_outside(site: Site) -> None:
     """One process for all of them: torch takes its time to be imported."""
     trainer = subprocess.Popen(
         [sys.executable, str(SCRIPT)],
-        env=site.environment,
+        env={**site.environment, "NANSCOPE_QUIET": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
