@@ -142,11 +142,15 @@
     return [...groups.values()].map((models) => {
       const [first] = models;
       if (models.length === 1) return runOption(first, first.name);
-      const script = first.name.split(" (")[0];
-      const items = models.map((run) => runOption(run, run.model || run.name));
-      return { group: `${script} \u00b7 ${first.group.slice(-8)}`, items };
+      const scripts = new Set(models.map(scriptOf));
+      // Trainings one after the other that somebody has named, in a sweep say, keep their names.
+      const items = models.map((run) => runOption(run, scripts.size > 1 || !run.model ? run.name : run.model));
+      const together = scripts.size > 1 ? `${models.length} runs of one process` : scriptOf(first);
+      return { group: `${together} \u00b7 ${first.group.slice(-8)}`, items };
     });
   }
+
+  const scriptOf = (run) => run.name.replace(` (${run.model})`, "");
 
   function runOption(run, name) {
     return { value: run.run, label: `${name} \u00b7 ${run.run.slice(-8)}${isRunning(run) ? " \u25cf" : ""}` };

@@ -336,6 +336,21 @@ def test_page_lists_the_models_of_a_training_as_one_run(page: Page, served: Serv
     expect(page.locator("#run-select")).to_have_value("painter · -painter")
 
 
+def test_page_runs_that_somebody_has_named_keep_their_names(page: Page, served: Served) -> None:
+    for rate, begun in (("0.1", 1_700_000_000.0), ("0.2", 1_700_000_001.0)):
+        run, name = f"sweep-run-{rate}", f"lr {rate}"
+        served.fill(steps=range(9), run=run, name=name, model="Net", group="sweep-run-0.1", start_time=begun)
+    open_page(page, served)
+    wait_drawn(page)
+    page.locator("#run-select").click()
+    listed = page.get_by_role("listbox", name="Run")
+    expect(listed.get_by_text("2 runs of one process")).to_be_visible()
+    assert [text.split(" · ")[0] for text in listed.get_by_role("option").all_inner_texts()] == [
+        "lr 0.1",
+        "lr 0.2",
+    ]
+
+
 def test_page_menus_are_buttons_that_say_whether_they_are_open(page: Page, served: Served) -> None:
     open_page(page, served)
     for name in ("Export", "Theme"):
