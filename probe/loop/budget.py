@@ -74,24 +74,37 @@ class Budget:
 
     # -- every step
 
-    def features_at(self, step: int) -> Features:
-        """Return what is to be measured at a step: a feature's field is its period where due, else 0."""
+    def features_at(self, step: int, *, since: int | None = None) -> Features:
+        """Return what is to be measured at a step: a feature's field is its period where due, else 0.
+
+        Args:
+            step: its number.
+            since: the number of the one before, where those in between are steps of other models.
+        """
         bits = 0
         for period, phase, bit in self._groups:
-            if step % period == phase:
+            if step % period == phase or (since is not None and _passes(since, step, period, phase)):
                 bits |= bit
-        self._is_besides = step in _EARLY_STEPS and not bits & self._early
+        is_early = step in _EARLY_STEPS or (
+            since is not None and any(since < early < step for early in _EARLY_STEPS)
+        )
+        self._is_besides = is_early and not bits & self._early
         if self._is_besides:
             bits |= self._early
         features = self._features.get(bits)
         return self._features_of(bits) if features is None else features
 
-    def is_sampled(self, step: int) -> bool:
+    def is_sampled(self, step: int, *, since: int | None = None) -> bool:
         """Whether the time of a step holds what is not done at every step.
 
         A step's time begins where the gradients of the one before have been measured: looking at that one's
         update falls into it.
         """
+        if since is not None:
+            # What was due at the one before is not known any more.
+            return any(
+                period > 1 and _passes(since, step, period, phase) for period, phase, _ in self._groups
+            )
         if any(period > 1 and step % period == phase for period, phase, _ in self._groups):
             return True
         if self._early and step in _EARLY_STEPS:
@@ -353,6 +366,11 @@ class Budget:
         chosen = {name: self._periods[name] for at, name in enumerate(FEATURES) if bits >> at & 1}
         features = self._features[bits] = Features(**chosen)
         return features
+
+
+def _passes(since: int, step: int, period: int, phase: int) -> bool:
+    """Whether a step at which a period is due lies after `since`, and not after `step`."""
+    return (step - phase) // period > (since - phase) // period
 
 
 def _mean_but_highest(values: Iterable[int]) -> float:

@@ -18,6 +18,7 @@ from ..step.late_values import LateValues
 from ..step.losses import LossMeter, LossSite, StepLoss
 from ..step.open_step import Clipping, FinishedStep, LogValue, OpenStep, RunningBackward, gradients_seen
 from ..step.stages import Stage
+from ..step.step_axis import trained_here
 from ..step.step_counter import StepCounter
 from .step_pipeline import StepPipeline
 
@@ -63,6 +64,7 @@ class GatheredStep:
     ) -> FinishedStep:
         """Return what was gathered as a finished step, and begin the next one."""
         opened, self.open = self.open, OpenStep()
+        self.counter.end()
         was_scaled, late = self.losses.was_scaled, None
         if isinstance(gradients, PendingStatistics):
             late = LateValues(gradients, self.losses.start_read(forwards=opened.forwards))
@@ -77,12 +79,13 @@ class GatheredStep:
     def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
         """The step under way has had this forward, as `begin_forward` would have noted it."""
         if not (self.open.forwards or self.open.backwards):
-            self._pipeline.begin_step()
+            self._pipeline.begin_step(self.counter.upcoming)
         self._has_called_root, self._model.is_reduced = True, is_reduced
         self.open.forwards += 1
         self.open.calls += 1
         self.open.samples += samples
         self.open.captures[capture] = samples
+        self.counter.open(is_fed=False)
 
     def adopt_backward(
         self, loss: Tensor, *, unscaled: Tensor | None, terms: LossTerms, site: LossSite, is_over: bool
@@ -99,8 +102,11 @@ class GatheredStep:
         opened = self.open
         self.backward = self._running_backward()
         self.losses.adopt(loss, unscaled, terms, site)
+        opened.passes.append((trained_here.begin_backward(loss), site.line))
         opened.loss = loss.detach()
+        opened.number = self.counter.number
         if is_over:
+            trained_here.end_backward()
             self.backward = None
             opened.settle()
             self._model.note_backward()
@@ -115,6 +121,7 @@ class GatheredStep:
             gradients_seen(opened.captures),
             opened.loss,
             opened.measured,
+            len(opened.passes),
         )
 
     def adopt_clipping(self, measured: TensorStatistics, clipping: Clipping) -> None:

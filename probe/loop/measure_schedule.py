@@ -65,8 +65,9 @@ class MeasureSchedule:
         self._closer = CloserLook()
         self._replays = 0
         self._kept_fraction = 0.0
-        self._unaccounted: list[tuple[int, StepTime, bool, bool]] = []
-        """Of finished steps: number, time, whether it was plain, whether it had a replay."""
+        self._since: int | None = None
+        self._unaccounted: list[tuple[int, int | None, StepTime, bool, bool]] = []
+        """Of finished steps: number, that of the one before, time, whether it was plain, had a replay."""
         self._has_charged = False
         self._added: dict[str, float] | None = None
         self._suspicion: str | None = None
@@ -90,10 +91,16 @@ class MeasureSchedule:
 
     # -- the step tracker's calls, in the order of a step
 
-    def begin_step(self, step: int) -> None:
-        """The first forward or backward of a step begins; decides what is measured of it."""
+    def begin_step(self, step: int, *, since: int | None = None) -> None:
+        """The first forward or backward of a step begins; decides what is measured of it.
+
+        Args:
+            step: its number.
+            since: the number of the one before, where those in between are steps of other models.
+        """
+        self._since = since
         self.is_plain = self._calibration.is_plain(step)
-        features = _NOTHING if self.is_plain else self._budget.features_at(step)
+        features = _NOTHING if self.is_plain else self._budget.features_at(step, since=since)
         if features is not self.features:
             self.features = features
             self.observed = next((name for name in _OBSERVED if getattr(features, name)), None)
@@ -122,8 +129,9 @@ class MeasureSchedule:
         Steps of which only the usual was measured are accounted for a few at a time.
         """
         replays, self._replays = self._replays, self._incidents.replays
-        self._unaccounted.append((measured.step, taken, self.is_plain, self._replays > replays))
-        is_ordinary = not (self._has_charged or self.is_plain or self._replays > replays)
+        had_replay = self._replays > replays
+        self._unaccounted.append((measured.step, self._since, taken, self.is_plain, had_replay))
+        is_ordinary = not (self._has_charged or self.is_plain or had_replay)
         if not is_ordinary or len(self._unaccounted) >= _ACCOUNTED_TOGETHER:
             self._account(measured.time)
             self._has_charged = False
@@ -198,8 +206,8 @@ class MeasureSchedule:
     def _account(self, now: float) -> None:
         """Give the budget and the calibration what has finished, in order."""
         finished, self._unaccounted = self._unaccounted, []
-        for step, taken, is_plain, had_replay in finished:
-            is_sampled = self._budget.is_sampled(step)
+        for step, since, taken, is_plain, had_replay in finished:
+            is_sampled = self._budget.is_sampled(step, since=since)
             if is_plain:
                 # What a plain step keeps is no part of the comparison; the clock's word is taken for it.
                 self._kept_fraction = taken.own_ns / taken.step_ns if taken.step_ns > 0 else 0.0

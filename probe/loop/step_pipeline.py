@@ -70,10 +70,16 @@ class StepPipeline:
         """Number of the step that is under way, or about to begin."""
         return 0 if self.last_step is None else self.last_step + 1
 
-    def begin_step(self) -> None:
-        """A step begins: decide what is measured of it, and when it is to be judged."""
-        step = self.next_step
-        self._schedule.begin_step(step)
+    def begin_step(self, upcoming: int | None = None) -> None:
+        """A step begins: decide what is measured of it, and when it is to be judged.
+
+        Args:
+            upcoming: its number; None where it follows the one before.
+        """
+        step, since = self.next_step, None
+        if upcoming is not None and upcoming != step:
+            step, since = upcoming, self.last_step
+        self._schedule.begin_step(step, since=since)
         self._judge.begin_step(step)
 
     def finish(self, finished: FinishedStep) -> None:

@@ -366,6 +366,9 @@ class StepTracker:
     @property
     def next_step(self) -> int:
         """Number of the step that is under way, or about to begin."""
+        upcoming = self._loop.counter.upcoming
+        if upcoming is not None:
+            return upcoming
         return 0 if self.last_step is None else self.last_step + 1
 
     def evidence_of(self, error: BaseException) -> StepEvidence | None:
@@ -409,6 +412,7 @@ class StepTracker:
 
     def _unhook(self) -> None:
         self._attachment.detach()
+        self._loop.counter.leave()
         self.epochs.stop()
 
     def _stop_parts(self) -> None:

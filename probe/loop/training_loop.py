@@ -8,6 +8,7 @@ hands the finished ones to the pipeline.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from typing import Any, Final
@@ -29,18 +30,24 @@ from ..step.open_step import (
     MAX_CAPTURES,
     FinishedStep,
     OpenStep,
+    are_made_by_others,
     batch_size,
     gradients_seen,
 )
 from ..step.stages import Stage, gradient_stage
+from ..step.step_axis import trained_here
 from ..wire import Layout
 from .gathered_step import GatheredStep
+from .loop_shape import CodeSite, site_of_call
+from .passed_backwards import PassedBackwards
 from .step_measures import StepMeasures
 from .step_pipeline import StepPipeline
 from .verdict_timing import VerdictTiming
 
 _MOST_GRADS: Final = 64
 """Calls of `torch.autograd.grad` of which no update is made, before they are forgotten."""
+_SITE_FRAMES: Final = 12
+"""Of the code that leads to an update: several functions of the script, and of the libraries in between."""
 
 
 class TrainingLoop(GatheredStep):
@@ -82,6 +89,11 @@ class TrainingLoop(GatheredStep):
         self._is_trained_in_parts = False
         self.has_had_backward = False
         self._newest: FinishedStep | None = None
+        self._early_step = 0
+        self._line: CodeSite = ()
+        """Of the newest backward."""
+        self._early_passes: list[tuple[int, object]] = []
+        self._passed = PassedBackwards()
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
         """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
@@ -96,8 +108,10 @@ class TrainingLoop(GatheredStep):
             self._finish_unseen()
         self._model.note_forward(root)
         if not (self.open.forwards or self.open.backwards):
-            self._pipeline.begin_step()
+            self._pipeline.begin_step(self.counter.upcoming)
         self._has_called_root = True
+        is_fed = are_made_by_others(args, kwargs)
+        self.counter.open(is_fed=is_fed)
         samples = 0 if self.open.has_unsettled_forwards else batch_size(args, kwargs)
         self.open.forwards += 1
         self.open.calls += 1
@@ -106,6 +120,8 @@ class TrainingLoop(GatheredStep):
             return None
         capture = begin_capture(root, args, kwargs, size_cap_bytes=self._config.capture_limit_bytes)
         self.open.captures[capture] = samples
+        if is_fed:
+            self.open.fed.add(capture.order)
         return capture
 
     def _follow_unseen_update(self) -> None:
@@ -138,44 +154,46 @@ class TrainingLoop(GatheredStep):
         if backward is None:
             return
         self.losses.forget_after(backward.losses)
+        del backward.opened.passes[backward.passes :]
         self.open.loss, self.open.measured = backward.loss, backward.measured
 
-    def begin_backward(self, tensors: Any, grad_tensors: Any, site: object = None) -> None:
+    def begin_backward(self, tensors: Any, grad_tensors: Any, site: CodeSite = ()) -> None:
         """An outermost backward begins on this line: the previous frame is complete, the loss is known."""
         if self.open.is_by_grad:
             self._follow_unseen_update()
             self._forget_inner_gradients()
         self._begin_backward(tensors, grad_tensors, site)
 
-    def begin_grad(self, outputs: Any, grad_outputs: Any, site: object) -> None:
+    def begin_grad(self, outputs: Any, grad_outputs: Any, site: CodeSite) -> None:
         """The same of `torch.autograd.grad`; the parts of a model may be asked for one after the other."""
         is_further_part = self.open.is_by_grad and not self.open.has_unsettled_forwards
         self._begin_backward(outputs, grad_outputs, site)
         if is_further_part and self.backward is not None and self.backward.opened is self.open:
             self.losses.forget_after(self.backward.losses)
 
-    def _begin_backward(self, tensors: Any, grad_tensors: Any, site: object) -> None:
+    def _begin_backward(self, tensors: Any, grad_tensors: Any, site: CodeSite) -> None:
         self._attachment.settle()
         self._take_back_backward()
         self._pipeline.complete_newest()
         if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
-            self.counter.close()
-            self.finished_early = False
+            self._forget_early_verdict()
         else:
             self._follow_unseen_update()
             if self._was_skipped():
                 self._drop_step()
         if not self.open.backwards:
-            self._foreign_steps_seen = self._attachment.foreign_steps
+            self._foreign_steps_seen = self._unwatched_steps
             if not self.open.forwards:
-                self._pipeline.begin_step()
+                self._pipeline.begin_step(self.counter.upcoming)
         self._measures.begin_backward()
         opened = self.open
         if self._free_since_ns and torch_ranks.is_distributed():
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
         self.backward = backward = self._running_backward()
         opened.measured = None
-        line = None if opened.is_first_pass else site
+        opened.number = self.counter.number
+        opened.passes.append((trained_here.begin_backward(tensors), site))
+        self._line, line = site, None if opened.is_first_pass else site or None
         self.losses.add(tensors, grad_tensors, LossSite(line, self._model.is_reduced))
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
@@ -241,17 +259,32 @@ class TrainingLoop(GatheredStep):
     def _drop_step(self) -> None:
         """The script has cleared the gradients and made no update of them."""
         following = self.open.split_unsettled()
-        if self._attachment.foreign_steps > self._foreign_steps_seen:
-            # They were only passed through, on their way to a discriminator, say: no step of this model.
+        if self._were_passed_through():
+            # On their way to a generator, say: no step of this model.
+            self._passed.note_passed(self.open)
             self.losses.reset()
             following.logged = self.open.logged
             self.open = following
             return
-        step = self.counter.at_early_verdict()
+        step = self.counter.at_early_verdict(since=self.open.number)
         self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
-        self.counter.close()
+        self.counter.close(step)
         self._pipeline.complete_newest()
         self.open = following
+
+    def _were_passed_through(self) -> bool:
+        """Whether the gradients that were cleared without an update were not meant for this model."""
+        if trained_here.were_used([number for number, _ in self.open.passes]):
+            return True
+        if self._unwatched_steps > self._foreign_steps_seen:
+            return True
+        newest = self.losses.newest_on_cpu
+        return self._passed.are_all_of(self.open) and (newest is None or math.isfinite(newest))
+
+    @property
+    def _unwatched_steps(self) -> int:
+        """Steps of optimizers that update no watched model."""
+        return self._attachment.foreign_steps - (trained_here.updates - self.counter.updates)
 
     def is_foreign_backward(self) -> bool:
         """Whether another model of the script is being trained: ours ran no forward since its last frame."""
@@ -272,6 +305,7 @@ class TrainingLoop(GatheredStep):
     def end_backward(self, tensors: Any) -> None:
         """It has returned: a micro-step is complete."""
         self._free_since_ns = time.perf_counter_ns()
+        trained_here.end_backward()
         if self._has_passed_us_by(tensors):
             self._take_back_backward()
             return
@@ -289,7 +323,9 @@ class TrainingLoop(GatheredStep):
             # The code that updates may clear the gradients before the next forward.
             self.open.after_backward = self._model.measure_gradients()
         newest = None if self._timing.is_late else self.losses.newest_on_cpu
-        if newest is not None and not math.isfinite(newest) and not self.finished_early:
+        if self.finished_early or self._passed.are_all_of(self.open):
+            return
+        if newest is not None and not math.isfinite(newest):
             stage: Stage | None = "scaled" if self.losses.was_scaled else None
             self._finish_early(self._model.measure_gradients(), stage)
 
@@ -308,6 +344,8 @@ class TrainingLoop(GatheredStep):
         # torch's clip functions call each other; the first call sees the gradients as they were.
         if not self.open.backwards or self.finished_early or self.open.measured is not None:
             return
+        if self._passed.are_all_of(self.open):
+            return
         gradients = self.measure_gradients()
         if isinstance(gradients, TensorStatistics) and not gradients.is_finite:
             self._finish_early(gradients)
@@ -321,9 +359,16 @@ class TrainingLoop(GatheredStep):
         return self._model.start_measuring_gradients()
 
     def _finish_early(self, gradients: TensorStatistics, stage: Stage | None = None) -> None:
-        step = self.counter.at_early_verdict()
-        self._finish(stage_optimizer=None, step=step, gradients=gradients, stage=stage)
+        self._early_passes = self.open.passes
+        trained_here.use([number for number, _ in self._early_passes])
+        self._early_step = self.counter.at_early_verdict(site=self._line)
+        self._finish(stage_optimizer=None, step=self._early_step, gradients=gradients, stage=stage)
         self.finished_early = True
+
+    def _forget_early_verdict(self) -> None:
+        """No update came of the step that was finished early."""
+        self.counter.close(self._early_step)
+        self.finished_early = False
 
     def take_newest(self) -> FinishedStep | None:
         """Return the step that was finished last, once."""
@@ -339,7 +384,16 @@ class TrainingLoop(GatheredStep):
 
     def pass_step(self, optimizer: Optimizer) -> None:
         """Count a step of which nothing is looked at."""
-        self._pipeline.pass_step(self.counter.at_step(self._model.note_step_of(optimizer)))
+        self._pipeline.pass_step(self._number_of(optimizer))
+
+    def _number_of(self, optimizer: Optimizer) -> int:
+        """The number of the step that an optimizer is about to end."""
+        passes = self._early_passes if self.finished_early else self.open.passes
+        self._passed.note_own(self.open, passes)
+        site = site_of_call(sys._getframe(1), frames=_SITE_FRAMES) if self.counter.wants_sites else ()
+        return self.counter.at_step(
+            self._model.note_step_of(optimizer), backwards=[number for number, _ in passes], site=site
+        )
 
     def finish_skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has skipped the update, perhaps: no optimizer hook tells of it."""
@@ -348,7 +402,7 @@ class TrainingLoop(GatheredStep):
 
     def finish_at_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer is about to update: the step is complete."""
-        step = self.counter.at_step(self._model.note_step_of(optimizer))
+        step = self._number_of(optimizer)
         if self.finished_early:
             self.finished_early = False
             self.open = OpenStep()

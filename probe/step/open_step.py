@@ -53,6 +53,12 @@ class OpenStep(msgspec.Struct):
     """Before each backward, since the one before or the update: time in which no rank waits for another."""
     own_backward_ns: int = 0
     """In the backwards, until this rank's graphs had run."""
+    fed: set[int] = msgspec.field(default_factory=set)
+    """`order` of the captures whose inputs another module has made: gradients pass through to that."""
+    passes: list[tuple[int, object]] = msgspec.field(default_factory=list)
+    """Of each backward the number that all sessions of the thread know it by, and its line."""
+    number: int = 0
+    """Of the step at the newest backward."""
     samples: int = 0
     loss: Tensor | None = None
     measured: TensorStatistics | PendingStatistics | None = None
@@ -87,6 +93,12 @@ class OpenStep(msgspec.Struct):
         """Whether a root was called since the last backward: then the micro-step's first input is known."""
         return self.forwards > self.settled_forwards
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether all forwards that had a backward were called with what another module has made."""
+        settled = [capture.order in self.fed for capture in self.captures if capture.order <= self.settled]
+        return bool(settled) and all(settled)
+
     def unsettled(self) -> list[RootCapture]:
         """Forwards since the last backward that succeeded."""
         return [capture for capture in self.captures if capture.order > self.settled]
@@ -103,7 +115,7 @@ class OpenStep(msgspec.Struct):
         following = OpenStep(captures={capture: self.captures[capture] for capture in self.unsettled()})
         for capture in following.captures:
             self.forget(capture)
-        following.forwards = len(following.captures)
+        following.forwards, following.fed = len(following.captures), self.fed
         following.samples = sum(following.captures.values())
         return following
 
@@ -134,6 +146,7 @@ class RunningBackward(NamedTuple):
     gradients_seen: int
     loss: Tensor | None
     measured: TensorStatistics | PendingStatistics | None
+    passes: int
 
 
 def gradients_seen(captures: Iterable[RootCapture]) -> int:
@@ -158,6 +171,15 @@ def batch_size(args: Any, kwargs: Any) -> int:
     """
     first = _first_tensor((*args, *kwargs.values()), _MAX_DEPTH)
     return 0 if first is None or not first.dim() else first.size(0)
+
+
+def are_made_by_others(args: Any, kwargs: Any) -> bool:
+    """Whether a tensor that the root is called with was computed by something that can learn."""
+    given = (*args, *kwargs.values())
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    inside = [value for value in given if isinstance(value, list | tuple)]
+    tensors += [item for value in inside for item in value[:_MAX_ITEMS] if isinstance(item, Tensor)]
+    return any(tensor.grad_fn is not None for tensor in tensors)
 
 
 def _first_tensor(values: Iterable[Any], depth: int) -> Tensor | None:

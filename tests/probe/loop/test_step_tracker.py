@@ -45,6 +45,7 @@ class Bench:
         self.loop = Teller(
             self.told, "loop", open=opened, backward=object(), finished_early=False, is_untrained=False,
             is_foreign_backward=lambda: False, take_newest=lambda: None, begin_forward=self.begin_forward,
+            counter=SimpleNamespace(upcoming=None, leave=lambda: None),
         )  # fmt: skip
         self.schedule = Teller(
             self.told, "schedule", is_off=False, features=Features(gradients=1, update_ratios=1)

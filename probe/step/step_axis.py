@@ -1,0 +1,111 @@
+"""The numbers that the steps of models share which are trained together, and what one thread trains.
+
+Pure bookkeeping for `step_counter.py`; see docs/interfaces.md for the rule. On the training thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .step_counter import StepCounter
+
+Key = tuple[int, int | None]
+"""A counter and the number of one of its optimizers; None stands for all of them."""
+Site = Sequence[tuple[object, int]]
+"""Code and instruction of each frame that leads to a call, innermost first."""
+_KEPT_BACKWARDS: Final = 256
+
+
+class StepAxis:
+    """One step number at a time.
+
+    Attributes:
+        number: the newest step that has, or is about to get, a frame; 0-based.
+        frames: who has a frame with this number, and where its update was called.
+        newest: the number of everybody's newest frame.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.frames: dict[Key, Site] = {}
+        self.newest: dict[Key, int] = {}
+
+    def advance(self) -> None:
+        """The next step begins."""
+        self.number += 1
+        self.frames.clear()
+
+    def note(self, key: Key, site: Site = ()) -> None:
+        """`key` gets a frame with this number."""
+        self.frames[key] = site
+        self.newest[key] = self.number
+
+    def has_frame(self, key: Key) -> bool:
+        """Whether `key` has a frame with this number."""
+        return key in self.frames or (key[0], None) in self.frames
+
+    def is_behind(self, site: Site) -> bool:
+        """Whether this number's iteration is past an update that is called here: the loop has begun again."""
+        return bool(site) and any(precedes(site, other) for other in self.frames.values())
+
+    def absorb(self, other: StepAxis) -> None:
+        """Take in who was numbered by an axis that is not ahead of this one."""
+        self.frames |= other.frames
+        self.newest |= dict.fromkeys(other.newest, self.number)
+
+    def forget(self, member: int) -> None:
+        """A counter has ended."""
+        for of_key in (self.frames, self.newest):
+            for key in [key for key in of_key if key[0] == member]:
+                del of_key[key]
+
+
+def precedes(one: Site, other: Site) -> bool:
+    """Whether a call stands before another in the outermost code that leads to both and tells them apart."""
+    for code, instruction in reversed(one):
+        for other_code, other_instruction in reversed(other):
+            if code is other_code and instruction != other_instruction:
+                return instruction < other_instruction
+    return False
+
+
+class TrainedHere(threading.local):
+    """What the sessions of one thread tell each other of its backwards and updates."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        """Made by optimizers of watched models."""
+        self.backward = 0
+        """Number of the newest one."""
+        self.newest: Callable[[], StepCounter | None] = lambda: None
+        """Gives the counter of the model that was updated last."""
+        self._of_loss = 0
+        self._used: dict[int, None] = {}
+
+    def begin_backward(self, tensors: object) -> int:
+        """Return the number of a backward; every session that is told of the same one gets the same."""
+        if self._of_loss != id(tensors):
+            self._of_loss = id(tensors)
+            self.backward += 1
+        return self.backward
+
+    def end_backward(self) -> None:
+        """It has returned."""
+        self._of_loss = 0
+
+    def use(self, backwards: Sequence[int]) -> None:
+        """An update is made of the gradients of these, or one that was bad has got a frame."""
+        self._used |= dict.fromkeys(backwards)
+        while len(self._used) > _KEPT_BACKWARDS:
+            del self._used[next(iter(self._used))]
+
+    def were_used(self, backwards: Sequence[int]) -> bool:
+        """Whether one of these was meant for a watched model that has got a frame for it."""
+        return any(one in self._used for one in backwards)
+
+
+trained_here: Final = TrainedHere()
+"""Of the thread that asks."""
