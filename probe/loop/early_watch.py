@@ -157,4 +157,5 @@ class EarlyWatch:
             is_called=finished.opened.calls > 0,
             is_update=not finished.is_early,
             is_zero=not measured.gradients.max_abs.any(),
+            missed=finished.opened.missed,
         )

@@ -74,6 +74,28 @@ class GatheredStep:
         self.losses.reset()
         return FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
 
+    def _take_back_backward(self) -> None:
+        backward, self.backward = self.backward, None
+        if backward is None:
+            return
+        self.losses.forget_after(backward.losses)
+        del backward.opened.passes[backward.passes :]
+        self.open.loss, self.open.measured = backward.loss, backward.measured
+
+    @property
+    def _others_updates(self) -> int:
+        """Updates of other watched models on this thread."""
+        return trained_here.updates - self.counter.updates
+
+    def is_foreign_backward(self) -> bool:
+        """Whether another model of the script is being trained: ours ran no forward since its last frame."""
+        return self._has_called_root and not self.open.forwards
+
+    @property
+    def _step_of_others(self) -> int | None:
+        """Of which number another model's frame is that the open step's backwards were meant for."""
+        return trained_here.step_of([number for number, _ in self.open.passes])
+
     # -- steps that were followed in C up to here
 
     def adopt_forward(self, capture: RootCapture, samples: int, *, is_reduced: bool) -> None:
@@ -104,8 +126,8 @@ class GatheredStep:
         self.losses.adopt(loss, unscaled, terms, site)
         opened.passes.append((trained_here.begin_backward(loss), site.line))
         opened.loss = loss.detach()
-        opened.number = self.counter.number
         if is_over:
+            opened.number = self.counter.number
             trained_here.end_backward()
             self.backward = None
             opened.settle()

@@ -6,9 +6,12 @@ Used by the training loop, on the training thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from ..step.open_step import OpenStep
 
+_MOST_MISSED: Final = 9
+"""Until then another model's updates may be all that the gradients were meant for."""
 Pass = tuple[int, object]
 """Number and line of a backward."""
 
@@ -45,3 +48,26 @@ class PassedBackwards:
             return False
         lines = {line for _, line in opened.passes}
         return lines <= self._lines and lines.isdisjoint(self._own_lines)
+
+
+class MissedSteps:
+    """Counts steps without a frame of a model that was never updated, while others were."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._are_told = False
+
+    def note(self) -> None:
+        """One more."""
+        self._count += 1
+
+    @property
+    def are_many(self) -> bool:
+        """Whether the steps are to be taken for the model's own: its optimizer may have been forgotten."""
+        return self._count >= _MOST_MISSED
+
+    def take(self) -> int:
+        """Return how many there were, once."""
+        count = 0 if self._are_told else self._count
+        self._are_told = True
+        return count

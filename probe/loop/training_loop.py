@@ -39,7 +39,7 @@ from ..step.step_axis import trained_here
 from ..wire import Layout
 from .gathered_step import GatheredStep
 from .loop_shape import CodeSite, site_of_call
-from .passed_backwards import PassedBackwards
+from .passed_backwards import MissedSteps, PassedBackwards
 from .step_measures import StepMeasures
 from .step_pipeline import StepPipeline
 from .verdict_timing import VerdictTiming
@@ -94,6 +94,7 @@ class TrainingLoop(GatheredStep):
         """Of the newest backward."""
         self._early_passes: list[tuple[int, object]] = []
         self._passed = PassedBackwards()
+        self._missed = MissedSteps()
 
     def begin_forward(self, root: nn.Module, args: Any, kwargs: Any) -> RootCapture | None:
         """A training forward begins; returns what it is to be replayed by, to be finished when it returns."""
@@ -149,14 +150,6 @@ class TrainingLoop(GatheredStep):
         for capture in self.open.unsettled():
             self.open.forget(capture)
 
-    def _take_back_backward(self) -> None:
-        backward, self.backward = self.backward, None
-        if backward is None:
-            return
-        self.losses.forget_after(backward.losses)
-        del backward.opened.passes[backward.passes :]
-        self.open.loss, self.open.measured = backward.loss, backward.measured
-
     def begin_backward(self, tensors: Any, grad_tensors: Any, site: CodeSite = ()) -> None:
         """An outermost backward begins on this line: the previous frame is complete, the loss is known."""
         if self.open.is_by_grad:
@@ -179,8 +172,9 @@ class TrainingLoop(GatheredStep):
             self._forget_early_verdict()
         else:
             self._follow_unseen_update()
-            if self._was_skipped():
-                self._drop_step()
+            self._end_without_update()
+            if self.is_foreign_backward():
+                return
         if not self.open.backwards:
             self._foreign_steps_seen = self._unwatched_steps
             if not self.open.forwards:
@@ -191,7 +185,6 @@ class TrainingLoop(GatheredStep):
             opened.before_backward_ns += time.perf_counter_ns() - self._free_since_ns
         self.backward = backward = self._running_backward()
         opened.measured = None
-        opened.number = self.counter.number
         opened.passes.append((trained_here.begin_backward(tensors), site))
         self._line, line = site, None if opened.is_first_pass else site or None
         self.losses.add(tensors, grad_tensors, LossSite(line, self._model.is_reduced))
@@ -256,17 +249,38 @@ class TrainingLoop(GatheredStep):
             return False
         return self._model.gradients_were_cleared(may_wait=False)
 
+    def _end_without_update(self) -> None:
+        """End a step of whose gradients no update was made, if the script goes on to the next one."""
+        opened = self.open
+        is_missed = opened.backwards > 0 and self._others_updates > opened.others_updates
+        is_missed = is_missed and not self.counter.updates
+        if is_missed and self._missed.are_many and self._model.find_optimizer():
+            opened.missed = self._missed.take()
+            self._finish_without_update()
+            return
+        if self._was_skipped():
+            self._drop_step()
+        if is_missed and (self._newest is None or self._newest.opened is not opened):
+            self._missed.note()
+
     def _drop_step(self) -> None:
         """The script has cleared the gradients and made no update of them."""
-        following = self.open.split_unsettled()
         if self._were_passed_through():
             # On their way to a generator, say: no step of this model.
             self._passed.note_passed(self.open)
+            following = self.open.split_unsettled()
             self.losses.reset()
             following.logged = self.open.logged
             self.open = following
-            return
-        step = self.counter.at_early_verdict(since=self.open.number)
+        else:
+            self._finish_without_update()
+
+    def _finish_without_update(self) -> None:
+        """Nothing was made of the gradients, and nothing will be."""
+        following = self.open.split_unsettled()
+        of_others = self._step_of_others
+        number = self.open.number if of_others is None else of_others
+        step = self.counter.at_early_verdict(since=number)
         self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
         self.counter.close(step)
         self._pipeline.complete_newest()
@@ -274,7 +288,7 @@ class TrainingLoop(GatheredStep):
 
     def _were_passed_through(self) -> bool:
         """Whether the gradients that were cleared without an update were not meant for this model."""
-        if trained_here.were_used([number for number, _ in self.open.passes]):
+        if self._step_of_others is not None:
             return True
         if self._unwatched_steps > self._foreign_steps_seen:
             return True
@@ -284,11 +298,7 @@ class TrainingLoop(GatheredStep):
     @property
     def _unwatched_steps(self) -> int:
         """Steps of optimizers that update no watched model."""
-        return self._attachment.foreign_steps - (trained_here.updates - self.counter.updates)
-
-    def is_foreign_backward(self) -> bool:
-        """Whether another model of the script is being trained: ours ran no forward since its last frame."""
-        return self._has_called_root and not self.open.forwards
+        return self._attachment.foreign_steps - self._others_updates
 
     @property
     def is_untrained(self) -> bool:
@@ -315,6 +325,7 @@ class TrainingLoop(GatheredStep):
             return
         self.has_had_backward = True
         self.open.settle()
+        self.open.number, self.open.others_updates = self.counter.number, self._others_updates
         self._measures.end_backward()
         if self._measures.wants_first_norm and self.open.backwards == 1:
             self.open.first_norm = self._model.measure_gradients().total_norm
@@ -360,8 +371,8 @@ class TrainingLoop(GatheredStep):
 
     def _finish_early(self, gradients: TensorStatistics, stage: Stage | None = None) -> None:
         self._early_passes = self.open.passes
-        trained_here.use([number for number, _ in self._early_passes])
         self._early_step = self.counter.at_early_verdict(site=self._line)
+        trained_here.use([number for number, _ in self._early_passes], self._early_step)
         self._finish(stage_optimizer=None, step=self._early_step, gradients=gradients, stage=stage)
         self.finished_early = True
 

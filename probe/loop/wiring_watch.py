@@ -125,6 +125,7 @@ class WiringWatch:
         is_called: bool,
         is_update: bool,
         is_zero: bool,
+        missed: int = 0,
     ) -> None:
         """Account for a finished step.
 
@@ -136,6 +137,7 @@ class WiringWatch:
             is_called: whether the model was called with gradients enabled.
             is_update: whether an optimizer is about to make use of the gradients.
             is_zero: whether all gradients that there are hold nothing but zeros.
+            missed: steps before it that have no frame: others were updated, and this model was not.
         """
         if layout.names is not self._names:
             self._begin(layout.names)
@@ -145,7 +147,7 @@ class WiringWatch:
         self._cut_off = 0
         self._note_empty(step, is_empty=is_update and (is_zero or bool(missing.all())))
         if not is_update and not self._optimizers():
-            self._note_idle(step)
+            self._note_idle(step, 1 + missed)
         if not missing.all():
             self._detector.note_gradients(step, missing)
             self._follow(step)
@@ -264,11 +266,11 @@ class WiringWatch:
         share, how = max(shares, default=(0.0, ""))
         self._updates.note_decay(step, share, how=how)
 
-    def _note_idle(self, step: int) -> None:
-        """A step without an update: has an optimizer been forgotten?"""
-        self._idle += 1
+    def _note_idle(self, step: int, steps: int) -> None:
+        """So many steps without an update: has an optimizer been forgotten?"""
+        self._idle += steps
         patience = self._detector.patience
-        if self._idle == _MARK_AFTER:
+        if self._idle >= _MARK_AFTER and self._idle - steps < _MARK_AFTER:
             self._marks = self._measured(range(len(self._names)), self._idle)
         elif self._idle >= patience and (self._idle - patience) % patience == 0 and self._marks:
             now = self._measured(range(len(self._names)), self._idle)

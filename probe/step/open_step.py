@@ -58,7 +58,11 @@ class OpenStep(msgspec.Struct):
     passes: list[tuple[int, object]] = msgspec.field(default_factory=list)
     """Of each backward the number that all sessions of the thread know it by, and its line."""
     number: int = 0
-    """Of the step at the newest backward."""
+    """Of the step at the newest backward that succeeded."""
+    others_updates: int = 0
+    """Updates of other models on this thread until that backward."""
+    missed: int = 0
+    """Steps without a frame before this one, for which other models were updated and this one was not."""
     samples: int = 0
     loss: Tensor | None = None
     measured: TensorStatistics | PendingStatistics | None = None

@@ -83,7 +83,7 @@ class TrainedHere(threading.local):
         self.newest: Callable[[], StepCounter | None] = lambda: None
         """Gives the counter of the model that was updated last."""
         self._of_loss = 0
-        self._used: dict[int, None] = {}
+        self._used: dict[int, int] = {}
 
     def begin_backward(self, tensors: object) -> int:
         """Return the number of a backward; every session that is told of the same one gets the same."""
@@ -96,15 +96,15 @@ class TrainedHere(threading.local):
         """It has returned."""
         self._of_loss = 0
 
-    def use(self, backwards: Sequence[int]) -> None:
+    def use(self, backwards: Sequence[int], step: int) -> None:
         """An update is made of the gradients of these, or one that was bad has got a frame."""
-        self._used |= dict.fromkeys(backwards)
+        self._used |= dict.fromkeys(backwards, step)
         while len(self._used) > _KEPT_BACKWARDS:
             del self._used[next(iter(self._used))]
 
-    def were_used(self, backwards: Sequence[int]) -> bool:
-        """Whether one of these was meant for a watched model that has got a frame for it."""
-        return any(one in self._used for one in backwards)
+    def step_of(self, backwards: Sequence[int]) -> int | None:
+        """The number of the frame that a watched model has got for one of these; None where none has."""
+        return max((self._used[one] for one in backwards if one in self._used), default=None)
 
 
 trained_here: Final = TrainedHere()

@@ -91,21 +91,21 @@ class StepCounter:
             backwards: numbers of those whose gradients it uses.
             site: where its step is called; wanted where there are several.
         """
-        self._note_update(backwards)
+        self._note_update()
         axis, key = self._axis, (self._own, optimizer)
         if axis.has_frame(key) or axis.is_behind(site):
             axis.advance()
         axis.note(key, site)
+        trained_here.use(backwards, axis.number)
         return axis.number
 
-    def _note_update(self, backwards: Sequence[int]) -> None:
+    def _note_update(self) -> None:
         before = trained_here.newest()
         if before is not None and before is not self and self.updates and before._axis is not self._axis:
             self._join(before)
         trained_here.newest = weakref.ref(self)
         trained_here.updates += 1
         self.updates += 1
-        trained_here.use(backwards)
 
     def at_early_verdict(self, *, since: int | None = None, site: Site = ()) -> int:
         """A frame is made before any optimizer steps; the step that follows keeps its number.

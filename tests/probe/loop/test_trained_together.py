@@ -208,3 +208,79 @@ def test_models_that_are_trained_one_after_the_other_begin_anew(spool: Path) -> 
         for model in models.values():
             fit(model, 5)
     assert steps(spool, *models) == [[*range(5)]] * 3
+
+
+def events_of(spool: Path, name: str) -> list[tuple[str, str]]:
+    return [(event.kind, event.message) for event in run_of(spool / name).latest_events]
+
+
+def forgotten_generator(game: Game, at: int) -> None:
+    game.train_judge()
+    game.train_generator(updates=False)
+
+
+def forgotten_generator_that_is_not_cleared(game: Game, at: int) -> None:
+    game.train_judge()
+    score_loss(game.judge(game.generator(torch.randn(8, 4))), 1.0).backward()
+
+
+def forgotten_judge(game: Game, at: int) -> None:
+    game.train_judge(updates=False)
+    game.train_generator()
+
+
+def forgotten_part_of_one_loss(game: Game, at: int) -> None:
+    for optimizer in game.optimizers.values():
+        optimizer.zero_grad()
+    score_loss(game.judge(game.generator(torch.randn(8, 4))), 1.0).backward()
+    game.optimizers["generator"].step()
+
+
+@pytest.mark.parametrize(
+    ("train", "name"),
+    [
+        (forgotten_generator, "generator"),
+        (forgotten_generator_that_is_not_cleared, "generator"),
+        (forgotten_judge, "judge"),
+        (forgotten_part_of_one_loss, "judge"),
+    ],
+)
+def test_model_whose_optimizer_is_never_stepped_is_told_within_20_steps(
+    spool: Path, train: Callable[[Game, int], None], name: str
+) -> None:
+    game = Game()
+    with watched(spool, judge=game.judge, generator=game.generator):
+        for at in range(21):
+            train(game, at)
+    (event,) = [one for one in run_of(spool / name).latest_events if one.kind == "parameter_not_updated"]
+    assert event.severity == "warning"
+    assert event.step <= 20
+    assert "step() is never called" in event.message
+    (other,) = {"judge", "generator"} - {name}
+    assert steps_of(run_of(spool / other)) == [*range(21)]
+    assert [kind for kind, _ in events_of(spool, other) if kind == "parameter_not_updated"] == []
+
+
+def in_turns(game: Game, at: int) -> None:
+    """The generator's gradients are gathered over eight updates of the judge."""
+    game.train_judge(detached=False)
+    if at % 8 == 7:
+        game.train_generator()
+
+
+def without_optimizer(game: Game, at: int) -> None:
+    """The judge is a fixed teacher, and was not frozen."""
+    game.optimizers.pop("judge", None)
+    game.train_generator()
+
+
+@pytest.mark.parametrize("train", [usual, in_turns, without_optimizer])
+def test_model_that_is_updated_or_has_no_optimizer_is_not_told(
+    spool: Path, train: Callable[[Game, int], None]
+) -> None:
+    game = Game()
+    with watched(spool, judge=game.judge, generator=game.generator):
+        for at in range(40):
+            train(game, at)
+    for name in ("judge", "generator"):
+        assert [kind for kind, _ in events_of(spool, name) if kind == "parameter_not_updated"] == []

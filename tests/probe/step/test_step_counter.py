@@ -122,8 +122,9 @@ def test_backward_has_one_number_for_all_who_are_told_of_it() -> None:
     assert trained_here.begin_backward(loss) == first
     trained_here.end_backward()
     assert trained_here.begin_backward(other) == trained_here.begin_backward(other) == first + 1
-    trained_here.use([first])
-    assert trained_here.were_used([first + 1, first]) and not trained_here.were_used([first + 1])
+    trained_here.use([first], 7)
+    assert trained_here.step_of([first + 1, first]) == 7
+    assert trained_here.step_of([first + 1]) is None
     trained_here.end_backward()
 
 
