@@ -98,7 +98,7 @@ class Schedule:
     def __init__(self) -> None:
         self.suspicions: list[str] = []
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, *, since: int | None = None) -> None:
         pass
 
     def suspect(self, reason: str | None) -> None:
