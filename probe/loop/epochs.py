@@ -1,7 +1,7 @@
 """Counts epochs, and has memory read where one ends: growth from epoch to epoch shows there.
 
-An epoch is a pass over a DataLoader that ran out while the watched model was trained; the loaders of other
-threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by
+An epoch is a pass over a DataLoader that ran out while the watched model was trained, the one under way when
+the session began too; the loaders of other threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by
 the session, on the training thread.
 """
 
@@ -48,6 +48,8 @@ class EpochWatch:
         self._last_step, self._log, self._guard = last_step, log, guard
         self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
         """Iterators that are under way, and the last step when they began."""
+        self._may_be_unknown = True
+        """Whether no pass has run out yet that was under way when the session began."""
         self._ended_at: int | None = None
         """Last step of the newest epoch: where two loaders run out together, that is one."""
         self._count = 0
@@ -84,8 +86,10 @@ class EpochWatch:
 
     def _end(self, iterator: object) -> None:
         if iterator not in self._begun:
-            return
-        began_at, step = self._begun.pop(iterator), self._last_step()
+            if not self._may_be_unknown:
+                return
+            self._may_be_unknown = False
+        began_at, step = self._begun.pop(iterator, None), self._last_step()
         if step is None or step in (began_at, self._ended_at):
             return
         self._ended_at = step

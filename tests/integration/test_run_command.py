@@ -279,6 +279,15 @@ def test_run_is_that_of_the_model_and_not_of_what_holds_it_and_a_copy(
     assert "of denoiser (Sequential)" in both.recorded.own_lines[0]
 
 
+def test_first_epoch_counts_though_it_had_begun_before_the_session(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "epochs.py"), forked=forked)
+    epochs = [frame.scalars.get("epoch") for frame in both.journal.frames]
+    assert [epoch for epoch in epochs if epoch is not None] == [1.0, 2.0]
+    assert losses_of(both.journal) == pytest.approx(both.printed_losses)
+
+
 def test_closure_that_is_evaluated_several_times_is_one_step_from_the_first_on(
     tmp_path: Path, forked: ForkedScripts
 ) -> None:

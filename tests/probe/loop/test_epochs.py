@@ -78,6 +78,39 @@ def test_epoch_is_a_pass_over_the_loader_that_trains(spool: Path, options: dict[
     assert epochs_of(spool) == {2: 1.0, 5: 2.0}
 
 
+def test_pass_that_was_under_way_when_the_session_began_is_an_epoch(spool: Path) -> None:
+    passes, loop = iter(loader()), None
+    for x, y in passes:
+        loop = loop or Loop()
+        loop.step(x, y)
+    assert loop is not None
+    with loop.run:
+        for x, y in loader():
+            loop.step(x, y)
+    assert epochs_of(spool) == {2: 1.0, 5: 2.0}
+
+
+def test_of_the_passes_that_nobody_saw_begin_one_is_an_epoch(spool: Path) -> None:
+    training, other = iter(loader()), iter(loader(8))
+    loop = Loop()
+    with loop.run:
+        for x, y in training:
+            loop.step(x, y)
+        loop.step(x, y)
+        evaluated = sum(1 for _ in other)
+    assert (evaluated, epochs_of(spool)) == (2, {2: 1.0})
+
+
+def test_pass_under_way_with_no_step_in_it_is_no_epoch(spool: Path) -> None:
+    seen = iter(loader())
+    loop = Loop()
+    with loop.run:
+        assert sum(1 for _ in seen) == 3
+        for x, y in loader():
+            loop.step(x, y)
+    assert epochs_of(spool) == {2: 1.0}
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         yield from zip(torch.randn(6, 6), torch.arange(6) % 3, strict=True)
