@@ -1,8 +1,8 @@
 """Counts epochs, and has memory read where one ends: growth from epoch to epoch shows there.
 
 An epoch is a pass over a DataLoader that ran out while the watched model was trained, the one under way when
-the session began too; the loaders of other threads and of evaluations are none of it. Where somebody tells of epochs, only what is told counts. Used by
-the session, on the training thread.
+the session began too; the loaders of other threads and of evaluations are none of it. Where somebody tells of
+epochs, only what is told counts. Used by the session, on the training thread.
 """
 
 from __future__ import annotations

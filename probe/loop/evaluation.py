@@ -2,12 +2,13 @@
 
 Used by the step tracker on the training thread. An evaluation begins with a call of the watched model
 without gradients, or in eval mode, and ends with the next training call; its loss is the mean of the
-results in between, weighted by the size of the batches. Reads nothing from a device until the mean is asked
-for.
+results in between, weighted by the size of the batches, of each set of samples that it goes over
+(`evaluated_splits.py`).
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -16,17 +17,16 @@ import torch
 from torch import Tensor
 
 from ..actions.step_hooks import StepHooks
+from ..attach.loader_passes import loader_passes
 from ..attach.loss_functions import SeenLoss, loss_functions
 from ..compat import torch_modes
 from ..compat.host_copy import is_capturing
 from ..detectors.overfitting import LOGGED_NAMES
 from ..guard import Guard
-from ..step.log_values import deferred_float
 from ..step.open_step import LogValue
+from .evaluated_splits import EvaluatedSplits
 
 SERIES: Final = "val_loss"
-_FOLDED_AT: Final = 256
-"""Results on a device that are kept before they are added up."""
 
 
 class EvaluationLoss:
@@ -51,12 +51,9 @@ class EvaluationLoss:
         hooks.stop.add(self.abandon)
 
     def _begin_anew(self) -> None:
-        self._function: str | None = None
+        self._splits = EvaluatedSplits()
         self._thread = 0
         self._takes_gradients = False
-        self._weight = 0.0
-        self._on_host = 0.0
-        self._on_device: dict[tuple[float, torch.device], list[Tensor]] = {}
 
     def begin(self, with_gradients: bool) -> None:
         """The model is called without gradients, or in eval mode with them; may be said at every call."""
@@ -69,20 +66,31 @@ class EvaluationLoss:
         self._hooks.training_call.add(self.end)
         self._hooks.before_any_backward.add(self.note_backward, first=True)
         self._guard.run(SERIES, loss_functions.add, self)
+        loader_passes.add(self)
 
     def note_loss(self, seen: SeenLoss) -> None:
         """Take a result, if it is one of the evaluation's loss."""
         if self.is_open and self._thread == threading.get_ident():
             self._guard.run_brief(SERIES, self._take, seen)
 
+    def begin_pass(self, iterator: object) -> None:
+        """A pass over a DataLoader begins."""
+        self.end_pass(iterator)
+
+    def end_pass(self, iterator: object) -> None:
+        """It has run out: what is evaluated after it is another set of samples."""
+        if self.is_open and self._thread == threading.get_ident():
+            self._splits.end_pass()
+
     def end(self) -> None:
         """A training call begins: log the evaluation's loss, where one was seen."""
         if not self.is_open:
             return
-        mean = self._guard.run(SERIES, self._mean)
+        means = self._guard.run(SERIES, self._splits.means) or []
         self.abandon()
-        if mean is not None:
-            self._guard.run(SERIES, self._log, {SERIES: mean})
+        if means:
+            names = [SERIES, *(f"{SERIES}/{number}" for number in range(2, len(means) + 1))]
+            self._guard.run(SERIES, self._log, dict(zip(names, means, strict=True)))
 
     def note_backward(self) -> None:
         """A backward begins: what was called in eval mode with gradients is being trained."""
@@ -96,6 +104,7 @@ class EvaluationLoss:
         self._hooks.training_call.remove(self.end)
         self._hooks.before_any_backward.remove(self.note_backward)
         loss_functions.remove(self)
+        loader_passes.remove(self)
         self._begin_anew()
 
     def note_logged(self, names: set[str]) -> None:
@@ -108,37 +117,13 @@ class EvaluationLoss:
     def _take(self, seen: SeenLoss) -> None:
         if torch.is_grad_enabled() and not self._takes_gradients:
             return
-        if self._function is None:
-            self._function = seen.function
+        splits = self._splits
+        if splits.function is None:
+            splits.function = seen.function
         # Others are parts of the loss or measures beside it; their sum would be neither.
-        if seen.function != self._function or _must_not_be_touched(seen.result):
+        if seen.function != splits.function or _must_not_be_touched(seen.result):
             return
-        self._weight += seen.samples
-        factor = 1.0 if seen.is_sum else float(seen.samples)
-        result = seen.result.detach()
-        if result.is_cpu:
-            self._on_host += factor * result.item()
-            return
-        # The script may go on to add to it in place.
-        waiting = self._on_device.setdefault((factor, result.device), [])
-        waiting.append(result.clone())
-        if len(waiting) >= _FOLDED_AT:
-            waiting[:] = [_sum(waiting)]
-
-    def _mean(self) -> Callable[[], float] | None:
-        if not self._weight:
-            return None
-        weight, on_host = self._weight, self._on_host
-        with torch.no_grad():
-            sums = [
-                deferred_float(SERIES, factor * _sum(results))
-                for (factor, _), results in self._on_device.items()
-            ]
-        return lambda: (on_host + sum(read() for read in sums)) / weight
-
-
-def _sum(results: list[Tensor]) -> Tensor:
-    return torch.stack(results).float().sum()
+        splits.take(seen, sys._getframe(1))
 
 
 def _must_not_be_touched(result: Tensor) -> bool:

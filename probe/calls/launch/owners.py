@@ -7,12 +7,10 @@ must come from the `LightningModule` that has it inside.
 from __future__ import annotations
 
 import gc
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +18,7 @@ from torch.optim.optimizer import Optimizer
 
 from ...attach.call_wrappers import is_own_frame
 from ...compat.torch_modules import inner_modules
-
-_OPTIMIZED: Final = 0x1
-"""CO_OPTIMIZED: the frame is a function's, and its `f_locals` is a copy."""
-_READ_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
-_UNSHARED: Final = 4
-"""References to a frame's own copy of its variables: the frame's, two of ours, its count's."""
-_LIBRARY: Final = ("site-packages", "dist-packages", "/lib/python")
+from ...threads.frame_variables import is_library, variables_of
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
@@ -92,7 +84,7 @@ def _are_copies(others: Sequence[torch.Size], own: Sequence[torch.Size]) -> bool
 def _runs_in_method_of(module: nn.Module, frame: FrameType | None) -> bool:
     for item in _frames(frame):
         names = item.f_code.co_varnames[: item.f_code.co_argcount]
-        with _variables(item) as values:
+        with variables_of(item) as values:
             if names and values.get(names[0]) is module:
                 return True
     return False
@@ -105,7 +97,7 @@ def variable_name(modules: Iterable[nn.Module], frame: FrameType | None) -> str 
     """
     wanted = list(modules)
     frames = list(_frames(frame))
-    own = [item for item in frames if not any(part in item.f_code.co_filename for part in _LIBRARY)]
+    own = [item for item in frames if not is_library(item)]
     for item in [*own, *(other for other in frames if other not in own)]:
         for module in wanted:
             if (name := _name_in(item, module)) is not None:
@@ -125,26 +117,8 @@ def _name_in(frame: FrameType, module: nn.Module) -> str | None:
 
 
 def _name_of_local(frame: FrameType, module: nn.Module) -> str | None:
-    with _variables(frame) as values:
+    with variables_of(frame) as values:
         return _key_of(values, module) or _key_of(getattr(values.get("self"), "__dict__", {}), module)
-
-
-@contextmanager
-def _variables(frame: FrameType) -> Iterator[dict[str, Any]]:
-    """The variables of a frame; none where looking at them would change what the function sees."""
-    code = frame.f_code
-    is_copy = bool(code.co_flags & _OPTIMIZED) and sys.version_info < (3, 13)
-    if is_copy and not _READ_LOCALS.isdisjoint(code.co_names):
-        # What the function got from `locals()` is the very dictionary that would be brought up to date here.
-        yield {}
-        return
-    values = frame.f_locals
-    try:
-        yield values
-    finally:
-        if is_copy and sys.getrefcount(values) == _UNSHARED:
-            # The copy would keep a batch and its graph alive for as long as the function runs.
-            values.clear()
 
 
 def _key_of(values: Any, module: nn.Module) -> str | None:

@@ -15,6 +15,7 @@ from torch._C import _nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 import probe
 from probe.attach.loss_functions import NAMES, loss_functions
@@ -316,3 +317,88 @@ def test_cuda_results_are_averaged_without_a_wait(spool: Path) -> None:
 
     series = train(spool, evaluate, epochs=1)
     assert series == pytest.approx({2: expected[0]}, rel=1e-5)
+
+
+def all_series_of(spool: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for frame in run_of(spool).frames:
+        for name, value in frame.scalars.items():
+            if name.startswith("val_loss"):
+                found.setdefault(name, []).append(value)
+    return found
+
+
+Part = list[tuple[Tensor, Tensor]]
+
+
+def mean_loss(model: nn.Module, part: Part) -> float:
+    total = sum(F.cross_entropy(model(x), y).item() * len(y) for x, y in part)
+    return total / sum(len(y) for _, y in part)
+
+
+def of_loaders(model: nn.Module, training: Part, testing: Part) -> list[float]:
+    found = []
+    for part in (training, testing):
+        total = count = 0.0
+        for x, y in DataLoader(TensorDataset(*map(torch.cat, zip(*part, strict=True))), 4):
+            total += F.cross_entropy(model(x), y).item() * len(y)
+            count += len(y)
+        found.append(total / count)
+    return found
+
+
+def of_two_calls(model: nn.Module, training: Part, testing: Part) -> list[float]:
+    first = mean_loss(model, training)
+    return [first, mean_loss(model, testing)]
+
+
+def of_a_loop_that_says_what_it_reads(model: nn.Module, training: Part, testing: Part) -> list[float]:
+    """As nanoGPT does; what was trained on comes second."""
+    found = {}
+    for split, part in {"train": training, "val": testing}.items():
+        total = count = 0.0
+        for x, y in part:
+            total += F.cross_entropy(model(x), y).item() * len(y)
+            count += len(y)
+        found[split] = total / count
+    return [found["val"], found["train"]]
+
+
+@pytest.mark.parametrize("evaluate", [of_loaders, of_two_calls, of_a_loop_that_says_what_it_reads])
+def test_losses_of_two_sets_of_one_evaluation_are_kept_apart(
+    spool: Path, evaluate: Callable[[nn.Module, Part, Part], list[float]]
+) -> None:
+    expected: list[list[float]] = []
+
+    def both(model: nn.Module) -> None:
+        model.eval()
+        with torch.no_grad():
+            expected.append(evaluate(model, batches(3), batches(5)))
+
+    train(spool, both, epochs=3)
+    first, second = zip(*expected, strict=True)
+    assert all_series_of(spool) == {"val_loss": pytest.approx(first), "val_loss/2": pytest.approx(second)}
+
+
+def test_parts_of_one_loss_that_take_turns_are_no_sets(spool: Path) -> None:
+    def evaluate(model: nn.Module) -> None:
+        model.eval()
+        with torch.no_grad():
+            for x, y in batches(3):
+                F.cross_entropy(model(x), y)
+                F.cross_entropy(model(x * 2), y)
+
+    train(spool, evaluate)
+    assert [*all_series_of(spool)] == ["val_loss"]
+
+
+def test_of_too_many_sets_nothing_is_claimed(spool: Path) -> None:
+    def evaluate(model: nn.Module) -> None:
+        model.eval()
+        with torch.no_grad():
+            for x, y in batches(8) * 2:
+                for inner in DataLoader(x):
+                    F.cross_entropy(model(inner), y[:1])
+
+    train(spool, evaluate)
+    assert all_series_of(spool) == {}
