@@ -11,7 +11,7 @@ from probe.delivery.helper.helper import lock_owner, lock_path
 from probe.delivery.journal.journal_reader import list_writers
 from probe.delivery.journal.rank_journals import events_of_ranks
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
-from probe.wire import Event
+from probe.wire import Event, message_lines
 from probe.wire.event_json import event_json
 
 from ..page.views import event_facts as facts
@@ -82,9 +82,11 @@ def table_lines(events: Sequence[Event]) -> Iterator[str]:
     for event in events:
         icon = facts.SEVERITY_ICONS[event.severity]
         yield f"{icon} {event.severity:<8}  {printable(facts.headline(event))}"
-        frame = facts.fault_frame(event)
-        where = f", {facts.frame_label(frame)}" if frame is not None else ""
+        line = facts.line_label(event)
+        where = f", {line}" if line else ""
         who = f"rank {event.rank}" + (f", model {event.model}" if has_models and event.model else "")
         detail = f"step {event.step:,}, {who}, {facts.kind_label(event.kind)}, {facts.episode(event)}"
         yield f"    {printable(detail + where)}  [{printable(event.run)} {event.id}]"
+        if why := message_lines.why_no_line(event.message):
+            yield f"    {printable(why)}"
     yield facts.severity_counts(events)

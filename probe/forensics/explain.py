@@ -11,7 +11,7 @@ from typing import Final, Literal
 import torch
 
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
-from ..wire import Origin, StackFrame
+from ..wire import Origin, StackFrame, is_in_derivative
 from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
@@ -28,6 +28,7 @@ _NOT_BY_OUTPUTS: Final = (
     "it went wrong on a way to the loss that does not lead through the outputs of the model alone"
 )
 _NOT_ONE_OP: Final = "the lines of the loss give it again, but no one op in them made it of finite values"
+_NO_FORWARD_LINE: Final = "nothing tells which line of the forward this operation belongs to"
 _UNKNOWN_OUTPUTS: Final = (
     f"{_IN_LOSS}, or its forward gave other outputs in the step than in the replay: those of the step were "
     "no longer at hand"
@@ -40,6 +41,7 @@ class Explanation:
 
     origin: Origin | None = None
     reason: str = ""
+    why_no_line: str = ""
     operands: tuple[str, ...] = ()
     value_kind: str = EITHER_KIND
     forward: list[StackFrame] = field(default_factory=list)
@@ -139,6 +141,7 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
         value_kind=detail.records[verdict.record].created,
         forward=format_frames([*site, *note.place.frames]) if note.place.frames else [],
         backward=backward,
+        why_no_line="" if note.place.frames or is_in_derivative(origin, backward) else _NO_FORWARD_LINE,
         modules=_modules_after(detail, verdict.record),
     )
 
@@ -211,12 +214,13 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
         reason = reason if position == together[-1] else _BETWEEN
         details = finding.note or ", ".join(finding.candidates)
         reason = f"{reason} ({details})" if details else reason
-        return Explanation(reason=reason, backward=backward)
+        return Explanation(reason="; ".join(filter(None, [reason, step.why_no_lines])), backward=backward)
     return Explanation(
         origin=Origin(phase="loss", op=finding.op, module=None, stage=stage),
         reason=f"{_IN_LOSS}; {finding.note}" if finding.note else _IN_LOSS,
         operands=finding.operands,
         value_kind=finding.value_kind,
+        why_no_line=step.why_no_lines or _NOT_ONE_OP,
         backward=backward,
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ..detectors.base import Finding
 from ..threads.whereabouts import is_installed
 from ..wire import StackFrame, is_in_derivative
+from ..wire.message_lines import NO_LINE, NOT_DETERMINED
 from .nonfinite_kinds import EITHER_KIND
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
     """First line answers everything; the finding's own sentence and the replay's details follow."""
     if replay is not None and replay.origin is not None:
         lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
+        if replay.why_no_line:
+            lines.append(f"{NO_LINE}{replay.why_no_line}.")
         return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
     if finding.kind not in REPLAYED_KINDS:
         return finding.message
     reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason
-    return f"{finding.message}\nOrigin not determined: {reason}."
+    return f"{finding.message}\n{NOT_DETERMINED}{reason}."
 
 
 def _origin_line(finding: Finding, step: int, replay: Replay) -> str:

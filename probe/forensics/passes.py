@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ from .running_modules import ModuleTracker
 from .sources import StateKey, changed_state, look_at_state, name_sources
 from .tensor_facts import classify, summarise
 
+_NOT_AGAIN: Final = "the lines of the loss could not be run again"
 _OUTERMOST = frozenset(
     function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate)
 )
@@ -79,6 +81,8 @@ class StepReplay:
         self._lines: LossReplay | None = None
         self.ruined: str | None = None
         """A parameter of another model in the loss that was bad before; known after `loss_fault`."""
+        self.why_no_lines = ""
+        """Why the lines of the loss could not be run again, as a clause; known after `loss_fault`."""
 
     def scan(self) -> dict[str, Tensor | None]:
         """First pass over all calls; returns the gradients of the step by parameter name.
@@ -176,6 +180,7 @@ class StepReplay:
         """
         newest = self._of_newest_backward()
         if position not in newest:
+            self.why_no_lines = f"{_NOT_AGAIN} (it is the loss of an earlier backward of the step)"
             return None
         if self._lines is not None:
             fault, self.ruined = self._lines.find(), self._lines.ruined
@@ -184,10 +189,11 @@ class StepReplay:
             if together[-1] != newest[-1]:
                 continue
             # The script's own lines run in there, and may raise anything at all.
-            found, _ = outcome_of(self._run_lines, together)
+            found, error = outcome_of(self._run_lines, together)
             if found is not None:
                 fault, self.ruined = found
                 return fault
+            self.why_no_lines = self.why_no_lines or _why_not_again(error)
         return None
 
     def _run_lines(self, calls: Sequence[int]) -> tuple[LossFault | None, str | None]:
@@ -315,6 +321,12 @@ class StepReplay:
 def _causes(recorder: DetailRecorder, tensors: Iterable[Tensor | None]) -> list[Cause]:
     found = (recorder.cause_of(tensor) for tensor in tensors if tensor is not None)
     return [cause for cause in found if cause is not None]
+
+
+def _why_not_again(error: Exception | None) -> str:
+    if isinstance(error, ReplayError):
+        return f"{_NOT_AGAIN} ({error})"
+    return f"{_NOT_AGAIN} (they raise {type(error).__name__} the second time)"
 
 
 def _add(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -50,6 +50,8 @@ class Replay:
     origin: Origin | None = None
     reason: str = ""
     """Why there is no origin, or what is to be known about it; a sentence without a full stop."""
+    why_no_line: str = ""
+    """Why the line of the origin is not known, where it is not; likewise."""
     operands: tuple[str, ...] = ()
     """Shapes and value statistics of the origin op's inputs and outputs, one line each."""
     value_kind: str = EITHER_KIND
@@ -133,6 +135,7 @@ class _Outcome(NamedTuple):
             fidelity=self.fidelity,
             origin=found.origin,
             reason=found.reason,
+            why_no_line="" if found.origin is None else found.why_no_line,
             operands=found.operands,
             value_kind=found.value_kind,
             forward=found.forward,

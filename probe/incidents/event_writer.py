@@ -18,9 +18,11 @@ import msgspec
 from ..delivery.recorder.recorder import Recorder
 from ..detectors.advice import advice_for
 from ..detectors.base import Finding
+from ..forensics.incident_texts import user_line
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
-from ..wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks, event_id
+from ..wire import Event, Evidence, NoticedAt, RunStart, Severity, StackFrame, Stacks, event_id
+from ..wire.event_places import has_origin_line
 from ..wire.events import make_event
 from .failure_texts import TEXT_LIMIT
 
@@ -163,8 +165,11 @@ class EventWriter:
 
     def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
         """An event of this rank, with its deterministic id."""
-        if "stacks" in fields:
-            fields["stacks"] = self._bounded(kind, subject, fields["stacks"])
+        stacks: Stacks | None = fields.get("stacks")
+        if stacks is not None:
+            fields["stacks"] = self._bounded(kind, subject, stacks)
+            if not has_origin_line(kind, fields.get("origin"), stacks):
+                fields.setdefault("noticed_at", _noticed_at(stacks))
         return make_event(self._start, self._model, kind, subject, step=step, time=time, **fields)
 
     def _bounded(self, kind: str, subject: str, stacks: Stacks) -> Stacks:
@@ -194,6 +199,12 @@ class EventWriter:
             # Where the script has made warnings errors: it is `mode="raise"` that stops a training.
             with contextlib.suppress(RuntimeWarning):
                 warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
+
+
+def _noticed_at(stacks: Stacks) -> NoticedAt | None:
+    """The line that led to what was noticed: where backward was called, else where the loop stood."""
+    frame = user_line(stacks.backward or stacks.training_loop)
+    return None if frame is None else NoticedAt(file=frame.file, line=frame.line, function=frame.function)
 
 
 def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:

@@ -12,6 +12,10 @@ MOVED: Final = "What moved, the first last: "
 EARLIER: Final = " <- "
 BUNDLE: Final = "Bundle for dashboard replay: "
 """Then the folder of a bundle that can be replayed."""
+NOT_DETERMINED: Final = "Origin not determined: "
+"""Then why nothing is known of where a NaN or Inf began."""
+NO_LINE: Final = "Line not known: "
+"""Then why of the operation at which it began no line is known."""
 
 
 def moves(message: str) -> list[str]:
@@ -28,6 +32,12 @@ def bundle(message: str) -> str | None:
         if line.startswith(BUNDLE):
             return line.removeprefix(BUNDLE)
     return None
+
+
+def why_no_line(message: str) -> str | None:
+    """Why the line at which it began is not known, in one sentence; None where the message does not say."""
+    lines = (line for line in message.splitlines() if line.startswith((NOT_DETERMINED, NO_LINE)))
+    return next(lines, None)
 
 
 def is_plain(line: str) -> bool:

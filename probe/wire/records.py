@@ -270,6 +270,16 @@ def is_in_derivative(origin: Origin | None, backward: Sequence[StackFrame]) -> b
     return "(hook: " in origin.op or (own != origin.op and in_function)
 
 
+class NoticedAt(WireStruct, frozen=True, kw_only=True):
+    """Where a fault was only noticed: it began elsewhere, or nothing tells where."""
+
+    file: Text
+    line: Count
+    function: Text
+    module: Text | None = None
+    """Qualified name; None for code outside any module, and where it is not known."""
+
+
 class Evidence(WireStruct, frozen=True, kw_only=True):
     """The number that tripped, what it was judged by, and its surroundings."""
 
@@ -300,6 +310,8 @@ class Event(WireStruct, tag="event", tag_field="t", frozen=True, kw_only=True):
     """First line answers everything: what, when, where."""
     evidence: Evidence = Evidence()
     origin: Origin | None = None
+    noticed_at: NoticedAt | None = None
+    """None where one of the stacks ends in the line at which it began."""
     propagated_to: Annotated[list[Text], msgspec.Meta(max_length=10_000)] = []
     stacks: Stacks = Stacks()
     advice: Annotated[list[Text], msgspec.Meta(max_length=64)] = []

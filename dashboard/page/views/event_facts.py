@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative, message_lines
+from probe.wire.event_places import BEGAN, NOTICED, is_only_noticed
 
 from .evidence import Fact
 from .quantities import duration_text, number_text
@@ -30,7 +31,6 @@ STACK_TITLES: Final[dict[str, str]] = {
 STACK_ORDER: Final = "innermost frame first"
 HEADLINE_LENGTH: Final = 280
 """Characters of the first line that stand as a heading; a longer one goes on below."""
-_LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak", "custom", "snapshot"})
 _SUBJECT_IS_TOLD: Final = frozenset(
     {"replayed", "level_changed", "throttled", "recovery", "exception", "out_of_memory", "high_anomaly_rate"}
 )
@@ -38,7 +38,6 @@ _SUBJECT_IS_TOLD: Final = frozenset(
 LISTED_LAST: Final = frozenset({"throttled"})
 """Kinds that say nothing of the training."""
 _SUMMARY_LENGTH: Final = 48
-_NOT_DETERMINED: Final = "Origin not determined: "
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 _TENSOR: Final = re.compile(r"(input|output)( \d+)?: ")
 _STAGES: Final = {
@@ -86,7 +85,7 @@ def explanation(event: Event) -> tuple[str, ...]:
 def _is_said(line: str, event: Event) -> bool:
     if event.origin is not None and _TENSOR.match(line):
         return True
-    return line.startswith(_NOT_DETERMINED) or headline(event).startswith(line.strip())
+    return message_lines.why_no_line(line) is not None or headline(event).startswith(line.strip())
 
 
 def moves(event: Event) -> list[str]:
@@ -126,9 +125,13 @@ def fault_frame(event: Event) -> StackFrame | None:
     return next((frames[-1] for frames in stacks if frames), None)
 
 
-def is_at_fault(event: Event, frame: StackFrame) -> bool:
-    """Whether a line has to do with the cause: not where the loop only stood when it was noticed."""
-    return event.kind in _LOCATED_KINDS or frame in (*event.stacks.forward, *event.stacks.backward)
+def line_label(event: Event) -> str:
+    """The line to look at first, marked by whether it began there or was only noticed; "" without."""
+    if (frame := fault_frame(event)) is None:
+        return ""
+    if is_only_noticed(event):
+        return f"{NOTICED} noticed at {frame_label(frame)}"
+    return f"{BEGAN} {frame_label(frame)}"
 
 
 def module_label(module: str | None) -> str:
@@ -159,18 +162,23 @@ def _names_subject(event: Event) -> bool:
 
 
 def _line(event: Event) -> list[Fact]:
+    """The line to look at first; where it was only noticed there, also why no other is known."""
+    said = message_lines.why_no_line(event.message)
+    label, _, reason = (said or "").partition(" ")
+    why = [Fact(label=label, value=reason)] if said else []
     if (frame := fault_frame(event)) is None:
-        return []
-    code = current_line(frame)
-    label = "Line" if is_at_fault(event, frame) else "Noticed at"
-    return [Fact(label=label, value=frame_label(frame), detail=f"{frame.file}:{frame.line}", code=code)]
+        return why
+    mark, label = (NOTICED, "Noticed at") if is_only_noticed(event) else (BEGAN, "Line")
+    value, detail = f"{mark} {frame_label(frame)}", f"{frame.file}:{frame.line}"
+    if mark == NOTICED and not why:
+        why = [Fact(label="Why no line", value=f"A {kind_label(event.kind)} is seen in numbers alone.")]
+    return [Fact(label=label, value=value, detail=detail, code=current_line(frame)), *why]
 
 
 def _origin(event: Event) -> list[Fact]:
     origin = event.origin
     if origin is None:
-        reasons = [line for line in event.message.splitlines() if line.startswith(_NOT_DETERMINED)]
-        return [Fact(label="Origin", value=line.removeprefix("Origin ")) for line in reasons]
+        return []
     if origin.phase == "input":
         facts = [Fact(label="Origin", value="the batch itself, before any operation")]
     else:

@@ -34,7 +34,7 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
             "is_last": event.kind in facts.LISTED_LAST,
             "step": event.step,
             "message": facts.headline(event),
-            "line": _line(event),
+            "line": facts.line_label(event),
             "kind": facts.kind_label(event.kind),
             "rank": event.rank,
             "count": event.count,
@@ -99,8 +99,3 @@ def _columns() -> list[dict[str, Any]]:
         {"field": "rank", "headerName": "Rank", "width": 75, "type": "rightAligned"},
         {"field": "time", "headerName": "Time", "width": 200, "tooltipField": "time"},
     ]
-
-
-def _line(event: Event) -> str:
-    frame = facts.fault_frame(event)
-    return facts.frame_label(frame) if frame is not None else ""

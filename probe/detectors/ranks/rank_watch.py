@@ -258,6 +258,7 @@ class RankWatch:
                 neighbours=list(finding.neighbours),
             ),
             origin=None if finding.source is None else finding.source.origin,
+            noticed_at=None if finding.source is None else finding.source.noticed_at,
             stacks=Stacks() if finding.source is None else finding.source.stacks,
             propagated_to=list(finding.affected[:1000]),
             advice=list(ADVICE.get(finding.advice, ())) or advice_for(finding.kind),

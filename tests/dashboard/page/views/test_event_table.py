@@ -15,7 +15,7 @@ def test_event_rows_carry_the_id_and_the_whole_first_line() -> None:
     assert row["id"] == nan_event().id
     assert row["message"] == "NaN first at step 400 in `blocks.3`, model.py:26, forward"
     assert row["severity"] == "◆ critical"
-    assert row["line"] == "project/model.py:26 in forward"
+    assert row["line"] == "▶ project/model.py:26 in forward"
 
 
 def test_event_rows_are_by_step_and_the_severest_of_a_moment_first() -> None:
