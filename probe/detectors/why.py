@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from .base import Floats, Observation, ObservationBatch
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words
 from .medians import median_of, median_of_known
+
+if TYPE_CHECKING:
+    from .changes import Change
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -59,6 +62,8 @@ class _Steps:
     losses: Floats
     norms: npt.NDArray[np.float32]
     """(steps, layers)"""
+    rates: Floats
+    """The highest learning rate of each; NaN where it is not known."""
 
 
 class _Told(NamedTuple):
@@ -80,6 +85,11 @@ class RecentSteps:
         self._layers = LayerIndex()
         self._names: tuple[str, ...] = ()
         self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
+        self._levels_set: deque[tuple[int, str]] = deque(maxlen=_TOGETHER)
+
+    def note_level(self, step: int, level: str) -> None:
+        """Somebody has set another level."""
+        self._levels_set.append((step, level))
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""
@@ -98,8 +108,10 @@ class RecentSteps:
     def _take(self, observed: Observation | ObservationBatch) -> None:
         if isinstance(observed, ObservationBatch):
             one, steps, losses = observed.at(0), list(observed.steps), observed.losses
+            rates = observed.highest_rates or [None] * len(steps)
         else:
             one, steps, losses = observed, [observed.step], [observed.loss]
+            rates = [observed.highest_rate]
         if self._layers.update(one) or (self._held and steps[0] <= self._held[-1].numbers[-1]):
             self._held.clear()
             self._jumps.clear()
@@ -114,9 +126,9 @@ class RecentSteps:
                 has_gradient = ~np.isnan(self._layers.norms(replace(observed, grad_norm=ones)))
                 norms = np.where(np.isnan(norms) & has_gradient, np.inf, norms)
         self._names = one.layer_names
-        loss = np.array([np.nan if value is None else value for value in losses])
+        loss = _known(losses)
         loss[[value is not None and math.isnan(value) for value in losses]] = np.inf
-        self._held.append(_Steps(steps, loss, norms.astype(np.float32)))
+        self._held.append(_Steps(steps, loss, norms.astype(np.float32), _known(rates)))
         self._count += len(steps)
         while self._count - len(self._held[0].numbers) >= _HISTORY_STEPS:
             self._count -= len(self._held.popleft().numbers)
@@ -142,6 +154,27 @@ class RecentSteps:
             if step - _JUMP_STEPS <= jump.step < known.get((jump.what, jump.series), step + 1):
                 moves.append(jump)
         return in_order(moves)
+
+    def changes(self, step: int) -> list[Change]:
+        """Return what was set otherwise in the steps up to `step`."""
+        # Asked of few steps.
+        from .changes import Change, phase_change, rate_jump
+
+        self._arrange()
+        found = [
+            Change("level", at, f"-> {level}")
+            for at, level in self._levels_set
+            if step - _RECENT_STEPS <= at <= step
+        ]
+        count = sum(number <= step for held in self._held for number in held.numbers)
+        if count < 2:
+            return found
+        numbers = [number for held in self._held for number in held.numbers][:count]
+        rates = np.concatenate([held.rates for held in self._held])[:count]
+        has_gradient = ~np.isnan(np.concatenate([held.norms for held in self._held])[:count])
+        first = max(1, count - _RECENT_STEPS)
+        made = rate_jump(numbers, rates, first), phase_change(numbers, has_gradient, first)
+        return found + [change for change in made if change is not None]
 
     def note_jumps(self, jumps: Sequence[Jump]) -> str | None:
         """Take lasting jumps of the steps that were noted last; return what to say of them, if anything.
@@ -193,6 +226,10 @@ def in_order(moves: Iterable[Move]) -> list[Move]:
     return sorted(moves, key=lambda move: (move.step, _ORDER.index(move.what), -move.times))
 
 
+def _known(values: Sequence[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
 def _moves(
     names: tuple[str, ...],
     steps: list[int],
@@ -236,17 +273,24 @@ def _in_words(told: list[_Told]) -> str:
     )
 
 
-def chain(moves: list[Move]) -> str | None:
+def chain(moves: list[Move], changes: Sequence[Change] = ()) -> str | None:
     """Write the moves as one line, the latest first; None where they tell no order.
 
     A NaN reaches everything within its step, so steps on which all is lost say nothing of the order.
+
+    Args:
+        moves: of what was measured.
+        changes: what was set otherwise meanwhile; one alone is told, too.
     """
     is_ordered = len({move.step for move in moves}) > 1 or any(np.isfinite(move.times) for move in moves)
-    if len(moves) < 2 or not is_ordered:
+    if not changes and (len(moves) < 2 or not is_ordered):
         return None
     parts = []
-    for step in sorted({move.step for move in moves}, reverse=True):
+    for step in sorted({m.step for m in moves} | {change.step for change in changes}, reverse=True):
         here = [move for move in moves if move.step == step]
+        set_here = [change for change in changes if change.step == step]
+        # A rate is that of the update, which comes last in a step.
+        parts += [str(change) for change in set_here if change.what == "learning rate"]
         if layers := [move for move in here if move.what == "gradient"]:
             parts.append(f"gradients {_layers_in_words(layers)} at step {step}")
         parts += [f"loss {_times(move)} at step {step}" for move in here if move.what == "loss"]
@@ -255,6 +299,7 @@ def chain(moves: list[Move]) -> str | None:
             for move in here
             if move.what == "input"
         ]
+        parts += [str(change) for change in set_here if change.what != "learning rate"]
     return MOVED + EARLIER.join(parts)
 
 

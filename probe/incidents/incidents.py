@@ -22,14 +22,14 @@ from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.loss_bound import LossBoundDetector
-from ..detectors.why import RecentSteps, chain, in_order
+from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
-from ..wire import Event, Evidence, Origin, RunStart, Stacks
+from ..wire import Event, Evidence, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
@@ -293,7 +293,7 @@ class IncidentReporter(EventWriter):
             message="\n".join(
                 [
                     describe(finding, step, replay, self._why_no_replay(finding, evidence)),
-                    *self._why(finding, step),
+                    *self._why(finding, step, evidence),
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:TEXT_LIMIT],
@@ -309,7 +309,9 @@ class IncidentReporter(EventWriter):
                     else capture_stack()
                 ),
             ),
-            advice=_advice(finding.kind, origin),
+            advice=list(UNSEEN_GRADIENTS)
+            if finding.kind == "data_gap"
+            else advice_for(finding.kind, phase=origin and origin.phase, op=origin and origin.op),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.
@@ -344,13 +346,15 @@ class IncidentReporter(EventWriter):
             )
         return self._bundles.attach(event, evidence)
 
-    def _why(self, finding: Finding, step: int) -> list[str]:
+    def note_level(self, step: int, level: str) -> None:
+        """Somebody has set another level, which may be what changed before an event."""
+        self._recent.note_level(step, level)
+
+    def _why(self, finding: Finding, step: int, evidence: StepEvidence | LateEvidence) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""
         if finding.severity == "info":
             return []
-        line = self._guard.run(
-            "why", lambda: chain(in_order([*self._recent.explain(step), *self.black_box.moves(step)]))
-        )
+        line = self._guard.run("why", _moved_before, self._recent, self.black_box, step, evidence)
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
@@ -404,6 +408,12 @@ class IncidentReporter(EventWriter):
         )
 
 
+def _moved_before(*step: Any) -> str | None:
+    from .moved_before import moved_before
+
+    return moved_before(*step)
+
+
 def _locate_origin(*step: Any, **options: Any) -> Replay:
     # A healthy run replays nothing, and 20 modules stay unread. In the guard: the disk may be gone.
     from ..forensics.replay import locate_origin
@@ -414,11 +424,3 @@ def _locate_origin(*step: Any, **options: Any) -> Replay:
 def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:
     """The one that the origin was found in; else the newest."""
     return evidence.micro_step if replay.micro_step is None else replay.micro_step
-
-
-def _advice(kind: str, origin: Origin | None) -> list[str]:
-    if kind == "data_gap":
-        return list(UNSEEN_GRADIENTS)
-    if origin is None:
-        return advice_for(kind)
-    return advice_for(kind, phase=origin.phase, op=origin.op)

@@ -238,3 +238,4 @@ class MeasureSchedule:
         self._configure(new)
         self._settings = new
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())
+        self._incidents.note_level(step, new.level)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from ...detectors.why import Move
 from ...errors import ReplayError
 from ..arguments import HeldArguments
 from ..capture import RootCapture
+
+if TYPE_CHECKING:
+    from ...detectors.changes import Change
 
 _LEAST_USUAL: Final = 3
 _FACTOR: Final = 8.0
@@ -109,6 +112,22 @@ class BlackBox:
         self._batches.clear()
         self._memory, self._has_large = [], False
 
+    def size_change(self, step: int, newest: Sequence[HeldArguments] = ()) -> Change | None:
+        """Say which step up to `step` had the first batch of another size.
+
+        Args:
+            step: number of the step that is judged.
+            newest: what its own forwards were called with, while it is not among those held.
+        """
+        from ...detectors.changes import size_change
+
+        held = [(batch.step, batch.arguments) for batch in list(self._batches) if batch.step <= step]
+        if newest and not any(number == step for number, _ in held):
+            held.append((step, tuple(newest)))
+        with torch_modes.own_operations():
+            sizes = [_batch_size(arguments) for _, arguments in held]
+        return size_change([number for number, _ in held], sizes)
+
     def moves(self, step: int) -> list[Move]:
         """Say which inputs were far larger than in the batches before, in the steps up to `step`.
 
@@ -132,6 +151,17 @@ class BlackBox:
                 if middle > 0.0 and not value <= _FACTOR * usual[-1]:
                     found[name] = Move(name, number, value / middle, what="input")
         return list(found.values())
+
+
+def _batch_size(arguments: Iterable[HeldArguments]) -> int | None:
+    """First dimension of the first input of the first call; None where there is none."""
+    for held in arguments:
+        try:
+            _, _, tensors = held.again()
+        except ReplayError:
+            return None
+        return next((tensor.shape[0] for tensor in tensors.values() if tensor.dim()), None)
+    return None
 
 
 def largest_elements(arguments: Iterable[HeldArguments]) -> dict[str, float]:
