@@ -13,6 +13,7 @@ import torch
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
 from ..wire import Origin, StackFrame, is_in_derivative
 from .capture import RootCapture
+from .incident_texts import at_line
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
 from .loss.loss_replay import LossFault
@@ -47,6 +48,8 @@ class Explanation:
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
     modules: tuple[str, ...] = ()
+    noticed_in: str | None = None
+    """The module whose line `forward` ends in, where that is no origin."""
     call: int | None = None
     """Position of the call that it is about, or that its loss was made of."""
 
@@ -181,10 +184,30 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
             "is not noted in a model's first calls"
         )
     if entry.source in ("parameter", "buffer", "attribute"):
-        return Explanation(
-            reason=f"the {entry.source} {entry.name} was already non-finite before the forward"
-        )
+        reason = f"the {entry.source} {entry.name} was already non-finite before the forward"
+        return _with_first_use(step, position, entry, reason)
     return Explanation(reason="something that no op of the replay made was non-finite")
+
+
+def _with_first_use(step: StepReplay, position: int, entry: Cause, reason: str) -> Explanation:
+    """Say where something that was bad before the forward was read first."""
+    detail = step.detail(position)
+    readers = (
+        detail.notes[index].place
+        for index, record in sorted(detail.records.items())
+        for cause in record.inputs
+        if cause.producer is None and (cause.source, cause.name) == (entry.source, entry.name)
+    )
+    place = next((place for place in readers if place.frames), None)
+    if place is None:
+        return Explanation(reason=reason)
+    forward = format_frames([*step.captures[position].call_site, *place.frames])
+    used = f"{place.module or 'the root module'}{at_line(forward)}, by {place.op}"
+    return Explanation(
+        reason=f"{reason}; it was first used in {used}",
+        forward=forward,
+        noticed_in=place.module,
+    )
 
 
 def _backward_site(step: StepReplay, position: int) -> list[RawFrame]:

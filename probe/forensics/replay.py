@@ -60,6 +60,8 @@ class Replay:
     backward: list[StackFrame]
     propagated_to: list[str]
     """Modules the values went on to, then parameters whose gradients are bad, each in order."""
+    noticed_in: str | None = None
+    """Without an origin: the module whose line `forward` ends in, if any."""
     micro_step: int | None = None
     """Number of the backward, from 0, that `origin` was found in, where the step has several."""
     duration_s: float
@@ -139,6 +141,7 @@ class _Outcome(NamedTuple):
             operands=found.operands,
             value_kind=found.value_kind,
             forward=found.forward,
+            noticed_in=found.noticed_in,
             backward=found.backward,
             propagated_to=list(dict.fromkeys([*found.modules, *self.bad]))[:_MAX_NAMES],
             micro_step=None if found.origin is None else self.micro_step,

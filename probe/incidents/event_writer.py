@@ -166,10 +166,11 @@ class EventWriter:
     def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
         """An event of this rank, with its deterministic id."""
         stacks: Stacks | None = fields.get("stacks")
+        noticed_in: str | None = fields.pop("noticed_in", None)
         if stacks is not None:
             fields["stacks"] = self._bounded(kind, subject, stacks)
             if not has_origin_line(kind, fields.get("origin"), stacks):
-                fields.setdefault("noticed_at", _noticed_at(stacks))
+                fields.setdefault("noticed_at", _noticed_at(stacks, noticed_in))
         return make_event(self._start, self._model, kind, subject, step=step, time=time, **fields)
 
     def _bounded(self, kind: str, subject: str, stacks: Stacks) -> Stacks:
@@ -201,10 +202,13 @@ class EventWriter:
                 warnings.warn(f"{event.kind}: {first_line}", RuntimeWarning, stacklevel=2)
 
 
-def _noticed_at(stacks: Stacks) -> NoticedAt | None:
-    """The line that led to what was noticed: where backward was called, else where the loop stood."""
-    frame = user_line(stacks.backward or stacks.training_loop)
-    return None if frame is None else NoticedAt(file=frame.file, line=frame.line, function=frame.function)
+def _noticed_at(stacks: Stacks, module: str | None) -> NoticedAt | None:
+    """The line that led to what was noticed: in forward, else where backward was called or the loop stood."""
+    frame = user_line(stacks.forward or stacks.backward or stacks.training_loop)
+    if frame is None:
+        return None
+    module = module if stacks.forward else None
+    return NoticedAt(file=frame.file, line=frame.line, function=frame.function, module=module)
 
 
 def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:

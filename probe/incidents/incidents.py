@@ -283,6 +283,7 @@ class IncidentReporter(EventWriter):
     ) -> tuple[Event, Replay | None]:
         replay = self._replay(finding, evidence)
         origin = None if replay is None else replay.origin
+        hints = {} if origin is None else {"phase": origin.phase, "op": origin.op}
         event = self._new_event(
             finding.kind,
             finding.subject,
@@ -299,6 +300,7 @@ class IncidentReporter(EventWriter):
             )[:TEXT_LIMIT],
             evidence=evidence_of(finding),
             origin=origin,
+            noticed_in=None if replay is None else replay.noticed_in,
             propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
             stacks=Stacks(
                 forward=replay.forward if replay else [],
@@ -311,7 +313,7 @@ class IncidentReporter(EventWriter):
             ),
             advice=list(UNSEEN_GRADIENTS)
             if finding.kind == "data_gap"
-            else advice_for(finding.kind, phase=origin and origin.phase, op=origin and origin.op),
+            else advice_for(finding.kind, **hints),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.

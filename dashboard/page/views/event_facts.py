@@ -56,10 +56,15 @@ class Stack:
     frames: tuple[StackFrame, ...]
 
 
-def event_order(event: Event) -> tuple[bool, int, float, int, str]:
-    """Sort key: by step, then time; at the same moment by severity. What says nothing of training is last."""
+def event_order(event: Event) -> tuple[bool, int, bool, float, int, str]:
+    """Sort key: by step; a proven origin of any model first, then by time; at one moment by severity.
+
+    What says nothing of training is last.
+    """
     is_last = event.kind in LISTED_LAST
-    return is_last, event.step, event.time, SEVERITIES.index(event.severity), event.id
+    is_proven = event.severity == "critical" and not is_only_noticed(event)
+    is_proven = is_proven and event.origin is not None
+    return is_last, event.step, not is_proven, event.time, SEVERITIES.index(event.severity), event.id
 
 
 def headline(event: Event) -> str:
