@@ -11,9 +11,9 @@ from typing import Final, Literal
 import torch
 
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
+from ..threads.user_lines import at_line
 from ..wire import Origin, StackFrame, is_in_derivative
 from .capture import RootCapture
-from .incident_texts import at_line
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
 from .loss.loss_replay import LossFault

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..detectors.base import Finding
-from ..threads.whereabouts import is_installed
-from ..wire import StackFrame, is_in_derivative
+from ..threads.user_lines import at_line
+from ..wire import is_in_derivative
 from ..wire.message_lines import NO_LINE, NOT_DETERMINED
 from .nonfinite_kinds import EITHER_KIND
 
@@ -48,16 +46,3 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
     line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
     return f"{what} {where}{line}, {origin.phase} ({origin.op})"
-
-
-def user_line(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """Return the innermost frame that is not inside Python or an installed package; None without frames."""
-    foreign = ("site-packages", "/torch/")
-    own = [f for f in frames if not is_installed(f.file) and not any(part in f.file for part in foreign)]
-    return own[-1] if own else (frames[-1] if frames else None)
-
-
-def at_line(frames: Sequence[StackFrame]) -> str:
-    """Write ", train.py:26"; nothing without frames."""
-    line = user_line(frames)
-    return "" if line is None else f", {Path(line.file).name}:{line.line}"

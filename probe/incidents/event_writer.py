@@ -18,9 +18,9 @@ import msgspec
 from ..delivery.recorder.recorder import Recorder
 from ..detectors.advice import advice_for
 from ..detectors.base import Finding
-from ..forensics.incident_texts import user_line
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
+from ..threads.user_lines import user_line
 from ..wire import Event, Evidence, NoticedAt, RunStart, Severity, StackFrame, Stacks, event_id
 from ..wire.event_places import has_origin_line
 from ..wire.events import make_event

@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..detectors.advice import advice_for
-from ..forensics.incident_texts import at_line
 from ..guard import Guard
 from ..memory.live_memory import describe_live_memory
 from ..threads.stacks import stack_from_traceback
+from ..threads.user_lines import at_line
 from ..wire import Evidence, Stacks
 from .failure_locals import describe_locals
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from ...errors import BundleError
+from ...threads.user_lines import at_line
 from ...wire import Origin, StackFrame
 from ...wire.event_json import jsonable
-from ..incident_texts import at_line
 from .batches import batches_of, table
 from .entry import build_model
 from .reproduce import Reproduction, read_bundle, reproduce

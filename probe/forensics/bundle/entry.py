@@ -12,7 +12,7 @@ from torch import nn
 from ...attach.layout import unwrap
 from ...errors import BundleError
 from ...threads.stacks import stack_from_traceback
-from ..incident_texts import at_line
+from ...threads.user_lines import at_line
 
 
 def build_model(entry: str) -> nn.Module:

@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from probe.detectors.base import Finding
-from probe.forensics.incident_texts import at_line, describe
+from probe.forensics.incident_texts import describe
 from probe.forensics.nonfinite_kinds import EITHER_KIND
 from probe.forensics.replay import Replay
+from probe.threads.user_lines import at_line
 from probe.wire import Origin, StackFrame, is_in_derivative
 
 LIBRARY = StackFrame(file="/v/site-packages/torch/x.py", line=1, function="f", code="")
