@@ -1,7 +1,7 @@
-"""Shapes of what the functions were working on when an exception left them. Called once, for its event.
+"""What the functions were working on when an exception left them. Called once, for its event.
 
-Names, types and shapes alone: no element is read, nothing of the script's is called, and no text is shown but
-the names of variables, and keys of dictionaries that could be such names.
+Names, types, shapes, and of floats how many are NaN or Inf: nothing of the script's is called, and no text is
+shown but the names of variables, and keys of dictionaries that could be such names.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import Parameter, is_lazy
 
-from ..compat.torch_modes import without_subclass_code
+from ..compat.torch_modes import is_functorch_wrapped, own_operations, without_subclass_code
 from ..memory.reachable import function_variables, is_of_user
 
 _MAX_FRAMES: Final = 3
@@ -21,28 +22,38 @@ _MAX_NAMES: Final = 12
 _MAX_PARTS: Final = 4
 _TEXT_LIMIT: Final = 400
 _LARGEST: Final = 10**15
+_MOST_READ: Final = 2**26
+"""Elements of a tensor in which NaN and Inf are counted."""
 
 
-def describe_locals(trace: TracebackType | None) -> list[str]:
+def describe_locals(trace: TracebackType | None, *, with_values: bool = True) -> list[str]:
     """Return a line for each of the script's innermost functions that holds tensors, innermost first.
 
-    For instance ``In loss_of (train.py:10): out float32 (8, 2), weights float32 (3,), scale 3``. Of code
-    that belongs to no function only tensors and arrays are named.
+    For instance ``In loss_of (train.py:10): out float32 (8, 2), 3 NaN, weights float32 (3,), scale 3``. Of
+    code that belongs to no function only tensors and arrays are named.
+
+    Args:
+        trace: of the exception.
+        with_values: whether elements may be read, which asks the device that holds them.
     """
     frames: list[tuple[FrameType, int]] = []
     while trace is not None:
         if is_of_user(trace.tb_frame):
             frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    lines = [line for frame, number in reversed(frames) if (line := _line(frame, number))]
+    lines = [line for frame, number in reversed(frames) if (line := _line(frame, number, with_values))]
     return lines[:_MAX_FRAMES]
 
 
-def _line(frame: FrameType, number: int) -> str:
+def _line(frame: FrameType, number: int, with_values: bool) -> str:
     code = frame.f_code
     values = function_variables(frame)
     is_function = code.co_name != "<module>"
-    shown = [f"{name} {text}" for name, value in values.items() if (text := _shape(value))]
+    shown = [
+        f"{name} {text}{_bad_elements(value) if with_values else ''}"
+        for name, value in values.items()
+        if (text := _shape(value))
+    ]
     if not shown:
         return ""
     if is_function:
@@ -78,6 +89,19 @@ def _shape_of_tensor(value: Tensor) -> str:
     device = "" if value.device.type == "cpu" else f" on {value.device}"
     shape = "nested" if value.is_nested else tuple(value.shape)
     return f"{str(value.dtype).removeprefix('torch.')} {shape}{device}"
+
+
+def _bad_elements(value: Any) -> str:
+    """``, 3 NaN and 1 Inf`` of a tensor of floats that holds any; "" of what is large or no plain tensor."""
+    if not isinstance(value, Tensor) or type(value) not in (Tensor, Parameter):
+        return ""
+    if is_lazy(value) or value.is_nested or not value.is_floating_point() or value.numel() > _MOST_READ:
+        return ""
+    if value.layout is not torch.strided or value.device.type == "meta" or is_functorch_wrapped(value):
+        return ""
+    with own_operations():
+        counts = {"NaN": int(value.isnan().sum()), "Inf": int(value.isinf().sum())}
+    return ", " * any(counts.values()) + " and ".join(f"{n:,} {name}" for name, n in counts.items() if n)
 
 
 def _is_number(value: Any) -> bool:

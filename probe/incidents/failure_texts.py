@@ -15,11 +15,14 @@ from ..detectors.advice import advice_for
 from ..guard import Guard
 from ..memory.live_memory import describe_live_memory
 from ..threads.stacks import stack_from_traceback
-from ..threads.user_lines import at_line
-from ..wire import Evidence, Stacks
+from ..threads.user_lines import at_line, user_line
+from ..wire import Evidence, NoticedAt, Origin, Stacks
+from ..wire.message_lines import NO_LINE
 from .failure_locals import describe_locals
+from .failure_place import arrives_late, blocking_command, failed_call
 
 TEXT_LIMIT: Final = 4000
+_LATE: Final = "CUDA reports an error some calls later, so that this line is only where it was noticed"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -53,7 +56,9 @@ def describe_failure(
     """
     kind = "out_of_memory" if is_out_of_memory(error) else "exception"
     frames = stack_from_traceback(trace)
+    is_late = arrives_late(error)
     text = "".join(traceback.format_exception_only(error)).strip()
+    origin: Origin | None = None
     lines, evidence = [f"{text.splitlines()[0]} at step {step}{at_line(frames)}"], Evidence()
     if kind == "out_of_memory":
         live = guard.run(
@@ -63,8 +68,17 @@ def describe_failure(
             lines += live.lines(batch=samples)
             evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
     else:
-        lines += guard.run("locals", describe_locals, trace) or []
+        origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
+        lines += (
+            [f"Raised in {origin.module or 'the root module'}, by {origin.op}"] if origin is not None else []
+        )
+        lines += guard.run("locals", lambda: describe_locals(trace, with_values=not is_late)) or []
+    if is_late:
+        lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command()}` to see it.")
+    line = user_line(frames) if is_late else None
     return {
+        "origin": origin,
+        "noticed_at": line and NoticedAt(file=line.file, line=line.line, function=line.function),
         "kind": kind,
         "subject": type(error).__name__,
         "severity": "critical",

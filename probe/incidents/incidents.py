@@ -261,7 +261,8 @@ class IncidentReporter(EventWriter):
             error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
         )
         event = self._new_event(step=step, time=time, ended=True, **fields)
-        event = self._with_bundle(event, evidence)
+        if event.noticed_at is None:  # else a device has failed, of which nothing more is asked
+            event = self._with_bundle(event, evidence)
         self._recorder.event(event)
         return event
 
@@ -283,13 +284,15 @@ class IncidentReporter(EventWriter):
     ) -> tuple[Event, Replay | None]:
         replay = self._replay(finding, evidence)
         origin = None if replay is None else replay.origin
+        # The one that the origin was found in; else the newest.
+        micro_step = None if replay is None else replay.micro_step
         hints = {} if origin is None else {"phase": origin.phase, "op": origin.op}
         event = self._new_event(
             finding.kind,
             finding.subject,
             step=step,
             time=time,
-            micro_step=evidence.micro_step if replay is None else _micro_step(replay, evidence),
+            micro_step=evidence.micro_step if micro_step is None else micro_step,
             severity=finding.severity,
             message="\n".join(
                 [
@@ -421,8 +424,3 @@ def _locate_origin(*step: Any, **options: Any) -> Replay:
     from ..forensics.replay import locate_origin
 
     return locate_origin(*step, **options)
-
-
-def _micro_step(replay: Replay, evidence: StepEvidence | LateEvidence) -> int | None:
-    """The one that the origin was found in; else the newest."""
-    return evidence.micro_step if replay.micro_step is None else replay.micro_step
