@@ -6,8 +6,7 @@ Asked by `why.py` only when an event begins; numpy only, no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ _LEAST_EQUAL: Final = 8
 """Steps that must have trained the same before other parameters get gradients: experts change at each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """Something that the script or a person has set otherwise from a step on."""
 
     what: What

@@ -10,19 +10,17 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..wire.message_lines import EARLIER, MOVED
 from .base import Floats, Observation, ObservationBatch
+from .changes import Change, phase_change, rate_jump
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words
 from .medians import median_of, median_of_known
-
-if TYPE_CHECKING:
-    from .changes import Change
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -157,9 +155,6 @@ class RecentSteps:
 
     def changes(self, step: int) -> list[Change]:
         """Return what was set otherwise in the steps up to `step`."""
-        # Asked of few steps.
-        from .changes import Change, phase_change, rate_jump
-
         self._arrange()
         found = [
             Change("level", at, f"-> {level}")

@@ -33,6 +33,7 @@ from ..wire import Event, Evidence, RunStart, Stacks
 from .event_writer import EventWriter, evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
+from .moved_before import moved_before
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ class IncidentReporter(EventWriter):
         """One line on what moved before the event, where more than the event's own series did."""
         if finding.severity == "info":
             return []
-        line = self._guard.run("why", _moved_before, self._recent, self.black_box, step, evidence)
+        line = self._guard.run("why", moved_before, self._recent, self.black_box, step, evidence)
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:
@@ -411,12 +412,6 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
-
-
-def _moved_before(*step: Any) -> str | None:
-    from .moved_before import moved_before
-
-    return moved_before(*step)
 
 
 def _locate_origin(*step: Any, **options: Any) -> Replay:

@@ -1,4 +1,4 @@
-"""One line on what moved before an event, and what was set otherwise. Loaded when the first event begins."""
+"""One line on what moved before an event, and what was set otherwise. Asked when an event begins."""
 
 from __future__ import annotations
 

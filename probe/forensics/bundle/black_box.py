@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...compat import torch_memory, torch_modes
+from ...detectors.changes import Change, size_change
 from ...detectors.why import Move
 from ...errors import ReplayError
 from ..arguments import HeldArguments
 from ..capture import RootCapture
-
-if TYPE_CHECKING:
-    from ...detectors.changes import Change
 
 _LEAST_USUAL: Final = 3
 _FACTOR: Final = 8.0
@@ -119,8 +117,6 @@ class BlackBox:
             step: number of the step that is judged.
             newest: what its own forwards were called with, while it is not among those held.
         """
-        from ...detectors.changes import size_change
-
         held = [(batch.step, batch.arguments) for batch in list(self._batches) if batch.step <= step]
         if newest and not any(number == step for number, _ in held):
             held.append((step, tuple(newest)))
