@@ -197,6 +197,7 @@
       clockOffset = header.now - Date.now() / 1000;
       if (header.runs) takeRuns(header.runs);
       drawNotices(header.notices);
+      ns.setText(ns.byId("storage"), header.storage || "");
       if (header.run === null || header.run !== ns.view.run) { if (header.run === null) status = null; return; }
       status = header;
       ns.newestStep = header.newestStep;

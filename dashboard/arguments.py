@@ -39,6 +39,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_url(commands)
     _add_replay(commands)
     _add_resume(commands)
+    _add_clean(commands)
     _add_doctor(commands)
     return parser
 
@@ -185,6 +186,23 @@ def _add_resume(commands: Commands) -> None:
     resume.add_argument("--rank", type=int, metavar="N", help="this rank only (default: all)")
 
 
+def _add_clean(commands: Commands) -> None:
+    clean = _add_command(
+        commands,
+        "clean",
+        "delete runs from the spool and the store",
+        "Says which and how much, and asks first. A run that is still written stays, and so does one whose "
+        "folder holds a file `starred`, unless it is named.",
+    )
+    clean.add_argument("runs", nargs="*", metavar="RUN", help="a run's id, unique prefix of one, or name")
+    clean.add_argument(
+        "--older-than", type=_age, metavar="AGE", help="only what was last written before so long: 14d, 36h"
+    )
+    clean.add_argument("--keep", type=_count, metavar="N", help="not the newest N trainings")
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    _add_folders(clean)
+
+
 def _add_doctor(commands: Commands) -> None:
     doctor = _add_command(
         commands,
@@ -253,4 +271,19 @@ def _address(text: str) -> str:
 def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
+def _age(text: str) -> float:
+    from .commands.clean import age_seconds
+
+    try:
+        return age_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is no count; give a whole number")
     return int(text)

@@ -199,6 +199,33 @@ def _resume(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _clean(arguments: argparse.Namespace) -> int:
+    from .commands.clean import clean
+
+    _tolerate_any_encoding()
+    clean(
+        arguments.runs,
+        older_than_s=arguments.older_than,
+        keep=arguments.keep,
+        spool=arguments.spool,
+        data=arguments.data,
+        confirm=(lambda question: True) if arguments.yes else _confirm,
+        announce=_announce,
+        notice=_notice,
+    )
+    return 0
+
+
+def _confirm(question: str) -> bool:
+    """Ask on the terminal; where there is none, nobody can be asked."""
+    from .errors import DashboardError
+
+    if not sys.stdin.isatty():
+        raise DashboardError("nobody can be asked here, and nothing was deleted; pass --yes")
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from .commands.doctor import examine, report_json, table_lines
 
@@ -220,6 +247,7 @@ _HANDLERS = MappingProxyType(
         "url": _url,
         "replay": _replay,
         "resume": _resume,
+        "clean": _clean,
         "doctor": _doctor,
     }
 )

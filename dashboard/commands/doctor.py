@@ -24,11 +24,13 @@ from urllib.parse import urlsplit
 import psutil
 
 from probe import __version__
+from probe.delivery.spool_care import last_removal
 from probe.settings import places
 from probe.wire import findings
 from probe.wire.findings import Finding, Library, check_library
 
 from ..errors import DashboardError
+from ..ingest.storage import spool_size
 from ..serving import listening
 from ..serving.credentials import load_credentials
 
@@ -120,6 +122,7 @@ def serving_findings(environment: Mapping[str, str] = os.environ) -> list[Findin
     return [
         *(check_library(library) for library in LIBRARIES),
         check_data_folder(environment),
+        check_spool_size(environment),
         *check_token(environment),
         check_port("page", f"http://127.0.0.1:{places.DEFAULT_PAGE_PORT}/", environment),
         check_port("ingest", places.DEFAULT_INGEST, environment),
@@ -143,6 +146,17 @@ def check_data_folder(environment: Mapping[str, str] = os.environ) -> Finding:
         advice = "A day of training can take that much: free space, or pass --data another folder"
         return Finding(name=name, state="limited", found=found, advice=advice)
     return Finding(name=name, state="ok", found=found)
+
+
+def check_spool_size(environment: Mapping[str, str] = os.environ) -> Finding:
+    """Say how much room all runs take, and what the cap of the spool has deleted last."""
+    spool = places.default_spool(environment)
+    removal = last_removal(spool)
+    advice = "To delete runs: dashboard clean --older-than 14d"
+    found = f"{spool}: {spool_size(spool).removeprefix('Spool ')}"
+    return Finding(
+        name="spool size", state="ok", found=f"{found}; {removal}" if removal else found, advice=advice
+    )
 
 
 def check_token(environment: Mapping[str, str] = os.environ) -> list[Finding]:

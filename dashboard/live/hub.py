@@ -50,15 +50,18 @@ _decoder = msgspec.json.Decoder(Subscription | Acknowledge | Visible)
 class Hub:
     """All connected pages. `notify` is thread-safe, `serve` runs once per connection on the event loop."""
 
-    def __init__(self, store: Store, *, notices: Callable[[], list[str]] = list) -> None:
+    def __init__(
+        self, store: Store, *, notices: Callable[[], list[str]] = list, storage: Callable[[], str] = str
+    ) -> None:
         """Make a hub without clients.
 
         Args:
             store: What pages look at.
             notices: What they must be told besides, asked for with every message on a reader thread.
+            storage: How much room all runs take, one line; asked for likewise.
         """
         self._store = store
-        self._notices = notices
+        self._notices, self._storage = notices, storage
         self._clients: set[_Client] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="nanscope-live")
@@ -80,7 +83,8 @@ class Hub:
         """Serve one page until it goes away."""
         self._loop = asyncio.get_running_loop()
         await websocket.accept()
-        client = _Client(websocket, ClientView(self._store, notices=self._notices), self._readers)
+        view = ClientView(self._store, notices=self._notices, storage=self._storage)
+        client = _Client(websocket, view, self._readers)
         self._clients.add(client)
         try:
             await client.run()

@@ -36,9 +36,11 @@ SLOW_INTERVAL_S: Final = 1.0
 class ClientView:
     """One client's picture of the store."""
 
-    def __init__(self, store: Store, *, notices: Callable[[], list[str]] = list) -> None:
+    def __init__(
+        self, store: Store, *, notices: Callable[[], list[str]] = list, storage: Callable[[], str] = str
+    ) -> None:
         self._store = store
-        self._notices = notices
+        self._notices, self._storage = notices, storage
         self._encoder = DeltaEncoder()
         self._runs: list[dict[str, Any]] | None = None
         self._rows: tuple[str, ...] | None = None
@@ -53,7 +55,7 @@ class ClientView:
         """
         runs = self._store.runs()
         header: dict[str, Any] = {"v": VERSION, "now": time.time(), "subscription": wish.id, "run": None}
-        header["notices"] = self._notices()
+        header["notices"], header["storage"] = self._notices(), self._storage()
         listed = run_list(runs)
         if listed != self._runs:
             self._runs = header["runs"] = listed

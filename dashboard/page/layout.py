@@ -50,6 +50,7 @@ def page_layout(*, page: str, ingest: str) -> Component:
                                 className="ns-empty",
                             ),
                             _charts(),
+                            html.Div(id="storage", className="ns-storage"),
                         ],
                         className="ns-main",
                     ),

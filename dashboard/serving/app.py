@@ -22,6 +22,7 @@ from ..page.layout import page_layout
 from ..store.protocol import Store
 from .control_routes import add_control_routes
 from .routes import add_routes
+from .run_routes import add_run_routes
 
 LIVE_PATH: Final = "/live"
 _PLOTLY: Final = "/_dash-component-suites/plotly/package_data/plotly.min.js"
@@ -71,6 +72,7 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
     register_watchpoints(app, desk)
     add_routes(server, store)
     add_control_routes(server, store, desk)
+    add_run_routes(server, store, hub.notify)
     _add_live_feed(server, hub)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)

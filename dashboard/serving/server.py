@@ -80,6 +80,7 @@ class Server:
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
         self._spool_problems: tuple[str, ...] = ()
+        self._storage = ""
         self._store: DuckStore | None = None
         self._hub: Hub | None = None
         self._collector: Collector | None = None
@@ -148,7 +149,7 @@ class Server:
 
         self._store = DuckStore(self._data)
         self._undo.callback(self._store.close)
-        self._hub = Hub(self._store, notices=self.notices)
+        self._hub = Hub(self._store, notices=self.notices, storage=lambda: self._storage)
         self._undo.callback(self._hub.close)
 
     def _start_collector(self) -> None:
@@ -194,6 +195,7 @@ class Server:
     def _read_spool(self) -> None:
         """Take up finished and orphaned journals, and keep the note, now and every `SPOOL_INTERVAL_S`."""
         from ..ingest.spool import SpoolIngest
+        from ..ingest.storage import storage_line
 
         ingest = SpoolIngest(self.store, self._spool, only=self._only)
         while not self._stopping.is_set():
@@ -210,6 +212,7 @@ class Server:
                     self._spool_problems = report.problems
                     if report.records:
                         self.notify()
+            self._storage = storage_line(self._spool, self._data)
             self._keep_note()
             self._stopping.wait(SPOOL_INTERVAL_S)
 

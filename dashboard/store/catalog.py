@@ -165,6 +165,7 @@ class Catalog:
         self._series: dict[tuple[int, str, str], int] = {}
         self._names: dict[tuple[int, str], list[str]] = {}
         self._newest_histograms: dict[int, tuple[int, int]] = {}
+        self._next_series = 0
 
     # -- reading back
 
@@ -286,7 +287,7 @@ class Catalog:
     def _timeline(self, run: str, rank: int, digest: bytes) -> int:
         number = self._timelines.get((run, rank, digest))
         if number is None:
-            number = len(self._timelines)
+            number = max(self._timelines.values(), default=-1) + 1
             self._timelines[run, rank, digest] = number
             self.changes.timelines.append((number, run, rank, digest))
         return number
@@ -295,7 +296,7 @@ class Catalog:
         """Return the number of a series, made if needed."""
         number = self._series.get((timeline, kind, name))
         if number is None:
-            number = len(self._series)
+            number = self._next_series
             self._keep_series(timeline, kind, name, number)
             self.changes.series.append((number, timeline, kind, name))
         return number
@@ -314,7 +315,28 @@ class Catalog:
 
     def _keep_series(self, timeline: int, kind: str, name: str, number: int) -> None:
         self._series[timeline, kind, name] = number
+        self._next_series = max(self._next_series, number + 1)
         self._names.setdefault((timeline, kind), []).append(name)
+
+    # -- forgetting
+
+    def timelines_of(self, run: str) -> list[int]:
+        """Return the timelines of all ranks of a run."""
+        return [timeline for (name, _, _), timeline in self._timelines.items() if name == run]
+
+    def forget_run(self, run: str) -> None:
+        """Drop everything of a run that has been deleted; its numbers may be used again."""
+        gone = set(self.timelines_of(run))
+        self.streams = {key: state for key, state in self.streams.items() if key.run != run}
+        self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
+        self.gaps = {key: row for key, row in self.gaps.items() if key[0] != run}
+        self.open_gaps = {key: row for key, row in self.open_gaps.items() if key[0] != run}
+        self._timelines = {key: number for key, number in self._timelines.items() if key[0] != run}
+        self._series = {key: number for key, number in self._series.items() if key[0] not in gone}
+        self._names = {key: names for key, names in self._names.items() if key[0] not in gone}
+        for timeline in gone:
+            self._layouts.pop(timeline, None)
+            self._newest_histograms.pop(timeline, None)
 
     # -- histograms
 

@@ -20,7 +20,7 @@ import pandas as pd
 from probe.wire import Event, Layout, RunStart, StreamKey
 
 from ..errors import DashboardError
-from . import retention, runs
+from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .edge import Edge, Pending
 from .event_shelf import EventShelf
@@ -78,7 +78,9 @@ class DuckStore:
         self._epoch = _read_epoch(self._database)
         self._queued_bytes = 0
         self._lock = threading.Lock()
-        self._commit_lock = threading.Lock()
+        self._commit_lock = threading.RLock()
+        self._removed: set[tuple[str, str]] = set()
+        """(run, writer) whose late records are taken and thrown away."""
         self._closed = False
 
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
@@ -104,6 +106,8 @@ class DuckStore:
         """Queue encoded records; see `Store.append`."""
         with self._lock:
             expected = self._next_seq(key)
+            if (key.run, key.writer) in self._removed:
+                return max(expected, first_seq + len(records))
             size = sum(map(len, records))
             if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 return expected
@@ -113,7 +117,7 @@ class DuckStore:
         with self._lock:
             self._ranks.begin(key.run, known)
             self._require_open()
-            if not decoded or self._next_seq(key) != expected:
+            if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
                 return self._next_seq(key)
             intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks)
             pending, refused = intake.take(expected, decoded)
@@ -131,6 +135,8 @@ class DuckStore:
         with self._lock:
             self._require_open()
             expected = self._next_seq(key)
+            if (key.run, key.writer) in self._removed:
+                return end_seq
             if first_seq > expected or end_seq <= expected:
                 return expected
             stream = self._catalog.stream(key)
@@ -202,6 +208,29 @@ class DuckStore:
                 self._closed = True
                 self._database.close()
                 self._root.close()
+
+    def remove_run(self, run: str) -> None:
+        """Delete a run; see `Store.remove_run`."""
+        with self._commit_lock:
+            with self._lock:
+                self._require_open()
+                writers = {(run, key.writer) for key in self._catalog.streams if key.run == run}
+                before, self._removed = self._removed, self._removed | writers
+            try:
+                self.commit()
+                with self._lock:
+                    timelines = self._catalog.timelines_of(run)
+                removal.remove_rows(self._database, run, timelines)
+            except (duckdb.Error, DashboardError) as error:
+                self._removed = before
+                raise DashboardError(_explain("cannot delete", error)) from error
+            with self._lock:
+                self._epoch += 1
+                self._edge.forget(self._epoch)
+                self._catalog.forget_run(run)
+                self._shelf.forget(run)
+                self._ranks.forget(run)
+            removal.give_back_room(self._database)
 
     # -- reading
 
@@ -358,7 +387,7 @@ def _read_epoch(database: duckdb.DuckDBPyConnection) -> int:
     return int(row[0]) if row else 0
 
 
-def _explain(what: str, error: duckdb.Error) -> str:
+def _explain(what: str, error: Exception) -> str:
     """Return one sentence for a failed read or commit, with the way out where the file is damaged."""
     text = str(error).splitlines()[0]
     damaged = any(word in text.lower() for word in ("checksum", "corrupt", "could not read"))

@@ -1,6 +1,6 @@
 """The events of the runs that are being looked at, in memory: reading them again decodes nothing.
 
-Used by `DuckStore` under its lock; nothing here takes a lock. Events are never removed from a store, so what
+Used by `DuckStore` under its lock; nothing here takes a lock. Events are removed only with their run, so what
 was read once and every append since then is all there is.
 """
 
@@ -54,3 +54,9 @@ class EventShelf:
         if run not in self._in_order:
             self._in_order[run] = sorted(known.values(), key=lambda event: (event.step, event.time, event.id))
         return self._in_order[run]
+
+    def forget(self, run: str) -> None:
+        """Drop the events of a run that has been deleted; a read that began before counts as too old."""
+        self._events.pop(run, None)
+        self._in_order.pop(run, None)
+        self._marks[run] = self.mark(run) + 1

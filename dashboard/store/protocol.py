@@ -134,6 +134,13 @@ class Store(Protocol):
         """Write everything queued in one transaction; return the durable next sequence numbers that moved."""
         ...
 
+    def remove_run(self, run: str) -> None:
+        """Delete all that is known of a run, durably; what its writers still send is thrown away.
+
+        A new incarnation of the run begins anew. An unknown run is none.
+        """
+        ...
+
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
         ...

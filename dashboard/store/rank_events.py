@@ -88,3 +88,7 @@ class RankEvents:
             return []
         self._watches.move_to_end(run)
         return watch.take()
+
+    def forget(self, run: str) -> None:
+        """Follow a run no more: it has been deleted."""
+        self._watches.pop(run, None)

@@ -39,6 +39,7 @@ VARIABLES: Final = (
     "NANSCOPE_KERNEL",
     "NANSCOPE_SECRET",
     "NANSCOPE_LINGER_S",
+    "NANSCOPE_SPOOL_CAP_MIB",
     "NANSCOPE_LAUNCH",
 )
 _SECRET: Final = ("NANSCOPE_TOKEN", "NANSCOPE_SECRET")
@@ -159,6 +160,8 @@ def _variable_limit(name: str, value: str, environment: Mapping[str, str]) -> tu
         return ", which has no effect", "Only `off` means something: unset it"
     if name == "NANSCOPE_LINGER_S" and value and not _is_seconds(value):
         return ", which is no number of seconds", "The helper cannot ship anything: correct or unset it"
+    if name == "NANSCOPE_SPOOL_CAP_MIB" and not (value.strip().isdecimal() and int(value)):
+        return ", which is no whole number above 0", "The spool keeps its usual cap: correct or unset it"
     if name == "NANSCOPE_SECRET" and not _is_hexadecimal(value):
         return ", but not hexadecimal", "Nothing is shipped: copy the secret from the dashboard's serve.json"
     if name == "NANSCOPE_CONNECT":

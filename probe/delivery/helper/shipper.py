@@ -8,6 +8,7 @@ with either end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -20,6 +21,7 @@ import zmq
 from ...wire import BATCH_BYTES, Ack, Answered, Batch, Position, Skip, StreamKey, StreamName
 from ..control.control_relay import ControlRelay
 from ..journal.journal_reader import Chunk, Skipped, StreamFollower
+from ..spool_care import cap_bytes, keep_below_cap
 from .census import Census
 from .helper import note_listening
 from .link import Link, find_target
@@ -42,6 +44,9 @@ _QUIET_S: Final = 0.15
 _LATELY_S: Final = 2.0
 _CENSUS_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 2.0
+_SPOOL_AFTER_S: Final = 10.0
+_SPOOL_S: Final = 600.0
+"""How often the size of the whole spool is looked at; once more at the end."""
 _ORDER: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
 
 
@@ -154,6 +159,7 @@ class Shipper:
         self._next_attempt = 0.0
         self._backoff_s = 0.1
         self._next_census = 0.0
+        self._next_spool_look = time.monotonic() + _SPOOL_AFTER_S
         self._is_listening = False
         self._moved = 0.0
         """When a trainer's record was sent, or a request came; monotonic seconds."""
@@ -165,6 +171,7 @@ class Shipper:
                 self._look_around()
                 busy = self._exchange()
                 if self._is_done():
+                    self._look_at_spool(math.inf)
                     return
                 if self._link is None:
                     # Nothing else can happen before the next of both.
@@ -190,12 +197,20 @@ class Shipper:
         if is_listening or self._is_listening:
             note_listening(self._run_folder, is_listening=is_listening)
             self._is_listening = is_listening
+        self._look_at_spool(now)
         for folder in self._census.writers:
             for stream in _ORDER:
                 if (folder.name, stream) not in self._lanes:
                     key = StreamKey(run=self._run_folder.name, writer=folder.name, stream=stream)
                     ahead = self._lanes.get((folder.name, "events")) if stream == "metrics" else None
                     self._lanes[folder.name, stream] = Lane(key, StreamFollower(folder, stream), ahead)
+
+    def _look_at_spool(self, now: float) -> None:
+        """Now and then: keep the whole spool, with the runs of other trainings, below its cap."""
+        if now < self._next_spool_look:
+            return
+        self._next_spool_look = now + _SPOOL_S
+        keep_below_cap(self._run_folder.parent, cap_bytes(), own=self._run_folder)
 
     def _exchange(self) -> bool:
         """Send what the most urgent streams' windows allow; whether anything was sent."""

@@ -293,3 +293,20 @@ def test_table_shows_no_control_characters() -> None:
 )
 def test_table_ends_with_what_to_do(states: list[str], last: str) -> None:
     assert list(doctor.table_lines(report(*states)))[-1] == last
+
+
+def test_spool_size_counts_runs_and_tells_what_the_cap_has_deleted(tmp_path: Path) -> None:
+    from sample_runs import write_run
+
+    write_run(tmp_path, steps=20)
+    environment = {"NANSCOPE_SPOOL": str(tmp_path)}
+    found = doctor.check_spool_size(environment)
+    assert "KiB in 1 run of at most 20.0 GiB" in found.found and "dashboard clean" in found.advice
+    (tmp_path / ".removed.log").write_text("earlier\n2026-01-01: the oldest finished run was deleted\n")
+    assert doctor.check_spool_size(environment).found.endswith(
+        "; 2026-01-01: the oldest finished run was deleted"
+    )
+
+
+def test_spool_size_of_no_spool_is_nothing(tmp_path: Path) -> None:
+    assert "0.0 KiB in 0 runs" in doctor.check_spool_size({"NANSCOPE_SPOOL": str(tmp_path / "none")}).found

@@ -232,3 +232,11 @@ def test_message_says_whether_there_are_histograms_and_when_new_ones_come() -> N
     assert mark() == first is not None
     page_runs.fill(store, steps=range(40, 41), is_full=True)
     assert mark() != first
+
+
+def test_message_says_how_much_room_runs_take() -> None:
+    view = ClientView(PageStore(), storage=lambda: "Spool 58.0 MiB in 43 runs")
+    assert (
+        Client().decode(view.message(Subscription(id=1), with_data=False))["storage"]
+        == "Spool 58.0 MiB in 43 runs"
+    )

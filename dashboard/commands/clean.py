@@ -1,0 +1,291 @@
+"""`dashboard clean`: deletes runs from the spool and the store; never one that is still written.
+
+Through the running server where one owns the store. Nothing heavy is imported unless no server runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from probe.delivery.spool_care import is_starred, is_written, remove_run_folder, room_of
+from probe.settings.places import default_spool, read_serve_state, state_folder
+from probe.wire.findings import size_text
+
+from ..errors import DashboardError, UnknownRunError
+from ..runs import RunFolder, resolve_runs
+from ..serving.credentials import load_credentials
+
+RUNS_PATH: Final = "api/v1/runs"
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One run, in the spool, in the store or in both."""
+
+    run: str
+    name: str
+    training: str
+    """The same for the models of one training."""
+    written_s: float
+    """When it was last written; UNIX seconds."""
+    folder: Path | None
+    size_bytes: int
+    """In the spool."""
+    is_running: bool
+    is_kept: bool
+    """Starred: only its name deletes it."""
+
+
+def age_seconds(text: str) -> float:
+    """Return the seconds of an age such as ``14d``, ``36h`` or ``2w``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no age; give a number with s, m, h, d or w, such as 14d")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def clean(
+    targets: Sequence[str],
+    *,
+    older_than_s: float | None,
+    keep: int | None,
+    spool: Path | None,
+    data: Path | None,
+    confirm: Callable[[str], bool],
+    announce: Callable[[str], None],
+    notice: Callable[[str], None],
+) -> None:
+    """Choose runs, say which and how much, ask, and delete them.
+
+    Args:
+        targets: Ids, unique prefixes, names or folders of runs; none stands for every run.
+        older_than_s: Only trainings in which nothing has been written for so long.
+        keep: Not the newest so many trainings.
+        spool: Folder of the journals; None is the default one.
+        data: Folder of the store; None is the default one.
+        confirm: Is asked a question; False deletes nothing.
+        announce: Gets the lines of what is chosen and of what was done.
+        notice: Gets a line per run that stays though it was asked for.
+
+    Raises:
+        DashboardError: nothing says which runs are meant, a run is unknown, or the store cannot be changed.
+    """
+    spool = spool or default_spool()
+    with_store = _Store(data)
+    everything = _candidates(spool, with_store)
+    if not targets and older_than_s is None and keep is None:
+        raise DashboardError(
+            f"which runs? There are {_sum(everything)}; give ids or names, --older-than 14d, or --keep 5"
+        )
+    chosen = _chosen(everything, targets, spool, older_than_s=older_than_s, keep=keep)
+    doomed = []
+    for one in chosen:
+        if one.is_running:
+            notice(f"{one.run} is still written, by its training or by the helper beside it: it stays.")
+        elif one.is_kept and not targets:
+            notice(f"{one.run} is starred: it stays unless it is named.")
+        else:
+            doomed.append(one)
+    if not doomed:
+        announce("Nothing to delete.")
+        return
+    for one in doomed:
+        announce(_line(one))
+    if not confirm(f"Delete {_sum(doomed)}, from the spool and from the store?"):
+        announce("Nothing was deleted.")
+        return
+    removed = _delete(doomed, with_store, notice)
+    announce(f"Deleted {_sum(removed)}.")
+
+
+def _delete(
+    doomed: Sequence[Candidate], with_store: _Store, notice: Callable[[str], None]
+) -> list[Candidate]:
+    """First the journals, or a dashboard would read them in again; then the rows."""
+    removed = []
+    for one in doomed:
+        if one.folder is not None:
+            if is_written(one.folder):
+                notice(f"{one.run} has begun to be written again: it stays.")
+                continue
+            try:
+                remove_run_folder(one.folder)
+            except OSError as error:
+                notice(f"{one.run} stays: {one.folder}: {error.strerror or error}")
+                continue
+        removed.append(one)
+    refused = with_store.remove([one.run for one in removed])
+    for run, reason in refused.items():
+        notice(f"{run} stays in the store: {reason}")
+    return removed
+
+
+def _candidates(spool: Path, with_store: _Store) -> list[Candidate]:
+    """All runs of spool and store, the newest last."""
+    stored = with_store.runs()
+    folders = {run.run: run for run in (resolve_runs(str(spool.resolve())) if spool.is_dir() else [])}
+    found = []
+    for run in {**folders, **stored}:
+        folder, row = folders.get(run), stored.get(run, {})
+        room = room_of(folder.path) if folder is not None else None
+        found.append(
+            Candidate(
+                run=run,
+                name=str(row.get("name") or (folder.name if folder else "")),
+                training=_training(folder) or str(row.get("group") or run),
+                written_s=room.written_s if room else float(row.get("written") or 0.0),
+                folder=folder.path if folder else None,
+                size_bytes=room.size_bytes if room else 0,
+                is_running=row.get("state") == "running" or (folder is not None and is_written(folder.path)),
+                is_kept=folder is not None and is_starred(folder.path),
+            )
+        )
+    return sorted(found, key=lambda one: (one.written_s, one.run))
+
+
+def _training(folder: RunFolder | None) -> str:
+    return "" if folder is None else str(getattr(folder, "group", "") or folder.run)
+
+
+def _chosen(
+    everything: Sequence[Candidate],
+    targets: Sequence[str],
+    spool: Path,
+    *,
+    older_than_s: float | None,
+    keep: int | None,
+) -> list[Candidate]:
+    """Narrow all runs down to those that are asked for; a training goes or stays as a whole."""
+    chosen = list(everything)
+    if targets:
+        named = {run for target in targets for run in _named(target, everything, spool)}
+        chosen = [one for one in chosen if one.run in named]
+    newest = {one.training: one.written_s for one in everything}  # the newest last
+    if older_than_s is not None:
+        before_s = time.time() - older_than_s
+        chosen = [one for one in chosen if newest[one.training] < before_s]
+    if keep is not None:
+        ranked = sorted(newest, key=lambda training: newest[training])
+        kept = set(ranked[len(ranked) - keep :]) if keep else set()
+        chosen = [one for one in chosen if one.training not in kept]
+    return chosen
+
+
+def _named(target: str, everything: Sequence[Candidate], spool: Path) -> list[str]:
+    """Return the runs that an argument means; those that only the store has answer to id, prefix and name."""
+    try:
+        found = [run.run for run in resolve_runs(target, spool=spool)]
+        known = {one.run for one in everything}
+        if set(found) <= known:
+            return found
+        raise DashboardError(f"{target} is not in the spool {spool}; give --spool its folder.")
+    except UnknownRunError:
+        only_stored = [one for one in everything if one.folder is None]
+        exact = [one.run for one in only_stored if target in (one.run, one.name)]
+        found = exact or [one.run for one in only_stored if one.run.startswith(target)]
+        if len(found) != 1:
+            raise
+        return found
+
+
+def _line(one: Candidate) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.written_s)) if one.written_s else "?"
+    where = size_text(one.size_bytes) if one.folder is not None else "in the store alone"
+    text = f"  {one.run}  {one.name or '?'}  {when}  {where}"
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _sum(runs: Sequence[Candidate]) -> str:
+    size = size_text(sum(one.size_bytes for one in runs))
+    return f"{len(runs):,} {'run' if len(runs) == 1 else 'runs'} ({size} in the spool)"
+
+
+class _Store:
+    """The store's runs: through the running server, or from the file where nobody has it open."""
+
+    def __init__(self, data: Path | None) -> None:
+        self._data = data or state_folder() / "data"
+        state = read_serve_state()
+        # The default store is that of the running server; another folder is asked for by name.
+        self._page = state.page if state is not None and data is None and _is_there(state.page) else None
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Return id -> what is known: name, state, when it was last written."""
+        if self._page is not None:
+            return {row["run"]: row for row in self._ask("GET", RUNS_PATH)["runs"]}
+        if not self._has_file():
+            return {}
+        from ..serving.run_routes import run_rows
+        from ..store.duck import DuckStore
+
+        store = DuckStore(self._data)
+        try:
+            return {row["run"]: row for row in run_rows(store)}
+        finally:
+            store.close()
+
+    def remove(self, runs: Iterable[str]) -> dict[str, str]:
+        """Delete runs; return those that were refused, with the reason."""
+        wanted = list(runs)
+        if self._page is not None:
+            answer = self._ask("POST", f"{RUNS_PATH}/remove", {"runs": wanted})
+            return {str(run): str(reason) for run, reason in answer["refused"].items()}
+        if not self._has_file():
+            return {}
+        from ..serving.run_routes import remove_runs
+        from ..store.duck import DuckStore
+
+        store = DuckStore(self._data)
+        try:
+            return remove_runs(store, wanted)
+        finally:
+            store.close()
+
+    def _has_file(self) -> bool:
+        return (self._data / "nanscope.duckdb").exists()
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        assert self._page is not None
+        headers = {"x-nanscope-token": load_credentials(os.environ).token, "origin": self._page.rstrip("/")}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._page + path, data=data, headers=headers, method=method)
+        try:
+            with _opener().open(request, timeout=_TIMEOUT_S) as answer:
+                found: dict[str, Any] = json.loads(answer.read())
+                return found
+        except urllib.error.HTTPError as error:
+            hint = "; set NANSCOPE_TOKEN to the token that it was started with" if error.code == 401 else ""
+            reason = error.read().decode(errors="replace").strip()
+            raise DashboardError(f"the dashboard at {self._page} has refused: {reason}{hint}") from error
+        except (OSError, ValueError) as error:
+            raise DashboardError(f"the dashboard at {self._page} does not answer: {error}") from error
+
+
+def _is_there(page: str) -> bool:
+    try:
+        with _opener().open(page + "health", timeout=3.0):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code == 401  # it asks for its token
+    except (OSError, ValueError):
+        return False
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    # A proxy of the user's is for other machines.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
