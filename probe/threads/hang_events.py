@@ -1,4 +1,4 @@
-"""What a `hang` event says: a training that stands still, was stopped, or is dead. Pure; no torch.
+"""What `hang` and `killed` events say: a training that stands still, was stopped, or is gone. Pure; no torch.
 
 Used by the recorder's thread for what it sees from inside, and by the helper for what it sees from outside.
 """
@@ -10,15 +10,12 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from ..wire import Event, Evidence, RunStart, Severity, StackFrame, Stacks
+from ..wire import Event, Evidence, RunStart, StackFrame, Stacks
 from ..wire.events import make_event
 
-State: TypeAlias = Literal["stuck", "stopped", "dead"]
-"""The event's subject. `stuck`: it lives and does not train on. `stopped`: by a signal, until another lets it
-go on. `dead`: its process is gone and said nothing."""
-
-SEVERITY: Final[Mapping[State, Severity]] = {"stuck": "warning", "stopped": "warning", "dead": "critical"}
-"""Nobody can tell from outside that a thread will wait for ever; a dead process is certain."""
+State: TypeAlias = Literal["stuck", "stopped"]
+"""A hang's subject. `stuck`: it lives and does not train on. `stopped`: by a signal, until another lets it go
+on."""
 ADVICE: Final[Mapping[State, tuple[str, ...]]] = {
     "stuck": (
         "The process lives, but no forward, backward or update has begun or ended: the stack shows the line "
@@ -36,15 +33,44 @@ ADVICE: Final[Mapping[State, tuple[str, ...]]] = {
         "the terminal, or a scheduler that suspends jobs). It loses nothing: `kill -CONT` lets it go on.",
         "In a distributed run the other ranks wait meanwhile, until their collectives time out.",
     ),
-    "dead": (
+}
+_RESTART: Final = "Restart from the last checkpoint; every step that was finished is in the journal."
+_CRASH: Final = (
+    "It crashed in C code, of torch, of an extension or of a library: `python -X faulthandler train.py` prints "
+    "the stack.",
+    "A core dump, where the system writes them (`coredumpctl`, `ulimit -c`), shows the C code.",
+    _RESTART,
+)
+_ENDED_FROM_OUTSIDE: Final = (
+    "Somebody asked the process to end: a scheduler at a time limit, a terminal that was closed, or `kill`. Look "
+    "at the scheduler's log.",
+    _RESTART,
+)
+KILLED: Final[Mapping[str, tuple[str, ...]]] = {
+    "SIGKILL": (
+        "Nothing in the process can see SIGKILL: it comes from the out-of-memory killer (`dmesg`, or the "
+        "container's log), from a scheduler at a limit, or from `kill -9`.",
+        "The last memory readings are on the page.",
+        _RESTART,
+    ),
+    **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"), _CRASH),
+    **dict.fromkeys(("SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"), _ENDED_FROM_OUTSIDE),
+    "unknown": (
         "The process is gone without an exception or an exit that Python knows of: killed by a signal, "
         "crashed in C code, or left through `os._exit`.",
         "Look for the out-of-memory killer (`dmesg`, or the container's and the scheduler's log), for a time "
         "limit, and for a core dump; the last memory readings are on the page.",
         "`python -X faulthandler train.py` prints the stack of a crash in C code.",
-        "Restart from the last checkpoint; every step that was finished is in the journal.",
+        _RESTART,
     ),
 }
+"""By the signal that has ended it."""
+OUT_OF_MEMORY: Final = (
+    "The kernel had no memory left and has ended this process: a smaller batch, fewer workers of the DataLoader, or "
+    "a higher limit of the container or the job.",
+    "Memory that grew step by step is a leak: the charts of memory and a `memory_leak` event before this show it.",
+    _RESTART,
+)
 _TEXT_LIMIT: Final = 4000
 
 
@@ -60,7 +86,6 @@ def hang_event(
     limit_s: float | None = None,
     step_s: float | None = None,
     frames: Sequence[StackFrame] = (),
-    ended: bool = False,
 ) -> Event:
     """Make the event in its first state.
 
@@ -75,7 +100,6 @@ def hang_event(
         limit_s: what that is judged by.
         step_s: median time of a step.
         frames: stack of the thread that trains.
-        ended: whether it is over already.
     """
     return make_event(
         start,
@@ -84,7 +108,7 @@ def hang_event(
         state,
         step=step,
         time=time,
-        severity=SEVERITY[state],
+        severity="warning",  # nobody can tell from outside that a thread will wait for ever
         message=message[:_TEXT_LIMIT],
         evidence=Evidence(
             value=idle_s,
@@ -93,7 +117,34 @@ def hang_event(
         ),
         stacks=Stacks(training_loop=list(frames)),
         advice=list(ADVICE[state]),
-        ended=ended,
+    )
+
+
+def killed_event(
+    start: RunStart, model: str, message: str, *, cause: str, step: int, time: float, is_memory: bool = False
+) -> Event:
+    """Make the event of a process that is gone without an exit.
+
+    Args:
+        start: the incarnation that it is about.
+        model: name of the naming root.
+        message: first line answers everything.
+        cause: the signal, `exit code N` or `unknown`: the event's subject.
+        step: number of the newest finished step.
+        time: UNIX seconds of the last sign of life.
+        is_memory: the kernel says that there was no memory left.
+    """
+    return make_event(
+        start,
+        model,
+        "killed",
+        cause,
+        step=step,
+        time=time,
+        severity="critical",
+        message=message[:_TEXT_LIMIT],
+        advice=list(OUT_OF_MEMORY if is_memory else KILLED.get(cause, KILLED["unknown"])),
+        ended=True,
     )
 
 

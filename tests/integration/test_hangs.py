@@ -37,7 +37,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def hangs(site: Site, subject: str) -> list[Event]:
     """Events as every reader of the journals has them."""
     found = read_events([site.spool / RUN]).events
-    return [event for event in found if (event.kind, event.subject) == ("hang", subject)]
+    kind = "killed" if subject.startswith("SIG") else "hang"
+    return [event for event in found if (event.kind, event.subject) == (kind, subject)]
 
 
 def wait_for(site: Site, subject: str, condition: Callable[[Event], bool]) -> Event:
@@ -104,7 +105,7 @@ def is_stopped_and_goes_on(site: Site, trainer: subprocess.Popen[str]) -> None:
 
 def is_dead(site: Site, trainer: subprocess.Popen[str]) -> None:
     trainer.kill()
-    event = wait_for(site, "dead", lambda _: True)
+    event = wait_for(site, "SIGKILL", lambda _: True)
     assert (event.severity, event.ended) == ("critical", True)
     # Nobody has waited for it yet: the kernel still knows how it ended.
     assert event.message.splitlines()[0].endswith(": SIGKILL")

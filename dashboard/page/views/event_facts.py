@@ -32,7 +32,16 @@ STACK_ORDER: Final = "innermost frame first"
 HEADLINE_LENGTH: Final = 280
 """Characters of the first line that stand as a heading; a longer one goes on below."""
 _SUBJECT_IS_TOLD: Final = frozenset(
-    {"replayed", "level_changed", "throttled", "recovery", "exception", "out_of_memory", "high_anomaly_rate"}
+    {
+        "replayed",
+        "level_changed",
+        "throttled",
+        "recovery",
+        "exception",
+        "out_of_memory",
+        "high_anomaly_rate",
+        "killed",
+    }
 )
 """Kinds whose subject is a key for the episode; the message has it in words."""
 LISTED_LAST: Final = frozenset({"throttled"})

@@ -20,8 +20,9 @@ from ..host_memory import machine_bytes
 from ..journal.journal import JournalWriter
 from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
 from .helper import host_folder
+from .oom_record import Death, kernel_log, memory_events_of, oom_kills, oom_record
 from .ring_taker import take_ring
-from .trainer_watch import TrainerWatch, memory_sentence, oom_kills, read_exit_code
+from .trainer_watch import TrainerWatch, memory_sentence, read_exit_code
 
 if TYPE_CHECKING:
     from ..journal.rank_journals import RankJournals
@@ -54,7 +55,8 @@ class Trainer:
         self._open_hangs: dict[str, Event] = {}
         self._exit_code: int | None = None
         self._last: HostSample | None = None
-        self._oom_kills = oom_kills()
+        self._oom_files = memory_events_of(0)
+        self._oom_kills = oom_kills(self._oom_files)
 
     def observe(self) -> HostSample | None:
         """Look once; None while its journal does not yet say who it is."""
@@ -91,18 +93,21 @@ class Trainer:
             return self.watch.finish()
         if status is not None and self._process is not None:
             return self.watch.look(self._process, status)
-        return self.watch.die(self._exit_code, self._last_memory(), self._open_hangs.values())
+        return self.watch.die(self._exit_code, self._death(), self._open_hangs.values())
 
-    def _last_memory(self) -> str:
-        sample = self._last
-        sentence = (
+    def _death(self) -> Death:
+        """What the kernel and the last look say of a trainer that is gone."""
+        sample, start = self._last, self.start
+        memory = (
             ""
             if sample is None
             else memory_sentence(sample.rss_bytes, sample.system_used_bytes, sample.system_total_bytes)
         )
-        if oom_kills() > self._oom_kills:
-            sentence = f"The kernel's out-of-memory killer has struck on this machine meanwhile. {sentence}"
-        return sentence.strip()
+        has_struck = oom_kills(self._oom_files) > self._oom_kills
+        record = oom_record(start.pid, kernel_log()) if has_struck and start is not None else ""
+        if has_struck and not record:
+            memory = f"The kernel's out-of-memory killer has struck on this machine meanwhile. {memory}"
+        return Death(memory=memory.strip(), oom_record=record, is_memory=has_struck)
 
     def _read_events(self) -> RunEnd | None:
         end = None
@@ -139,6 +144,8 @@ class Trainer:
                 if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
                     return None
                 self._process = process
+                self._oom_files = memory_events_of(process.pid)
+                self._oom_kills = oom_kills(self._oom_files)
             if not self._process.is_running():
                 return None
             status = self._process.status()
@@ -268,8 +275,8 @@ class Census:
                 record = decode_record(data)
                 if isinstance(record, HostSample) and record.state != "running":
                     over[(record.rank, record.incarnation)] = record.time
-                elif isinstance(record, Event) and record.kind != "hang":
+                elif isinstance(record, Event) and record.kind not in ("hang", "killed"):
                     self._known_of_ranks.append(record)
-                elif isinstance(record, Event):
+                elif isinstance(record, Event) and record.kind == "hang":
                     self._known_hangs[f"{record.rank}-{record.incarnation}"] = record
         return over

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 
 from ...errors import WireError
-from ...threads.hang_events import State, duration_text, hang_event, renewed
+from ...threads.hang_events import State, duration_text, hang_event, killed_event, renewed
 from ...threads.life_sign import (
     LifeSign,
     ask_for_stacks,
@@ -31,6 +31,7 @@ from ...threads.watchdog import IDLE_FRACTION, PATIENCE
 from ...threads.whereabouts import Line, at_line, place_of
 from ...wire import Event, Frame, RunStart, decode_record
 from ..journal.journal_reader import Chunk, StreamFollower, end_of_stream, has_ring
+from .oom_record import Death
 
 SHORTEST_S: Final = 3.0
 """Both sides look once a second: what is shorter than this is not seen from here."""
@@ -39,6 +40,7 @@ _OWN_GAP_S: Final = 3.0
 _FOR_STACKS_S: Final = 3.0
 """How long the trainer has for writing its stacks."""
 _MIB: Final = 1024 * 1024
+_IN_WORDS: Final = {"unknown": "killed by a signal, or crashed"}
 
 
 class TrainerWatch:
@@ -96,12 +98,12 @@ class TrainerWatch:
         """It has ended in an orderly way: end what was running."""
         return self._end("and went on")
 
-    def die(self, exit_code: int | None, memory: str, open_events: Iterable[Event]) -> list[Event]:
+    def die(self, exit_code: int | None, death: Death, open_events: Iterable[Event]) -> list[Event]:
         """The process is gone, and its journal has no end: say so, and end what was running.
 
         Args:
             exit_code: as `/proc/<pid>/stat` had it; None where nobody could read it.
-            memory: what is known of its memory, a sentence; or empty.
+            death: what the kernel and the last look say.
             open_events: hangs that the trainer itself had not ended.
         """
         now = time.time()
@@ -113,18 +115,19 @@ class TrainerWatch:
             return ended
         step = self._last_step()
         where = "before its first step was finished" if step is None else f"after step {step}"
-        how = _how(exit_code)
-        first = f"Process {self._start.pid} is gone without an exit {where}{how}"
+        cause = "SIGKILL" if exit_code is None and death.oom_record else cause_of(exit_code)
+        how = _IN_WORDS.get(cause, cause)
+        first = f"Process {self._start.pid} is gone without an exit {where}: {how}"
         return [
             *ended,
-            hang_event(
+            killed_event(
                 self._start,
                 self.model,
-                "dead",
-                "\n".join(filter(None, [first, memory])),
+                "\n".join(filter(None, [first, death.oom_record, death.memory])),
+                cause=cause,
                 step=step or 0,
                 time=min(last_sign_at(self._folder) or now, now),
-                ended=True,
+                is_memory=cause == "SIGKILL" and death.is_memory,
             ),
         ]
 
@@ -231,26 +234,16 @@ def memory_sentence(rss_bytes: int | None, used_bytes: int | None, total_bytes: 
     )
 
 
-def oom_kills() -> int:
-    """How often the kernel has killed a process for want of memory, on this machine and in this container."""
-    total = 0
-    for path, word in (("/proc/vmstat", "oom_kill"), ("/sys/fs/cgroup/memory.events", "oom_kill")):
-        with contextlib.suppress(OSError, ValueError):
-            for line in Path(path).read_text().splitlines():
-                if line.split()[:1] == [word]:
-                    total += int(line.split()[1])
-    return total
-
-
-def _how(wait_status: int | None) -> str:
+def cause_of(wait_status: int | None) -> str:
+    """Name the signal, or the exit code; `unknown` where somebody else has waited for the process."""
     if wait_status is None:
-        return ": killed by a signal, or crashed"
+        return "unknown"
     if os.WIFSIGNALED(wait_status):
         number = os.WTERMSIG(wait_status)
         with contextlib.suppress(ValueError):
-            return f": {signal.Signals(number).name}"
-        return f": signal {number}"
-    return f": exit code {os.waitstatus_to_exitcode(wait_status)}"
+            return signal.Signals(number).name
+        return f"signal {number}"
+    return f"exit code {os.waitstatus_to_exitcode(wait_status)}"
 
 
 def _what_of(event: Event) -> str:
