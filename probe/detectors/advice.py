@@ -206,8 +206,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "In a lock or `synchronize`: a deadlock, or a kernel that does not end. Look at the other threads.",
     ),
     "killed": (
-        "The process is gone without an exception or an exit that Python knows of: a signal has ended it, it crashed "
-        "in C code, or it left through `os._exit`.",
+        "The process is gone without an exception or an exit that Python knows of: a signal has ended it, it "
+        "crashed in C code, or it left through `os._exit`.",
         "Look for the out-of-memory killer (`dmesg`, or the container's and the scheduler's log), for a time "
         "limit, and for a core dump.",
         "Restart from the last checkpoint; every step that was finished is in the journal.",

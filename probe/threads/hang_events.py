@@ -36,14 +36,14 @@ ADVICE: Final[Mapping[State, tuple[str, ...]]] = {
 }
 _RESTART: Final = "Restart from the last checkpoint; every step that was finished is in the journal."
 _CRASH: Final = (
-    "It crashed in C code, of torch, of an extension or of a library: `python -X faulthandler train.py` prints "
-    "the stack.",
+    "It crashed in C code, of torch, of an extension or of a library: `python -X faulthandler train.py` "
+    "prints the stack.",
     "A core dump, where the system writes them (`coredumpctl`, `ulimit -c`), shows the C code.",
     _RESTART,
 )
 _ENDED_FROM_OUTSIDE: Final = (
-    "Somebody asked the process to end: a scheduler at a time limit, a terminal that was closed, or `kill`. Look "
-    "at the scheduler's log.",
+    "Somebody asked the process to end: a scheduler at a time limit, a terminal that was closed, or `kill`. "
+    "Look at the scheduler's log.",
     _RESTART,
 )
 KILLED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -66,9 +66,10 @@ KILLED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """By the signal that has ended it."""
 OUT_OF_MEMORY: Final = (
-    "The kernel had no memory left and has ended this process: a smaller batch, fewer workers of the DataLoader, or "
-    "a higher limit of the container or the job.",
-    "Memory that grew step by step is a leak: the charts of memory and a `memory_leak` event before this show it.",
+    "The kernel had no memory left and has ended this process: a smaller batch, fewer workers of the "
+    "DataLoader, or a higher limit of the container or the job.",
+    "Memory that grew step by step is a leak: the charts of memory and a `memory_leak` event before this "
+    "show it.",
     _RESTART,
 )
 _TEXT_LIMIT: Final = 4000

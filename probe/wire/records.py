@@ -25,9 +25,9 @@ KINDS: Final = frozenset(
     """nonfinite_loss nonfinite_gradient nonfinite_activation nonfinite_parameter nonfinite_input
     gradient_explosion gradient_vanishing dead_units saturated_activation loss_spike loss_divergence
     loss_plateau parameter_not_updated poor_initialization update_ratio_high update_ratio_low zero_gradient
-    accumulated_gradient memory_leak hang killed exception out_of_memory overfitting amp_overflow rank_divergence
-    input_out_of_range output_degenerate high_resource_use performance_degradation high_anomaly_rate
-    data_gap level_changed throttled replayed recovery snapshot profile custom""".split()
+    accumulated_gradient memory_leak hang killed exception out_of_memory overfitting amp_overflow
+    rank_divergence input_out_of_range output_degenerate high_resource_use performance_degradation
+    high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile custom""".split()
 )
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -21,8 +21,9 @@ from ..journal.journal import JournalWriter
 from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
 from .helper import host_folder
 from .oom_record import Death, kernel_log, memory_events_of, oom_kills, oom_record
+from .process_end import ProcessEnd
 from .ring_taker import take_ring
-from .trainer_watch import TrainerWatch, memory_sentence, read_exit_code
+from .trainer_watch import TrainerWatch, memory_sentence
 
 if TYPE_CHECKING:
     from ..journal.rank_journals import RankJournals
@@ -53,7 +54,7 @@ class Trainer:
         self._events = StreamFollower(folder, "events")
         self._process: psutil.Process | None = None
         self._open_hangs: dict[str, Event] = {}
-        self._exit_code: int | None = None
+        self._end: ProcessEnd | None = None
         self._last: HostSample | None = None
         self._oom_files = memory_events_of(0)
         self._oom_kills = oom_kills(self._oom_files)
@@ -74,6 +75,7 @@ class Trainer:
         now = time.time()
         if end is not None or not alive:
             self.over_at = min(end.time, now) if end is not None else now
+            self.close()
         total_bytes, available_bytes = machine_bytes()
         self._last = HostSample(
             time=now,
@@ -93,7 +95,14 @@ class Trainer:
             return self.watch.finish()
         if status is not None and self._process is not None:
             return self.watch.look(self._process, status)
-        return self.watch.die(self._exit_code, self._death(), self._open_hangs.values())
+        return self.watch.die(
+            self._end.status() if self._end else None, self._death(), self._open_hangs.values()
+        )
+
+    def close(self) -> None:
+        """Give back what is held of the process. Idempotent."""
+        if self._end is not None:
+            self._end.close()
 
     def _death(self) -> Death:
         """What the kernel and the last look say of a trainer that is gone."""
@@ -143,16 +152,13 @@ class Trainer:
                 process = psutil.Process(self.start.pid)
                 if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
                     return None
-                self._process = process
+                self._process, self._end = process, ProcessEnd(process.pid)
                 self._oom_files = memory_events_of(process.pid)
                 self._oom_kills = oom_kills(self._oom_files)
             if not self._process.is_running():
                 return None
             status = self._process.status()
-            if status == psutil.STATUS_ZOMBIE:
-                self._exit_code = read_exit_code(self._process.pid)
-                return None
-            return str(status)
+            return None if status == psutil.STATUS_ZOMBIE else str(status)
         except psutil.Error:
             return None
 
@@ -260,7 +266,9 @@ class Census:
         return self._ranks.look([trainer.folder for trainer in local], over)
 
     def close(self) -> None:
-        """Close the helper's own journal."""
+        """Close the helper's own journal, and what is held of the trainers."""
+        for trainer in self._trainers.values():
+            trainer.close()
         self._journal.close()
 
     def _is_local(self, trainer: Trainer) -> bool:

@@ -1,4 +1,4 @@
-"""What the kernel says of processes that it has ended for want of memory: counts, and its record where readable.
+"""What the kernel says of processes that it has ended for want of memory: counts, and its record if readable.
 
 Used by the helper's census when a trainer is gone. Files only.
 """
@@ -30,7 +30,7 @@ class Death(NamedTuple):
 
 
 def memory_events_of(pid: int) -> tuple[Path, ...]:
-    """Return the files in which the kernel counts what it ends: of the machine, and of the process's group."""
+    """Return the files in which the kernel counts what it ends: the machine's, and the process's group's."""
     files = [Path("/proc/vmstat"), _CGROUPS / "memory.events"]
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
@@ -75,6 +75,6 @@ def kernel_log(path: Path = _LOG) -> str:
 
 
 def oom_record(pid: int, log: str) -> str:
-    """Return a sentence with the kernel's record of ending a process for want of memory; empty without one."""
+    """Return the kernel's record of ending a process for want of memory, as a sentence; or empty."""
     found = [match for match in _RECORD.finditer(log) if int(match[1]) == pid]
     return f"The kernel has ended it for want of memory: {found[-1][0].strip()[:600]}" if found else ""

@@ -214,16 +214,6 @@ class TrainerWatch:
         return max((step for step in steps if step is not None), default=None)
 
 
-def read_exit_code(pid: int) -> int | None:
-    """Return the wait status of a process that nobody has waited for yet; None where it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        if fields[0] == "Z":
-            return int(fields[49])
-    return None
-
-
 def memory_sentence(rss_bytes: int | None, used_bytes: int | None, total_bytes: int | None) -> str:
     """Say what memory it had when it was last seen; empty where that is not known."""
     if rss_bytes is None or not used_bytes or not total_bytes:

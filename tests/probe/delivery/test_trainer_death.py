@@ -1,4 +1,4 @@
-"""A trainer that is gone without an exit: the kind `killed`, the signal, and what the kernel says of memory."""
+"""A trainer that is gone without an exit: the kind `killed`, its signal, and what the kernel says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from probe.delivery.helper import census as census_module
 from probe.delivery.helper.census import Trainer
 from probe.delivery.helper.oom_record import Death, kernel_log, memory_events_of, oom_kills, oom_record
+from probe.delivery.helper.process_end import ProcessEnd
 from probe.delivery.helper.trainer_watch import TrainerWatch, cause_of
 from probe.delivery.journal.journal import JournalWriter
 from probe.threads.hang_events import OUT_OF_MEMORY
@@ -30,7 +31,10 @@ def start(pid: int = 4242) -> RunStart:
     return RunStart(run="run", rank=0, incarnation=1, pid=pid, time=time.time(), host="")
 
 
-def die(folder: Path, status: int | None, death: Death = Death()) -> list[Event]:
+NOTHING_KNOWN = Death()
+
+
+def die(folder: Path, status: int | None, death: Death = NOTHING_KNOWN) -> list[Event]:
     return TrainerWatch(folder, start()).die(status, death, [])
 
 
@@ -48,9 +52,7 @@ def test_death_is_killed_with_its_cause(status: int | None, cause: str, tmp_path
     (event,) = die(tmp_path, status)
     assert (event.kind, event.subject, event.severity, event.ended) == ("killed", cause, "critical", True)
     assert cause_of(status) == cause
-    assert event.message.startswith(
-        "Process 4242 is gone without an exit before its first step was finished: "
-    )
+    assert event.message.startswith("Process 4242 is gone without an exit before its first step was finished")
     assert (cause if status else "killed by a signal, or crashed") in event.message
 
 
@@ -109,3 +111,26 @@ def test_census_reads_the_kernel_record_of_a_killed_trainer(
     (event,) = trainer.news
     assert (event.kind, event.subject) == ("killed", "SIGKILL")
     assert f"Killed process {child.pid} (python)" in event.message
+
+
+def test_end_of_a_process_that_lives_is_unknown() -> None:
+    end = ProcessEnd(os.getpid())
+    assert end.status() is None
+    end.close()
+    end.close()
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_end_of_a_killed_process_is_its_signal(is_reaped: bool) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    end = ProcessEnd(child.pid)
+    child.send_signal(signal.SIGTERM)
+    if is_reaped:
+        child.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while (status := end.status()) is None and not is_reaped and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # Before Linux 6.15 nobody can tell once the parent has waited.
+    assert status == signal.SIGTERM or (is_reaped and status is None)
+    end.close()
+    child.communicate(timeout=30)
