@@ -16,7 +16,7 @@ import plotly.io
 
 from ..page.views.chart_marks import mark_note, mark_part, mark_trace
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
-from ..page.views.charts import series_figure
+from ..page.views.charts import off_steps, series_figure
 from ..page.views.heatmap import heatmap_figure
 from ..page.views.theme import Theme
 from ..page.views.timeline import timeline_figure
@@ -90,6 +90,7 @@ def _chart(snapshot: Snapshot, spec: ChartSpec, theme: Theme) -> go.Figure:
         theme=theme,
         steps=snapshot.covered,
         gaps=snapshot.gaps,
+        breaks=off_steps(snapshot.events, snapshot.rank),
         names=lines,
         log=spec.log,
         remarks=[mark_note(by_name[name], mark) for name, mark in marks.items()],

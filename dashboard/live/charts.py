@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..page.views.chart_marks import mark_note, mark_part
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
-from ..page.views.charts import LinePart, line_parts, pooling_note
+from ..page.views.charts import LinePart, line_parts, off_steps, pooling_note
 from ..store.protocol import StepRange, Store
 from .codec import DeltaEncoder, shift
 
@@ -49,20 +49,25 @@ def add_charts(
     specs = [*CHARTS, *shown]
     names = [name for spec in specs for name in (*spec.lines(known), *spec.marks)]
     data = store.scalars(run, rank, names, steps, points)
+    breaks = off_steps(store.events(run, rank), rank)
     by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
     return {
-        "charts": {spec.id: _add_chart(encoder, spec, known, by_name) for spec in specs},
+        "charts": {spec.id: _add_chart(encoder, spec, known, by_name, breaks) for spec in specs},
         "logged": {"names": logged[:MAX_LOGGED], "count": len(logged)},
     }
 
 
 def _add_chart(
-    encoder: DeltaEncoder, spec: ChartSpec, known: list[str], by_name: dict[str, pd.DataFrame]
+    encoder: DeltaEncoder,
+    spec: ChartSpec,
+    known: list[str],
+    by_name: dict[str, pd.DataFrame],
+    breaks: list[int],
 ) -> dict[str, Any]:
     lines = spec.lines(known)
     series = [name for name in lines if name in by_name]
     for name in series:
-        for part, trace in line_parts(by_name[name], unit=spec.unit).items():
+        for part, trace in line_parts(by_name[name], unit=spec.unit, breaks=breaks).items():
             _add_part(encoder, f"{spec.id}/{name}/{part}", trace)
     marks = {name: mark for name, mark in spec.marks.items() if name in by_name}
     for name, mark in marks.items():

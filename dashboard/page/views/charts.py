@@ -8,7 +8,7 @@ a band above the y-scale, and the x-axis runs on.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
+
+from probe.wire import Event
 
 from ...store.protocol import GapRange, StepRange
 from .theme import ALL_STEPS, Theme, colours, figure_layout, value_axis
@@ -44,7 +46,14 @@ PARTS: Final = ("low", "high", "line", "nan", "inf")
 """Traces of a series, in drawing order: smallest and largest of the pooled steps, mean, marks."""
 
 
-def line_parts(data: pd.DataFrame, *, unit: str = "") -> dict[str, LinePart]:
+def off_steps(events: Iterable[Event], rank: int) -> list[int]:
+    """Return the steps after which a rank recorded nothing, because its level was `off`."""
+    changes = (event for event in events if event.kind == "level_changed" and event.rank == rank)
+    ends = {step for event in changes if event.subject == "off" for step in (event.step, event.last_step)}
+    return sorted(step for step in ends if step is not None)
+
+
+def line_parts(data: pd.DataFrame, *, unit: str = "", breaks: Sequence[int] = ()) -> dict[str, LinePart]:
     """Split one series into the traces of `PARTS`.
 
     A pooled point stands in the middle of its steps. `low` and `high` are empty while nothing is pooled.
@@ -53,23 +62,38 @@ def line_parts(data: pd.DataFrame, *, unit: str = "") -> dict[str, LinePart]:
     Args:
         data: Rows of one name, as `Store.scalars` returns them.
         unit: "GiB" divides by 2**30; every other unit leaves values as they are.
+        breaks: Steps after which steps are missing; no line is drawn across.
     """
     scale = 1.0 / GIB if unit == "GiB" else 1.0
     pooled = data["pooled"].to_numpy(dtype=np.float64)
     x = data["step"].to_numpy(dtype=np.float64) + (pooled - 1.0) / 2.0
     mean = data["mean"].to_numpy(dtype=np.float64) * scale
+    holes = _holes(x, pooled, breaks)
     empty = LinePart(x=x[:0], y=x[:0])
     low = high = empty
     if len(pooled) and pooled.max() > 1:
-        low = LinePart(x=x, y=data["min"].to_numpy(dtype=np.float64) * scale)
-        high = LinePart(x=x, y=data["max"].to_numpy(dtype=np.float64) * scale)
+        low = _broken(x, data["min"].to_numpy(dtype=np.float64) * scale, holes)
+        high = _broken(x, data["max"].to_numpy(dtype=np.float64) * scale, holes)
     marks = {name: x[data[name].to_numpy(dtype=np.float64) > 0] for name in ("nan", "inf")}
     return {
         "low": low,
         "high": high,
-        "line": LinePart(x=x, y=mean),
+        "line": _broken(x, mean, holes),
         **{name: LinePart(x=at, y=np.full(len(at), 0.5)) for name, at in marks.items()},
     }
+
+
+def _holes(x: Floats, pooled: Floats, breaks: Sequence[int]) -> npt.NDArray[np.intp]:
+    """Return the points before which the line breaks: the first one after each break, unless it touches."""
+    after = np.unique(np.searchsorted(x, np.asarray(breaks, dtype=np.float64), side="right"))
+    after = after[(after > 0) & (after < len(x))]
+    return after[x[after] - x[after - 1] > (pooled[after] + pooled[after - 1]) / 2.0]
+
+
+def _broken(x: Floats, y: Floats, holes: npt.NDArray[np.intp]) -> LinePart:
+    """Put a point without a value into every hole."""
+    between = (x[holes] + x[holes - 1]) / 2.0
+    return LinePart(x=np.insert(x, holes, between), y=np.insert(y, holes, np.nan))
 
 
 def part_trace(part: str, *, label: str, colour: str, theme: Theme, unit: str = "") -> dict[str, Any]:
@@ -151,6 +175,7 @@ def series_figure(
     theme: Theme,
     steps: StepRange = ALL_STEPS,
     gaps: Sequence[GapRange] = (),
+    breaks: Sequence[int] = (),
     names: Mapping[str, str] | None = None,
     log: bool = False,
     remarks: Sequence[str] = (),
@@ -164,6 +189,7 @@ def series_figure(
         theme: Dark or light.
         steps: X-range; open ends follow the data.
         gaps: Drawn as grey bands.
+        breaks: Steps after which steps are missing, see `line_parts`.
         names: Series name -> label, in drawing order; None takes the names of `data`.
         log: Logarithmic y-axis where `is_wide` says so.
         remarks: Small print before that of `pooling_note`.
@@ -175,7 +201,7 @@ def series_figure(
     palette = colours(theme)
     for index, (name, label) in enumerate((n, labels[n]) for n in labels if n in present):
         colour = palette.series[index % len(palette.series)]
-        for part, points in line_parts(data[data["name"] == name], unit=unit).items():
+        for part, points in line_parts(data[data["name"] == name], unit=unit, breaks=breaks).items():
             trace = part_trace(part, label=label, colour=colour, theme=theme, unit=unit)
             trace["showlegend"] = part == "line" and len(labels) > 1
             if part == "line" and len(points.x) <= FEW_POINTS:

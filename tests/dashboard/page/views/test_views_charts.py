@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from dashboard.page.views.chart_specs import CHARTS
-from dashboard.page.views.charts import PARTS, line_parts, pooling_note, series_figure
+from dashboard.page.views.charts import PARTS, line_parts, off_steps, pooling_note, series_figure
 from dashboard.page.views.theme import THEMES, colours
 from dashboard.store.protocol import GapRange, StepRange
+from probe.wire import Event
 
 NAN = float("nan")
 COLUMNS = ["name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"]
@@ -123,3 +124,55 @@ def test_series_figure_label_is_neither_markup_nor_a_placeholder() -> None:
     figure = series_figure(data, title="", unit="", theme="dark", names={"log/<i>%{y}</i>": "<i>%{y}</i>"})
     assert all("<i>" not in trace.name and "<i>" not in (trace.hovertemplate or "") for trace in figure.data)
     assert all((trace.hovertemplate or "").count("%{y") <= 1 for trace in figure.data)
+
+
+def points(*steps: int, pooled: int = 1) -> pd.DataFrame:
+    return frame(*((step, 1.0, 1.0, 1.0, 0, 0, pooled) for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "breaks", "broken_before"),
+    [
+        ((39, 40, 101, 102), [40], [101]),
+        ((39, 40, 101, 102, 300), [40, 102], [101, 300]),
+        ((0, 20, 40, 120), [50], [120]),
+        ((39, 40, 41), [40], []),  # written again by a later start
+        ((39, 40), [40], []),  # still off
+        ((101, 102), [40], []),
+        ((), [40], []),
+        ((0, 10, 20), [], []),
+    ],
+)
+def test_line_breaks_over_a_stretch_at_level_off(
+    steps: tuple[int, ...], breaks: list[int], broken_before: list[int]
+) -> None:
+    line = line_parts(points(*steps), breaks=breaks)["line"]
+    holes = np.flatnonzero(np.isnan(line.y))
+    assert line.x[holes + 1].tolist() == broken_before
+    assert np.delete(line.x, holes).tolist() == list(steps)
+    assert (np.diff(line.x) > 0).all()
+
+
+def test_pooled_line_and_band_break_together() -> None:
+    parts = line_parts(points(0, 16, 96, pooled=16), breaks=[31])
+    assert [np.isnan(parts[part].y).tolist() for part in ("low", "high", "line")] == [
+        [False, False, True, False]
+    ] * 3
+
+
+def test_off_steps_are_those_of_the_rank() -> None:
+    def change(level: str, step: int, rank: int = 0) -> Event:
+        return Event(
+            id="0" * 16,
+            run="a",
+            rank=rank,
+            incarnation=1,
+            step=step,
+            time=0.0,
+            kind="level_changed",
+            severity="info",
+            subject=level,
+            message="",
+        )
+
+    assert off_steps([change("off", 40), change("basic", 100), change("off", 7, rank=1)], 0) == [40]
