@@ -430,6 +430,8 @@ def test_training_of_no_module_is_told_at_the_end(tmp_path: Path, options: list[
     assert both.runs == []
     said = [line for line in both.recorded.own_lines if "nothing is recorded" in line]
     assert len(said) == (0 if options else 1)
+
+
 @pytest.mark.parametrize("way", ["beside", "before torch", "module", "late path", "no import"])
 def test_training_beside_a_checkouts_probe_is_one_run(way: str, tmp_path: Path, spool: Path) -> None:
     """The script's own `import probe` leads to another copy of nanscope's than the command's."""
