@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 from ...attach.layout import unwrap
 from ...attach.root_calls import root_calls
 from ...compat import torch_engine, torch_nodes
+from ...delivery.recorder.run_id import has_begun
 from ...guard import outcome_of
 from .closures import FirstClosures
 from .owners import find_holders, parameters_of, trained_part, variable_name
@@ -52,7 +53,7 @@ class Attacher:
 
     def say_if_nothing_was_found(self, line: str) -> None:
         """Say a line where no session has begun, though nothing has failed."""
-        if not (self._starter.has_started or self._has_failed):
+        if not (self._starter.has_started or self._has_failed or has_begun()):
             self._starter.say(line)
 
     # -- what happens in the script; nothing here raises

@@ -47,6 +47,11 @@ def group_of(run: str, cell: str | None = None) -> str:
     return _groups.setdefault((os.getpid(), cell), run)
 
 
+def has_begun() -> bool:
+    """Whether this process has had a session, whoever began it."""
+    return any(pid == os.getpid() for pid, _ in _groups)
+
+
 def _parent_identity() -> tuple[str, str]:
     """Process id and start time of the parent: process ids come around again."""
     import psutil
