@@ -28,7 +28,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """What `watch` was asked for. See the option table in the README.
+    """What `watch` was asked for. See the table in `docs/options.md`.
 
     Raises:
         ValueError: an option is out of its range; the message names it, what it got and what is allowed.

@@ -1,4 +1,4 @@
-"""`ProbeConfig`: where options come from, what is refused, and that the README's table is true."""
+"""`ProbeConfig`: where options come from, what is refused, and that their table is true."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -93,9 +93,9 @@ def test_off_switch_reads_its_variable(value: str, off: bool) -> None:
     assert is_switched_off({"NANSCOPE_OFF": value}) is off
 
 
-def test_readme_table_lists_every_option_with_its_default() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    table = readme.split("<!-- options:", 1)[1].split("\n\n", 1)[0]
+def test_table_lists_every_option_with_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "options.md").read_text(encoding="utf-8")
+    table = page.split("<!-- options:", 1)[1].split("\n\n", 1)[0]
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if "| `" in line]
     documented = {name.strip("`"): default.strip("`") for name, default in rows}
     assert set(documented) == {field.name for field in fields(ProbeConfig)}
