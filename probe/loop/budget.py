@@ -32,9 +32,11 @@ _PATIENCE: Final = 256
 """Steps after a change before the probe tries to measure more again; doubled when that was a mistake."""
 _MAX_PATIENCE: Final = 65_536
 _COSTS_KEPT: Final = 32
-_EARLY_STEPS: Final = frozenset({0, 1, 2, 4, 8, 16})
-"""Steps on which `_EARLY` is measured besides, unless it is throttled: what is wrong from the start shows."""
-_EARLY: Final = "activations"
+_EARLY_STEPS: Final = (0, 1, 2, 4, 8, 16)
+"""Steps on which activations are measured besides, throttled or not: what is wrong from the start shows
+there, and a verdict that takes several looks is not to be broken off. On steps of 0.4 to 10 ms it was."""
+_FIRST_TIMES: Final = 3
+"""Parameter norms are measured as often as is wanted for so many periods, for the same reason."""
 _LATE: Final = "update_ratios"
 """The feature whose work is done after the step's own time has been read."""
 
@@ -55,7 +57,8 @@ class Budget:
         self._is_load_old = False
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._until_look = self._skip = 0
-        self._is_besides = False
+        self._besides = 0
+        """Features that are measured at the step under way because it is an early one."""
         self.configure(features, limit)
 
     def configure(self, features: Features, limit: float) -> None:
@@ -85,12 +88,12 @@ class Budget:
         for period, phase, bit in self._groups:
             if step % period == phase or (since is not None and _passes(since, step, period, phase)):
                 bits |= bit
-        is_early = step in _EARLY_STEPS or (
-            since is not None and any(since < early < step for early in _EARLY_STEPS)
-        )
-        self._is_besides = is_early and not bits & self._early
-        if self._is_besides:
-            bits |= self._early
+        early = self._early.get(step, 0)
+        if since is not None:
+            for passed, own in self._early.items():
+                early |= own if since < passed < step else 0
+        self._besides = early & ~bits
+        bits |= early
         features = self._features.get(bits)
         return self._features_of(bits) if features is None else features
 
@@ -107,7 +110,7 @@ class Budget:
             )
         if any(period > 1 and step % period == phase for period, phase, _ in self._groups):
             return True
-        if self._early and step in _EARLY_STEPS:
+        if step in self._early:
             return True
         period = self._periods[_LATE]
         return period > 1 and (step - 1) % period == PHASES.get(_LATE, 0)
@@ -116,8 +119,7 @@ class Budget:
         """The first step from `step` on at which anything but the `usual` features is due; None for never."""
         bits = sum(1 << FEATURES.index(name) for name in usual)
         ways = [step + (phase - step) % period for period, phase, own in self._groups if own & ~bits]
-        if self._early & ~bits:
-            ways += [early for early in _EARLY_STEPS if early >= step]
+        ways += [early for early, own in self._early.items() if early >= step and own & ~bits]
         return min(ways, default=None)
 
     def charge(self, feature: str, ns: int) -> None:
@@ -133,7 +135,11 @@ class Budget:
             is_ordinary: False for a step that says nothing about others: a replay was made in it.
         """
         charged, self._charged = self._charged, {}
-        besides_ns = charged.get(_EARLY, 0) if self._is_besides and self._early else 0
+        besides_ns = sum(
+            ns
+            for name, ns in charged.items()
+            if name in FEATURES and self._besides >> FEATURES.index(name) & 1
+        )
         self._steps += 1
         if not is_ordinary or step_ns <= 0:
             return ()
@@ -356,14 +362,27 @@ class Budget:
             if period := self._periods[name]:
                 key = (period, PHASES.get(name, 0) % period)
                 groups[key] = groups.get(key, 0) | 1 << position
-        is_early = 1 < self._periods[_EARLY] == self._wanted[_EARLY]
-        self._early = 1 << FEATURES.index(_EARLY) if is_early else 0
+        self._early = self._early_features()
         self._groups = tuple((period, phase, bits) for (period, phase), bits in groups.items())
         self._features: dict[int, Features] = {}
 
+    def _early_features(self) -> dict[int, int]:
+        """By step, the features that are due at it whatever the budget says, one bit each."""
+        early: dict[int, int] = {}
+        period = self._wanted["parameter_norms"]
+        for name, steps in (
+            ("activations", _EARLY_STEPS if self._wanted["activations"] > 1 else ()),
+            ("parameter_norms", [times * period for times in range(1, _FIRST_TIMES + 1)] if period else ()),
+        ):
+            for step in steps:
+                early[step] = early.get(step, 0) | 1 << FEATURES.index(name)
+        return early
+
     def _features_of(self, bits: int) -> Features:
         """Build what is due for a combination of groups, once."""
-        chosen = {name: self._periods[name] for at, name in enumerate(FEATURES) if bits >> at & 1}
+        # One that was dropped is due at early steps all the same.
+        periods = {name: self._periods[name] or self._wanted[name] for name in FEATURES}
+        chosen = {name: periods[name] for at, name in enumerate(FEATURES) if bits >> at & 1}
         features = self._features[bits] = Features(**chosen)
         return features
 

@@ -86,12 +86,21 @@ def test_is_sampled_tells_steps_with_more_than_the_usual() -> None:
     assert [step for step in range(25) if budget.is_sampled(step)] == [0, 1, 2, 4, 8, 10, 16, 20]
 
 
-def test_throttled_activations_are_not_measured_early_either() -> None:
-    trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": 500_000 * US})
-    budget = Budget(Features(gradients=1, activations=10), 0.02)
+@pytest.mark.parametrize("cost", [500_000 * US, 500_000_000 * US])
+def test_early_looks_are_finished_though_throttled(cost: int) -> None:
+    """The second is dropped for good."""
+    trainer = Trainer(training_ns=100_000 * US, costs_ns={"activations": cost, "parameter_norms": cost})
+    budget = Budget(Features(gradients=1, activations=10, parameter_norms=10), 0.02)
     assert trainer.run(budget, 10) == []
     assert trainer.run(budget, 1)
-    assert [step for step in range(11, 20) if budget.features_at(step).activations] == []
+    assert [step for step in range(11, 60) if budget.features_at(step).activations] == [16]
+    assert [step for step in range(11, 60) if budget.features_at(step).parameter_norms] == [20, 30]
+
+
+def test_what_is_switched_off_is_not_looked_at_early() -> None:
+    budget = Budget(Features(gradients=1), 0.02)
+    assert not any(budget.features_at(step).activations for step in range(40))
+    assert not any(budget.features_at(step).parameter_norms for step in range(40))
 
 
 @pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
