@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -41,7 +42,7 @@ class GatheredStep:
         self._model, self._pipeline = model, pipeline
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
-        self._has_called_root = False
+        self._has_called_root = self._is_trained_in_parts = False
 
     def log(self, values: Mapping[str, LogValue]) -> bool:
         """Give values to the open step; False where it has had no backward yet."""
@@ -95,6 +96,18 @@ class GatheredStep:
     def _step_of_others(self) -> int | None:
         """Of which number another model's frame is that the open step's backwards were meant for."""
         return trained_here.step_of([number for number, _ in self.open.passes])
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether the model was never called, and no backward has reached it yet."""
+        return not (self._has_called_root or self._is_trained_in_parts)
+
+    def passes_by(self, tensors: Any) -> bool:
+        """Whether a backward, about to run, reaches no watched parameter: it is another model's."""
+        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
+        self._is_trained_in_parts = self._model.is_below(losses)
+        return not self._is_trained_in_parts
 
     # -- steps that were followed in C up to here
 

@@ -399,6 +399,7 @@ class StepTracker:
     def close(self) -> None:
         """Remove every hook and write what is pending; idempotent."""
         self.stop()
+        self._guard.run("step", self._loop.finish_last)
         self._failed.forget()
         if "epoch" in (left := self._loop.open.logged):
             # It ended in the middle of an accumulation that no update came of any more.

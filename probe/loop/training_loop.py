@@ -86,7 +86,6 @@ class TrainingLoop(GatheredStep):
         self._timing, self._attachment, self._hooks = timing, attachment, hooks
         self._config, self._recorder = config, recorder
         self._foreign_steps_seen = 0
-        self._is_trained_in_parts = False
         self.has_had_backward = False
         self._newest: FinishedStep | None = None
         self._early_step = 0
@@ -131,6 +130,12 @@ class TrainingLoop(GatheredStep):
             return
         self.open.is_first_pass = True
         if self._model.takes_unseen_update_for_a_step():
+            self._finish_unseen()
+
+    def finish_last(self) -> None:
+        """The session ends: so does a step whose update no hook told of, and that no forward follows."""
+        is_updated = self.open.backwards and self.backward is None and self._model.was_updated_unseen()
+        if is_updated and self._model.takes_unseen_update_for_a_step():
             self._finish_unseen()
 
     def _finish_unseen(self) -> None:
@@ -299,18 +304,6 @@ class TrainingLoop(GatheredStep):
     def _unwatched_steps(self) -> int:
         """Steps of optimizers that update no watched model."""
         return self._attachment.foreign_steps - self._others_updates
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether the model was never called, and no backward has reached it yet."""
-        return not (self._has_called_root or self._is_trained_in_parts)
-
-    def passes_by(self, tensors: Any) -> bool:
-        """Whether a backward, about to run, reaches no watched parameter: it is another model's."""
-        given = tensors if isinstance(tensors, list | tuple) else (tensors,)
-        losses = [tensor for tensor in given if isinstance(tensor, Tensor)]
-        self._is_trained_in_parts = self._model.is_below(losses)
-        return not self._is_trained_in_parts
 
     def end_backward(self, tensors: Any) -> None:
         """It has returned: a micro-step is complete."""

@@ -56,11 +56,13 @@ class StepAxis:
         self.frames |= other.frames
         self.newest |= dict.fromkeys(other.newest, self.number)
 
-    def forget(self, member: int) -> None:
-        """A counter has ended."""
-        for of_key in (self.frames, self.newest):
-            for key in [key for key in of_key if key[0] == member]:
-                del of_key[key]
+    def split(self, member: int) -> StepAxis:
+        """A counter shares its numbers no more; returns an axis of its own, at the same number."""
+        own = StepAxis()
+        own.number = self.number
+        own.frames = {key: self.frames.pop(key) for key in [*self.frames] if key[0] == member}
+        own.newest = {key: self.newest.pop(key) for key in [*self.newest] if key[0] == member}
+        return own
 
 
 def precedes(one: Site, other: Site) -> bool:

@@ -76,7 +76,7 @@ class StepCounter:
     def leave(self) -> None:
         """The session has ended: nobody shares a number with it any more."""
         _live.pop(self._own, None)
-        self._axis.forget(self._own)
+        self._axis = self._axis.split(self._own)
         self._is_shared = False
         if trained_here.newest() is self:
             trained_here.newest = _nobody

@@ -31,6 +31,8 @@ _PATIENCE: Final = 500
 """Outermost calls that may train nothing that an optimizer updates, before we stop looking at all of them."""
 _MORE_CALLS: Final = 20
 """Of these, so many are given to further modules of an optimizer that one session follows already."""
+_MOST_SEARCHES: Final = 3
+"""Losses before any optimizer for whose parameters all modules are searched: 40 to 90 ms each."""
 _MOST_TOGETHER: Final = 4
 """Modules of one optimizer that get a session each; of more, in a plain list say, the first called does."""
 _logger = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class Attacher:
         self._calls = 0
         self._closures = FirstClosures(self)
         self._trains_by_hand = self._has_failed = False
+        self._searches = 0
         hide_own_frames_of_uncaught()
 
     def say_if_nothing_was_found(self, line: str) -> None:
@@ -86,6 +89,7 @@ class Attacher:
     def forget(self) -> None:
         """In a forked child: what was made before belongs to the parent."""
         self._guarded(self._stop_looking)
+        self._searches = _MOST_SEARCHES
 
     # -- finding and attaching
 
@@ -102,19 +106,27 @@ class Attacher:
         return self._attach_all([holder for holder in holders if _are_related(holder, called)], called)
 
     def _consider_loss(self, tensors: Any) -> bool:
-        """Attach to models that no module call led to: a compiled step, `torch.func`."""
+        """Attach to models that no module call led to: a compiled step, `torch.func`, updates by hand."""
         optimizers = self._live_optimizers()
-        if not optimizers:
-            # Updates made by hand, if still no optimizer is made until the next forward.
-            self._trains_by_hand = True
-            self._look()
-            return False
         given = tensors if isinstance(tensors, list | tuple) else (tensors,)
         losses = [loss for loss in given if isinstance(loss, Tensor)]
+        if not optimizers:
+            # Updates made by hand.
+            self._trains_by_hand = True
+            self._look()
+            return self._attach_all(self._reached_by_hand(losses))
         holders = [item for item in self._find_holders(optimizers) if item not in self._attached]
         leaves = set(map(id, torch_nodes.leaves_of(losses))) if holders else set()
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(reached)
+
+    def _reached_by_hand(self, losses: list[Tensor]) -> list[nn.Module]:
+        """What holds the parameters that losses depend on, while there is no optimizer."""
+        leaves = [leaf for leaf in torch_nodes.leaves_of(losses) if isinstance(leaf, nn.Parameter)]
+        if not leaves or self._searches >= _MOST_SEARCHES:
+            return []
+        self._searches += 1
+        return find_holders([leaves])
 
     def _consider_optimizer(self, optimizer: Optimizer) -> bool:
         """Attach to what an optimizer updates, if it waits for that."""
@@ -132,7 +144,7 @@ class Attacher:
 
     def _find_holders(self, optimizers: list[Optimizer]) -> list[nn.Module]:
         if self._holders is None:
-            self._holders = [weakref.ref(holder) for holder in find_holders(optimizers)]
+            self._holders = [weakref.ref(holder) for holder in find_holders(map(parameters_of, optimizers))]
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
     def _attach_all(self, holders: list[nn.Module], called: nn.Module | None = None) -> bool:

@@ -27,8 +27,8 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def find_holders(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
-    """Return the topmost modules that hold the optimizers' parameters, as few as possible for each.
+def find_holders(trained: Iterable[Iterable[Tensor]]) -> list[nn.Module]:
+    """Return the topmost modules that hold parameters which are trained together, as few as possible.
 
     Looks at every object that the garbage collector knows: 40 to 90 ms. Finds nothing after `gc.freeze()`.
     """
@@ -38,8 +38,8 @@ def find_holders(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
     owned = [(top, frozenset(map(id, top.parameters()))) for top in tops]
     owned = [(top, ids) for top, ids in owned if ids]
     found: dict[int, nn.Module] = {}
-    for optimizer in optimizers:
-        wanted = set(map(id, parameters_of(optimizer)))
+    for parameters in trained:
+        wanted = set(map(id, parameters))
         # Of two that hold as many, the one with fewer others is the model, and not a collection of models.
         for top, ids in sorted(owned, key=lambda pair: (-len(wanted & pair[1]), len(pair[1]))):
             if wanted & ids:

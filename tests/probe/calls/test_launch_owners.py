@@ -11,7 +11,7 @@ import weakref
 import torch
 from torch import nn
 
-from probe.calls.launch.owners import find_holders, trained_part, variable_name
+from probe.calls.launch.owners import find_holders, parameters_of, trained_part, variable_name
 from probe.calls.launch.sessions import RunNames
 
 
@@ -23,34 +23,38 @@ def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()])
 
 
+def holders_of(*optimizers: torch.optim.Optimizer) -> list[nn.Module]:
+    return find_holders([parameters_of(optimizer) for optimizer in optimizers])
+
+
 def test_holder_is_the_topmost_module() -> None:
     model, _ = make_pair()
     outer = nn.ModuleDict({"model": model})
-    assert find_holders([sgd(model)]) == [outer]
+    assert holders_of(sgd(model)) == [outer]
 
 
 def test_holder_of_each_optimizer_is_its_own_model() -> None:
     first, second = make_pair()
-    assert set(find_holders([sgd(first), sgd(second)])) == {first, second}
+    assert set(holders_of(sgd(first), sgd(second))) == {first, second}
 
 
 def test_optimizer_of_two_models_has_two_holders() -> None:
     first, second = make_pair()
-    assert set(find_holders([sgd(first, second)])) == {first, second}
+    assert set(holders_of(sgd(first, second))) == {first, second}
 
 
 def test_module_that_shares_a_part_is_no_holder() -> None:
     model, other = make_pair()
     whole = nn.Sequential(model, other)
     features = nn.Sequential(*list(whole.children())[:1])
-    assert find_holders([sgd(whole)]) == [whole]
+    assert holders_of(sgd(whole)) == [whole]
     assert features is not whole
 
 
 def test_collection_of_models_is_no_holder_of_one_that_stands_for_itself() -> None:
     model, _ = make_pair()
     wrapper = nn.ModuleList([model[0], nn.Linear(9, 9)])  # type: ignore[index]
-    assert find_holders([sgd(model)]) == [model]
+    assert holders_of(sgd(model)) == [model]
     assert wrapper is not None
 
 
@@ -58,7 +62,7 @@ def test_nothing_is_found_where_the_collector_cannot_look() -> None:
     model, _ = make_pair()
     gc.freeze()
     try:
-        assert find_holders([sgd(model)]) == []
+        assert holders_of(sgd(model)) == []
     finally:
         gc.unfreeze()
 

@@ -176,8 +176,8 @@ def test_close_ends_the_evaluation_before_its_parts_and_the_parts_before_the_pol
     bench.hang_in("training_call", "stop", "close")
     bench.tracker.close()
     assert bench.told == [
-        *("fast.stop", "attachment.detach", "epochs.stop", "<training_call>", "<stop>", "pipeline.close"),
-        *("<close>", "measures.stop", "loop.forget"),
+        *("fast.stop", "attachment.detach", "epochs.stop", "<training_call>", "<stop>", "loop.finish_last"),
+        *("pipeline.close", "<close>", "measures.stop", "loop.forget"),
     ]
 
 
