@@ -135,6 +135,10 @@ class RootCapture:
         """Frames of the newest call of backward, outermost first; like `call_site`."""
         return rejoined(list(self._backward_site), raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
 
+    def inner_sites(self, last: RootCapture) -> tuple[Sequence[RawFrame], Sequence[RawFrame]]:
+        """The innermost frames of this call, and of the backward noted on `last`, as they were noted."""
+        return self._call_site, last._backward_site
+
     def finish(self, output: Any) -> None:
         """Take note of what the forward returned; must be called before the loss is computed from it.
 

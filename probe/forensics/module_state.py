@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import random
 import sys
+import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +36,9 @@ _UNREAD_WHEN_TRAINING: Final = (
 )
 """Modules whose forward in training updates its running statistics without reading them."""
 
+_MOST_OBJECTS: Final = 256
+_NOT_PUT_BACK: Final = ("torch", "threading", "queue", "multiprocessing", "asyncio", "probe")
+"""Packages whose objects other threads may change meanwhile, or that are no state of the script's."""
 _NO_VERSIONS: Final[dict[str, int | None]] = {}
 _PLAIN_CONTAINERS: Final = frozenset({dict, OrderedDict, list, set})
 
@@ -220,6 +224,44 @@ def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
         generators.restore()
         for live, saved in attributes:
             saved.restore(live)
+
+
+@contextmanager
+def objects_preserved(objects: Iterable[Any]) -> Iterator[None]:
+    """Put attributes of plain objects back, such as those of a trainer, and of the objects that they hold.
+
+    Of classes, functions and packages nothing is put back; modules are `preserved`.
+    """
+    held = list(objects)
+    held += [value for one in held if _is_plain_object(one) for value in vars(one).values()]
+    kept = {id(one): one for one in held if _is_plain_object(one)}
+    saved = [(one.__dict__, _AttributeState(one.__dict__)) for one in list(kept.values())[:_MOST_OBJECTS]]
+    try:
+        yield
+    finally:
+        for live, state in saved:
+            state.restore(live)
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, nn.Module | type | types.FunctionType | types.ModuleType | Tensor):
+        return False
+    package = type(value).__module__.partition(".")[0]
+    return package not in _NOT_PUT_BACK and type(getattr(value, "__dict__", None)) is dict
+
+
+@contextmanager
+def without_logging(roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Let `self.log` of Lightning's modules do nothing: what a step logs counts once."""
+    modules = [m for m in _all_modules(roots) if any("lightning" in c.__module__ for c in type(m).__mro__)]
+    for module in modules:
+        module.__dict__.update(dict.fromkeys(("log", "log_dict"), _log_nothing))
+    # `preserved` puts their attributes back.
+    yield
+
+
+def _log_nothing(*values: Any, **options: Any) -> None:
+    """Stands in for `log`."""
 
 
 @contextmanager

@@ -221,7 +221,7 @@ class StepReplay:
         captures = [self.captures[call] for call in calls]
         code = self._loss_code
         if code is None:
-            code = find_loss_code(captures[0].call_site, captures[-1].backward_site, sys._getframe(1))
+            code = _find_loss_code(captures[0], captures[-1])
         return LossReplay(
             self._roots,
             captures,
@@ -321,6 +321,19 @@ class StepReplay:
 def _causes(recorder: DetailRecorder, tensors: Iterable[Tensor | None]) -> list[Cause]:
     found = (recorder.cause_of(tensor) for tensor in tensors if tensor is not None)
     return [cause for cause in found if cause is not None]
+
+
+def _find_loss_code(first: RootCapture, last: RootCapture) -> LossCode:
+    frame = sys._getframe(1)
+    try:
+        return find_loss_code(first.call_site, last.backward_site, frame)
+    except ReplayError:
+        # Rejoined in the wrong place, where a trainer's calls all go through one function.
+        try:
+            return find_loss_code(*first.inner_sites(last), frame)
+        except ReplayError:
+            pass
+        raise
 
 
 def _why_not_again(error: Exception | None) -> str:

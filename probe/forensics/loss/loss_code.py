@@ -52,6 +52,8 @@ class LossCode(NamedTuple):
     """The statements, in the form that `ast.unparse` gives them."""
     names: frozenset[str]
     """Of the namespace: what the statements read of it."""
+    is_handed_on: bool = False
+    """Whether the line gives the loss to a function that calls backward: no `loss.backward()`."""
 
 
 class LossPlace(NamedTuple):
@@ -87,17 +89,29 @@ def find_loss_place(
     Raises:
         ReplayError: there is none, or it has returned.
     """
-    # A trainer may call backward for the script: the function that led to both calls is the one.
-    forward = {id(code): offset for code, offset in forward_site}
-    code, offset = next(((c, o) for c, o in reversed(backward_site) if id(c) in forward), (None, 0))
+    code, made, offset = _led_to_both(forward_site, backward_site)
     if code is None:
         raise ReplayError("no function has called both the model and backward")
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     if frame is None:
         raise ReplayError("the function that called backward has returned")
-    spots = LossSpots(*(spot_of(code, at) for at in (forward[id(code)], offset, frame.f_lasti)))
+    spots = LossSpots(*(spot_of(code, at) for at in (made, offset, frame.f_lasti)))
     return LossPlace(code, frame, spots)
+
+
+def _led_to_both(
+    forward_site: Sequence[RawFrame], backward_site: Sequence[RawFrame]
+) -> tuple[CodeType | None, int, int]:
+    """The function that led to both calls, and where: a trainer may call backward for the script.
+
+    Where all hooks of a trainer go through one function, that has done so in two calls of its own: from one
+    place. The function that has called it twice is the one.
+    """
+    forward = {id(code): offset for code, offset in forward_site}
+    shared = [(c, forward[id(c)], o) for c, o in reversed(backward_site) if id(c) in forward]
+    apart = [found for found in shared if found[1] != found[2]]
+    return next(iter(apart or shared), (None, 0, 0))
 
 
 def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -> LossCode:
@@ -111,7 +125,7 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
     Raises:
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
-    statements = _cut_out(_source_of(code).body, spots, namespace)
+    statements, is_handed_on = _cut_out(_source_of(code).body, spots, namespace)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
@@ -122,6 +136,7 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
         enters_blocks=isinstance(statements[0], ast.With),
         text=ast.unparse(module),
         names=frozenset(read & namespace.keys()),
+        is_handed_on=is_handed_on,
     )
 
 
@@ -173,10 +188,13 @@ def _is_like(one: CodeType, other: CodeType) -> bool:
     return (one.co_qualname, one.co_firstlineno) == (other.co_qualname, other.co_firstlineno)
 
 
-def _cut_out(body: list[ast.stmt], spots: LossSpots, namespace: Mapping[str, Any]) -> list[ast.stmt]:
-    """The statements that make the loss, and one that gives it its name."""
+def _cut_out(
+    body: list[ast.stmt], spots: LossSpots, namespace: Mapping[str, Any]
+) -> tuple[list[ast.stmt], bool]:
+    """The statements that make the loss, and one that gives it its name; whether it is handed on."""
     block, begin, end = _common_block(body, spots)
-    loss = _loss_expression(block[end], spots.backward, namespace)
+    called = _loss_expression(block[end], spots.backward, namespace)
+    loss = called or _handed_on(block[end], spots.backward, namespace)
     needed = _loaded(loss)
     kept = _cut(block[begin:end], needed)
     if begin != end and not (kept and _start(kept[0]) == _start(block[begin])):
@@ -187,7 +205,7 @@ def _cut_out(body: list[ast.stmt], spots: LossSpots, namespace: Mapping[str, Any
     _refuse_stale(kept, defined, changed)
     _refuse_stale([ast.copy_location(ast.Expr(loss), loss)], defined, changed)
     result = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=loss, lineno=loss.lineno)
-    return [*kept, ast.copy_location(result, loss)]
+    return [*kept, ast.copy_location(result, loss)], called is None
 
 
 def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: set[str]) -> None:
@@ -248,7 +266,7 @@ def _is_before(statement: ast.stmt, spot: Spot) -> bool:
     return _start(statement) < (spot.line, sys.maxsize if spot.column is None else spot.column)
 
 
-def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
+def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr | None:
     """What `backward` is called on, or with: a tensor's own method, a trainer's, or `torch.autograd.grad`."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and _name_called(node) == "grad" and _holds(node, spot):
@@ -264,7 +282,24 @@ def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, An
                 return owner
             if node.args:
                 return node.args[0]
-    raise ReplayError("what backward was called on is not in the line that called it")
+    return None
+
+
+def _handed_on(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
+    """The one argument that can be the loss, of a call in which backward is called: `self.update(loss)`."""
+    calls = [node for node in _walk(statement, ast.Call) if _holds(node, spot)]
+    inner = calls[-1] if calls else None
+    arguments = [] if inner is None else [*inner.args, *(keyword.value for keyword in inner.keywords)]
+    losses = [argument for argument in arguments if _is_scalar(_plain_value(argument, namespace))]
+    made = [argument for argument in arguments if isinstance(argument, ast.Call)]
+    found = losses or made
+    if len(found) != 1:
+        raise ReplayError("what backward was called on is not in the line that called it")
+    return found[0]
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad
 
 
 def _name_called(call: ast.Call) -> str | None:

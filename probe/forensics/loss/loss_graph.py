@@ -6,7 +6,7 @@ thread; `loss_origin.py` draws conclusions.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor
@@ -77,6 +77,24 @@ def read_loss_graph(
     nodes.sort()
     gradients = LossGradients.watch(watched) if watched else None
     return LossGraph(tuple([node for _, node in nodes]), is_closed and not pending, gradients)
+
+
+def is_made_of(loss: Tensor, nodes: Sequence[LossNode]) -> bool:
+    """Whether the newest nodes that lead to a loss, made again, have the names of the step's own."""
+    if not 0 < len(nodes) < MAX_NODES:
+        return False
+    pending, seen = [loss.grad_fn], set[Any]()
+    numbered: list[tuple[int, str]] = []
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (number := torch_nodes.node_sequence_number(node)) is not None:
+            numbered.append((number, torch_nodes.node_name(node)))
+        pending += [child for child, _ in node.next_functions]
+    numbered.sort()
+    return [name for _, name in numbered[-len(nodes) :]] == [node.name for node in nodes]
 
 
 _known: dict[type[Any], LossNode] = {}

@@ -21,13 +21,14 @@ from ..arguments import find_outputs
 from ..capture import RootCapture
 from ..dispatch import GuardedMode, OutputScan
 from ..held_outputs import compare_outputs
-from ..module_state import preserved, state_as_before
+from ..module_state import objects_preserved, preserved, state_as_before, without_logging
 from ..op_recorder import DetailRecorder, OpNote
 from ..origin import descendants, find_origin
 from ..rerun import ambient, autocast_off, gradients_of, set_generators
 from ..running_modules import ModuleTracker, refuse_what_needs_all_ranks
 from ..sources import StateKey, changed_state, look_at_state, name_sources
 from .loss_code import RESULT, LossCode
+from .loss_graph import is_made_of
 
 _MAX_MODULES: Final = 32
 
@@ -156,6 +157,8 @@ class LossReplay:
         loss = namespace[RESULT]
         if not isinstance(loss, Tensor) or not _is_same(loss.detach(), self._loss):
             raise ReplayError("the lines of the loss give another loss than in the step")
+        if self._code.is_handed_on and not is_made_of(loss, self._captures[-1].loss_graph.nodes):
+            raise ReplayError("the lines of the loss make it of other operations than in the step")
         if len(returned) != len(self._captures):
             raise ReplayError("the lines of the loss call the model more or less often than in the step")
         for capture, output in zip(self._captures, returned, strict=True):
@@ -186,8 +189,10 @@ class LossReplay:
     @contextmanager
     def _restored(self) -> Iterator[list[Tensor]]:
         copies = [copy for capture in reversed(self._captures) for copy in capture.state_copies]
-        with preserved(self._roots), state_as_before(self._roots, copies) as writable:
-            yield writable
+        objects = [self._code.namespace[name] for name in self._code.names]
+        with preserved(self._roots), objects_preserved(objects), without_logging(self._roots):
+            with state_as_before(self._roots, copies) as writable:
+                yield writable
 
 
 def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
