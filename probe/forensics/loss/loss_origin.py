@@ -18,6 +18,7 @@ from ...compat import torch_modes, torch_nodes
 from ..held_outputs import HeldOutput
 from ..nonfinite_kinds import EITHER_KIND, Kinds
 from ..tensor_facts import classify, summarise
+from .loss_factors import find_bad_factor
 from .loss_graph import MAX_NODES, LossNode
 from .loss_ops import NO_LARGER, PASSING, operation
 from .loss_values import LossValues, leaf_of, operand_name, operand_of, operation_of
@@ -61,7 +62,18 @@ def examine_loss(
     if not bad or boundary is None:
         return None
     with torch.no_grad():
-        return _finding(LossValues(bad, boundary, outputs))
+        finding = _finding(LossValues(bad, boundary, outputs))
+        factor = find_bad_factor(bad) if finding.op is None else None
+    if factor is None:
+        return finding
+    return LossFinding(
+        op=factor.op,
+        note=factor.note,
+        operands=(factor.operand,),
+        is_proven=True,
+        value_kind=factor.value_kind,
+        is_closed=finding.is_closed,
+    )
 
 
 def only_suspect(nodes: Sequence[LossNode], *, is_loss_finite: bool) -> tuple[str | None, tuple[str, ...]]:

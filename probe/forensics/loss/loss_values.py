@@ -21,7 +21,7 @@ from ..tensor_facts import classify
 from .loss_graph import MAX_NODES
 from .loss_ops import NO_LARGER, operation
 
-_SPREADS: Final = frozenset(
+SPREADS: Final = frozenset(
     (
         "Add Sub Mul Sum Mean Neg Abs View UnsafeView ReshapeAlias Squeeze Unsqueeze T Transpose Permute "
         "Expand Clone Alias Cat Stack Sqrt Log MseLoss L1Loss Mm Bmm Addmm"
@@ -108,7 +108,7 @@ class LossValues:
 
     def _spread(self, node: Any) -> None:
         """Note that a node's output is bad where an operand makes it so."""
-        if node in self._kinds or operation_of(node) not in _SPREADS:
+        if node in self._kinds or operation_of(node) not in SPREADS:
             return
         read = (self.read(node, position) for position in range(len(node.next_functions)))
         kinds = functools.reduce(operator.or_, (kinds or Kinds.NONE for kinds in read), Kinds.NONE)
