@@ -63,7 +63,8 @@ def examine_loss(
         return None
     with torch.no_grad():
         finding = _finding(LossValues(bad, boundary, outputs))
-        factor = find_bad_factor(bad) if finding.op is None else None
+        is_told = finding.op is not None or finding.is_closed or finding.note
+        factor = None if is_told else find_bad_factor(bad)
     if factor is None:
         return finding
     return LossFinding(
