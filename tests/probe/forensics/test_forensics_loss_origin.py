@@ -187,7 +187,8 @@ def test_op_beside_which_an_output_is_unknown_is_named_for_its_own_bad_operand()
     loss = (output * torch.full((2,), NAN)).mean()
     assert examine_loss([loss], boundary=boundary, outputs=hold_outputs([output])).op == "MulBackward0"
     finding = examine_loss([loss], boundary=boundary, outputs=())
-    assert (finding.op, finding.note) == ("MulBackward0", "its operand (other) was already non-finite")
+    assert finding.op == "MulBackward0"
+    assert finding.note.startswith("its operand (other) was already non-finite")
 
 
 def test_loss_of_a_checkpointed_part_is_not_computed_again():
