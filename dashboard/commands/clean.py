@@ -19,6 +19,7 @@ from typing import Any, Final
 from probe.delivery.spool_care import is_starred, is_written, remove_run_folder, room_of
 from probe.settings.places import default_spool, read_serve_state, state_folder
 from probe.wire.findings import size_text
+from probe.wire.progress import Progress
 
 from ..errors import DashboardError, UnknownRunError
 from ..runs import RunFolder, resolve_runs
@@ -27,6 +28,8 @@ from ..serving.credentials import load_credentials
 RUNS_PATH: Final = "api/v1/runs"
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _TIMEOUT_S: Final = 60.0
+_AT_ONCE: Final = 20
+"""Runs that the store is asked to delete in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +121,35 @@ def _delete(
 ) -> list[Candidate]:
     """First the journals, or a dashboard would read them in again; then the rows."""
     removed = []
-    for one in doomed:
-        if one.folder is not None:
-            if is_written(one.folder):
-                notice(f"{one.run} has begun to be written again: it stays.")
-                continue
-            try:
-                remove_run_folder(one.folder)
-            except OSError as error:
-                notice(f"{one.run} stays: {one.folder}: {error.strerror or error}")
-                continue
-        removed.append(one)
-    refused = with_store.remove([one.run for one in removed])
+    with Progress("Deleting", len(doomed)) as progress:
+        for one in doomed:
+            if _delete_folder(one, notice):
+                removed.append(one)
+            progress.advance()
+    refused: dict[str, str] = {}
+    with Progress("Deleting from the store", len(removed)) as progress:
+        for first in range(0, len(removed), _AT_ONCE):
+            part = [one.run for one in removed[first : first + _AT_ONCE]]
+            refused |= with_store.remove(part)
+            progress.advance(len(part))
     for run, reason in refused.items():
         notice(f"{run} stays in the store: {reason}")
     return removed
+
+
+def _delete_folder(one: Candidate, notice: Callable[[str], None]) -> bool:
+    """Whether nothing of the run is in the spool any more."""
+    if one.folder is None:
+        return True
+    if is_written(one.folder):
+        notice(f"{one.run} has begun to be written again: it stays.")
+        return False
+    try:
+        remove_run_folder(one.folder)
+    except OSError as error:
+        notice(f"{one.run} stays: {one.folder}: {error.strerror or error}")
+        return False
+    return True
 
 
 def _candidates(spool: Path, with_store: _Store) -> list[Candidate]:

@@ -14,7 +14,7 @@ from typing import Literal
 from ..errors import DashboardError, UnknownRunError
 from ..export.html import PageTheme, export_html
 from ..export.json import export_json
-from ..ingest.spool import SpoolIngest
+from ..ingest.reading import read_runs
 from ..runs import resolve_run
 from ..store.duck import DuckStore
 
@@ -42,7 +42,7 @@ def export_run(
     with tempfile.TemporaryDirectory(prefix="nanscope-export-") as folder:
         store = DuckStore(Path(folder))
         try:
-            report = SpoolIngest(store, run.path.parent).run_one(run.path)
+            ((_, report),) = read_runs(store, [run.path])
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
             if form == "html":

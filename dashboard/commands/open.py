@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UnknownRunError
-from ..ingest.spool import SpoolIngest
+from ..ingest.reading import read_runs
 from ..runs import RunFolder, resolve_runs
 from ..serving.server import serve
 from ..store.duck import DuckStore
@@ -53,9 +53,9 @@ def open_spool(
 def _fill(data: Path, runs: list[RunFolder], *, notice: Callable[[str], None]) -> None:
     store = DuckStore(data)
     try:
-        for run in runs:
-            report = SpoolIngest(store, run.path.parent).run_one(run.path)
-            if report.missing:
-                notice(f"Missing or damaged records of {run.run}: {report.missing:,}.")
+        missing = {path.name: report.missing for path, report in read_runs(store, [run.path for run in runs])}
+        for run, count in missing.items():
+            if count:
+                notice(f"Missing or damaged records of {run}: {count:,}.")
     finally:
         store.close()

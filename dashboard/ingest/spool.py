@@ -46,9 +46,18 @@ class SpoolIngest:
         store: where the records go; repeated ones are ignored there.
         spool: root folder of all runs.
         only: ids of the runs that are read; None reads all.
+        on_bytes: called with the size of what was read, piece by piece.
     """
 
-    def __init__(self, store: Store, spool: Path, *, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        spool: Path,
+        *,
+        only: Collection[str] | None = None,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None:
+        self._on_bytes = on_bytes
         self._store = store
         self._spool = spool
         self._only = only
@@ -136,6 +145,8 @@ class SpoolIngest:
             if stream == "metrics":
                 # Frames mean nothing before their layout, which was written before them.
                 self._read(run, folder, "events")
+            if self._on_bytes is not None and isinstance(found, Chunk):
+                self._on_bytes(sum(map(len, found.records)))
             expected = self._give(key, found)
             if expected != follower.next_seq:
                 follower.seek(expected)  # a helper has shipped some of it, or the store's queue is full

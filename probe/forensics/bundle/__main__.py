@@ -20,6 +20,7 @@ from ...errors import BundleError
 from ...threads.user_lines import at_line
 from ...wire import Origin, StackFrame
 from ...wire.event_json import jsonable
+from ...wire.progress import Progress
 from .batches import batches_of, table
 from .entry import build_model
 from .reproduce import Reproduction, read_bundle, reproduce
@@ -34,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # As for a script that is started here.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        bundle = read_bundle(options.bundle)
-        done = reproduce(bundle, options.bundle, lambda: build_model(options.entry))
-        inputs = _inputs(bundle, options.bundle)
+        with Progress("Reading the bundle") as progress:
+            bundle = read_bundle(options.bundle)
+            progress.advance(label="Running the step again")
+            done = reproduce(bundle, options.bundle, lambda: build_model(options.entry))
+            progress.advance(label="Comparing the inputs")
+            inputs = _inputs(bundle, options.bundle)
     except KeyboardInterrupt:
         return 130
     except BundleError as error:
