@@ -31,7 +31,7 @@ INTEGRATIONS: Final = (
     Library(name="accelerate", minimum="1.15"),
 )
 _MINIMUM_PYTHON: Final = (3, 11)
-_TESTED_PYTHON: Final = (3, 11)
+_TESTED_PYTHON: Final = ((3, 11), (3, 13))
 
 
 def check_everything(environment: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -58,7 +58,9 @@ def check_python() -> Finding:
             found=found,
             advice=f"nanscope needs Python {_dotted(_MINIMUM_PYTHON)} or newer",
         )
-    tested = "" if version == _TESTED_PYTHON else f"; nanscope is tested with {_dotted(_TESTED_PYTHON)}"
+    first, last = _TESTED_PYTHON
+    tested = f"; nanscope is tested with {_dotted(first)} to {_dotted(last)}"
+    tested = "" if first <= version <= last else tested
     return Finding(name="Python", state="ok", found=found + tested)
 
 

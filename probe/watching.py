@@ -16,7 +16,7 @@ from .session import Probe, running_session
 from .settings.config import Level, Mode, ProbeConfig, is_switched_off
 
 _logger = logging.getLogger(__name__)
-TESTED_TORCH: Final = "2.13"
+TESTED_TORCH: Final = ("2.11", "2.12", "2.13", "2.14")
 
 
 def watch(
@@ -62,10 +62,11 @@ def watch(
     if running is not None:
         running.take_options(given, optimizer)
         return running
-    if not torch.__version__.startswith(f"{TESTED_TORCH}."):
+    if not torch.__version__.startswith(tuple(f"{version}." for version in TESTED_TORCH)):
         _logger.warning(
-            "nanscope is tested with torch %s; this is %s: what it lacks is switched off",
-            TESTED_TORCH,
+            "nanscope is tested with torch %s to %s; this is %s: what it lacks is switched off",
+            TESTED_TORCH[0],
+            TESTED_TORCH[-1],
             torch.__version__,
         )
     return Probe.attached(model, optimizer, config)

@@ -22,7 +22,7 @@ from ..wire.findings import Finding
 from .capture import begin_capture
 from .replay import Replay, locate_origin
 
-TESTED_TORCH: Final = "2.13"
+TESTED_TORCH: Final = ("2.11", "2.12", "2.13", "2.14")
 _CAPTURE_BYTES: Final = 1024**2
 
 LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
@@ -83,12 +83,12 @@ def all_symbols() -> dict[str, bool]:
 def check_version() -> Finding:
     """Say which torch this is, and whether nanscope is tested with it."""
     version = torch.__version__
-    if version.startswith(f"{TESTED_TORCH}."):
+    if version.startswith(tuple(f"{tested}." for tested in TESTED_TORCH)):
         return Finding(name="torch", state="ok", found=version)
     return Finding(
         name="torch",
         state="limited",
-        found=f"{version}; nanscope is tested with {TESTED_TORCH}",
+        found=f"{version}; nanscope is tested with {TESTED_TORCH[0]} to {TESTED_TORCH[-1]}",
         advice="What this version lacks is switched off, as the lines below say.",
     )
 

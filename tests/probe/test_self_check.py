@@ -92,10 +92,10 @@ def test_python_that_is_too_old_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_python_that_is_untested_is_ok_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "_TESTED_PYTHON", (3, 98))
+    monkeypatch.setattr(self_check, "_TESTED_PYTHON", ((3, 97), (3, 98)))
     finding = self_check.check_python()
     assert finding.state == "ok"
-    assert finding.found.endswith("nanscope is tested with 3.98")
+    assert finding.found.endswith("nanscope is tested with 3.97 to 3.98")
 
 
 def test_platform_that_is_untested_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

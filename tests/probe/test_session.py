@@ -126,7 +126,7 @@ def test_untested_torch_is_used_with_a_warning(
     model = seeded_model()
     with probe.watch(model) as run:
         assert run.active
-    assert "tested with torch 2.13; this is 2.99.0" in caplog.text
+    assert "tested with torch 2.11 to 2.14; this is 2.99.0" in caplog.text
 
 
 def test_missing_torch_is_one_clear_sentence(tmp_path: Path) -> None:

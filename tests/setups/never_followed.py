@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-RUN_ONCE: Final = frozenset({"test_setups_distributed", "test_setups_cuda", "test_setups_table"})
+RUN_ONCE: Final = frozenset(
+    {"test_setups_distributed", "test_setups_cuda", "test_setups_table", "test_setups_versions"}
+)
 """Modules whose tests train in processes of their own, or on a device, or not at all."""
 NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
     "the forward or the update is compiled": (

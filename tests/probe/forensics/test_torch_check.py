@@ -22,7 +22,7 @@ def test_version_that_is_tested_is_that_of_the_session() -> None:
 def test_version_that_is_untested_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     finding = torch_check.check_version()
-    assert (finding.state, finding.found) == ("limited", "2.99.0; nanscope is tested with 2.13")
+    assert (finding.state, finding.found) == ("limited", "2.99.0; nanscope is tested with 2.11 to 2.14")
 
 
 def test_symbols_of_this_torch_are_counted() -> None:
