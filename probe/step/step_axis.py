@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from .step_counter import StepCounter
+from typing import Any, Final
 
 Key = tuple[int, int | None]
 """A counter and the number of one of its optimizers; None stands for all of them."""
@@ -82,8 +79,8 @@ class TrainedHere(threading.local):
         """Made by optimizers of watched models."""
         self.backward = 0
         """Number of the newest one."""
-        self.newest: Callable[[], StepCounter | None] = lambda: None
-        """Gives the counter of the model that was updated last."""
+        self.newest: Callable[[], Any] = lambda: None
+        """Gives the `StepCounter` of the model that was updated last."""
         self._of_loss = 0
         self._used: dict[int, int] = {}
 

@@ -116,7 +116,7 @@ def test_paths_of_windows_are_shown_as_they_are(made, tmp_path, other_machine, c
         for frame in event.stacks.forward
     ]
     moved = msgspec.structs.replace(event, stacks=msgspec.structs.replace(event.stacks, forward=frames))
-    assert ", exp/failing_train.py:16 in Net.forward" in "".join(table_lines([moved]))
+    assert ", ▶ exp/failing_train.py:16 in Net.forward" in "".join(table_lines([moved]))
 
 
 def test_bundle_of_another_format_is_refused_by_every_command(made, tmp_path):
