@@ -18,6 +18,7 @@ from .loss_shapes import LossShapeDetector
 from .not_updated import NotUpdatedDetector
 from .overfitting import OverfittingDetector
 from .performance import AnomalyRateDetector, SlowdownDetector
+from .raw_inputs import RawInputDetector
 from .sample import Sample, SampleDetector
 from .sampled_thresholds import SampledThresholds
 from .updates import UpdateRatioDetector
@@ -52,6 +53,7 @@ class SampledDetectorBank:
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
+            RawInputDetector(),
             NonFiniteActivationDetector(),
             InitializationDetector(thresholds),
             DeadUnitDetector(thresholds),
