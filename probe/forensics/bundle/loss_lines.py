@@ -21,7 +21,8 @@ from ...errors import BundleError, ReplayError
 from ...threads.stacks import Spot
 from ...threads.whereabouts import is_installed
 from ..capture import RootCapture
-from ..loss.loss_code import LossCode, LossPlace, LossSpots, cut_loss_code, find_loss_place, function_called
+from ..loss.code_source import function_called
+from ..loss.loss_code import LossCode, LossPlace, LossSpots, cut_loss_code, find_loss_place
 from .schema import LossMaker
 from .values import Decoder, Encoder
 

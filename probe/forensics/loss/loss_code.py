@@ -8,7 +8,6 @@ the locals of a frame, runs nothing.
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ...errors import ReplayError
 from ...threads.stacks import RawFrame, Spot, spot_of
+from .code_source import source_of
 
 RESULT: Final = "__nanscope_loss__"
 """What the code leaves in its namespace."""
@@ -125,7 +125,7 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
     Raises:
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
-    statements, is_handed_on = _cut_out(_source_of(code).body, spots, namespace)
+    statements, is_handed_on = _cut_out(source_of(code), spots, namespace)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
@@ -138,54 +138,6 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
         names=frozenset(read & namespace.keys()),
         is_handed_on=is_handed_on,
     )
-
-
-def function_called(qualified_name: str, source: str, file: str) -> list[CodeType]:
-    """Return the functions of that name in a source; `<module>` is the source itself.
-
-    Raises:
-        ReplayError: it is no Python.
-    """
-    try:
-        compiled = compile(source, file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        raise ReplayError(f"{file} cannot be read") from None
-    return [code for code in _codes(compiled) if code.co_qualname == qualified_name]
-
-
-class _Body(NamedTuple):
-    body: list[ast.stmt]
-
-
-def _source_of(code: CodeType) -> _Body:
-    """Parse the function that a code object belongs to; its file must not have changed since."""
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(source)
-        compiled = compile(source, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        raise ReplayError("the script's source cannot be read") from None
-    if all(known.co_code != code.co_code for known in _codes(compiled) if _is_like(known, code)):
-        raise ReplayError("the script's source is no longer what runs")
-    if code.co_name == "<module>":
-        return _Body(tree.body)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return _Body(node.body)
-    raise ReplayError("the function that called backward is not in its file")
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _is_like(one: CodeType, other: CodeType) -> bool:
-    return (one.co_qualname, one.co_firstlineno) == (other.co_qualname, other.co_firstlineno)
 
 
 def _cut_out(

@@ -13,7 +13,8 @@ from torch import nn
 
 import probe
 from probe.errors import ReplayError
-from probe.forensics.loss.loss_code import LossSpots, cut_loss_code, function_called
+from probe.forensics.loss.code_source import function_called
+from probe.forensics.loss.loss_code import LossSpots, cut_loss_code
 from probe.threads.stacks import Spot, spot_of
 from probe.wire import Event
 
