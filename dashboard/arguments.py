@@ -86,7 +86,7 @@ def _add_run(commands: Commands) -> None:
     run.add_argument(
         "--connect", type=_address, metavar="ADDRESS", help="dashboard to ship to (default: the local one)"
     )
-    run.add_argument("--quiet", action="store_true", help="no line of the probe on stderr")
+    run.add_argument("--quiet", action="store_true", help="write no line of nanscope's own to stderr")
     run.set_defaults(parser=run)
 
 
@@ -133,13 +133,13 @@ def _add_open(commands: Commands) -> None:
         "open",
         "show a bundle, or a finished spool that never had a dashboard",
         "Reads it into a temporary store and serves that until Ctrl-C; running trainings do not ship to it. "
-        "Without a folder: opens the dashboard that runs.",
+        "Without a folder: opens the running dashboard.",
     )
     command.add_argument(
         "spool",
         nargs="?",
         metavar="SPOOL|BUNDLE",
-        help="folder of a spool, of one run in it, or of a bundle (default: the dashboard that runs)",
+        help="folder of a spool, of one run in it, or of a bundle (default: the running dashboard)",
     )
     _add_page_options(command, ingest="tcp://127.0.0.1:*")
 
@@ -195,10 +195,9 @@ def _add_clean(commands: Commands) -> None:
         "folder holds a file `starred`, unless it is named.",
     )
     clean.add_argument("runs", nargs="*", metavar="RUN", help="a run's id, unique prefix of one, or name")
-    clean.add_argument(
-        "--older-than", type=_age, metavar="AGE", help="only what was last written before so long: 14d, 36h"
-    )
-    clean.add_argument("--keep", type=_count, metavar="N", help="not the newest N trainings")
+    older = "only runs that were last written longer ago than this, such as 14d or 36h"
+    clean.add_argument("--older-than", type=_age, metavar="AGE", help=older)
+    clean.add_argument("--keep", type=_count, metavar="N", help="keep the newest N trainings")
     clean.add_argument("--yes", action="store_true", help="do not ask")
     _add_folders(clean)
 
@@ -207,7 +206,7 @@ def _add_doctor(commands: Commands) -> None:
     doctor = _add_command(
         commands,
         "doctor",
-        "say what works on this machine, what cannot, and why",
+        "say what works on this machine, what does not, and why",
         "Exit code 1 where something is missing without which nothing can be recorded or served.",
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object")

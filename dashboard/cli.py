@@ -95,7 +95,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     require_spool(arguments.spool)
     if (running := find_server_of(data_folder(arguments.data))) is not None:
         _announce(f"nanscope {running.address}")
-        _notice(f"it runs already (process {running.pid}) and has this data folder; nothing was started.")
+        _notice(f"your dashboard serves this data folder already (process {running.pid}).")
         return 0
     serve(
         host=arguments.host,
@@ -221,7 +221,7 @@ def _confirm(question: str) -> bool:
     from .errors import DashboardError
 
     if not sys.stdin.isatty():
-        raise DashboardError("nobody can be asked here, and nothing was deleted; pass --yes")
+        raise DashboardError("There is no terminal to ask on, so nothing was deleted; pass --yes.")
     print(f"{question} [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

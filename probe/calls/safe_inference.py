@@ -30,8 +30,8 @@ _INPUT: Final = InputPolicy("raise")
 _OUTPUT: Final = OutputPolicy("raise", min_std=None)
 _WAITING: Final = (
     "the model's forward talks to other ranks (DistributedDataParallel, FSDP, tensor parallel), which would "
-    "wait for the calls that they make no more. Give the module inside DistributedDataParallel, or smaller "
-    "batches on all ranks"
+    "wait for calls that do not come. Give the module inside DistributedDataParallel, or smaller batches on "
+    "all ranks"
 )
 
 

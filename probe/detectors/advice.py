@@ -38,8 +38,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "that writes to parameters directly.",
     ),
     "gradient_explosion": (
-        "One step much larger than usual: a bad batch, a learning rate at the edge of stability, or an "
-        "unbounded operation in the layer named.",
+        "One gradient was much larger than usual: a bad batch, a learning rate at the edge of stability, or "
+        "an unbounded operation in the layer named.",
         "Clip by norm at a few times the run's median "
         "(`torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`), after unscaling under GradScaler.",
         "If it repeats: lower the learning rate, lengthen its warm-up, or with Adam try beta2 = 0.95.",
@@ -64,8 +64,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "`requires_grad_(False)`.",
     ),
     "loss_spike": (
-        "One batch, or one bad update before it. If the loss comes back within some steps, training "
-        "survives.",
+        "One batch is the cause, or one bad update before it. If the loss comes back within some steps, "
+        "training survives.",
         "If a gradient explosion came first, treat that: clip gradients, lower the learning rate.",
         "Otherwise look at the batch: outliers, wrong labels, a very long sequence, another data source.",
         "If the loss does not come back, restart from before the spike with other data order or a lower "
@@ -128,7 +128,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "loss_divergence": (
         "A loss that keeps rising: the learning rate is too large for where the run is now. Go back to a "
         "checkpoint from before the rise with a third of it; clip gradients.",
-        "One that falls ever faster below zero has no least value: a wrong sign, or a term without a bound.",
+        "A loss that falls ever faster below zero has no minimum: a wrong sign, or a term without a bound.",
         "Check that targets and outputs belong to the same samples.",
         "With Adam, a larger eps or beta2 = 0.95 helps where the second moment is too small.",
     ),
@@ -141,7 +141,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "log-probabilities; a softmax or sigmoid too many makes learning very slow.",
         "Check the learning rate: far too small shows in the update ratios (about 1e-3 is usual), far too "
         "large in dead units. Try to overfit a single batch.",
-        "If it stopped after learning well: lower the learning rate now, or it is done.",
+        "If it stopped after learning well: lower the learning rate now, or end the training.",
     ),
     "parameter_not_updated": (
         "Training does not change these parameters: no gradient reaches them, or nothing makes use of it.",
@@ -154,7 +154,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "between `backward()` and `step()`.",
         "An update below 1/256 of the value in bfloat16, or a ten-millionth in float32, is lost in rounding: "
         "keep float32 weights and use autocast; gradients as small as that vanish on their way back.",
-        "If it is to stay as it is, say `requires_grad_(False)`: that saves its share of backward and "
+        "If it is meant to stay as it is, call `requires_grad_(False)`: that saves its share of backward and "
         "memory.",
     ),
     "poor_initialization": (
@@ -167,12 +167,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "update_ratio_high": (
         "One update replaces a large share of the weights: what was learnt is lost, and units die.",
-        "Lower the learning rate by 3 to 10 times; a healthy ratio of update to weight is about 1e-3.",
+        "Divide the learning rate by 3 to 10; a healthy ratio of update to weight is about 1e-3.",
         "Warm the learning rate up: Adam's first updates are as large as the learning rate for every weight, "
         "however small the gradient.",
         "If it rose suddenly: a scheduler step, an outlier batch, or a gradient that was not clipped.",
-        "If it is weight decay: learning rate times weight_decay is what every step takes of the weights; "
-        "1e-4 is much.",
+        "If it is weight decay: every step takes learning rate times weight_decay of the weights away; "
+        "1e-4 is a lot.",
     ),
     "update_ratio_low": (
         "The updates are too small to change anything: at 1e-7 a step, a weight needs millions of steps.",
@@ -235,7 +235,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "If the new range is intended (a curriculum, another data set), nothing is wrong.",
     ),
     "output_degenerate": (
-        "The model returns the same whatever it is given: it has collapsed, or its input does not reach the "
+        "The model returns the same for every input: it has collapsed, or its input does not reach the "
         "output.",
         "Look for dead units or saturation further up, a gate or a mask that is 0, a softmax over a "
         "dimension of size 1.",
@@ -252,8 +252,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Steps take much longer than they did at first.",
         "Usual causes: a list that grows and is walked in every step, a cold or slow disk behind the data "
         "loader, memory that is swapped, a device that throttles when hot.",
-        "Look at the module times (level advanced) of an early and a late step: the part that grew is the "
-        "one.",
+        "Look at the module times (level advanced) of an early and a late step: the part that grew is "
+        "the cause.",
         "Another program on the same machine or device has the same effect; longer sequences do, too.",
     ),
     "high_anomaly_rate": (
@@ -277,7 +277,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Raise `overhead_limit` if you would rather have the numbers.",
     ),
     "amp_overflow": (
-        "GradScaler found Inf, skipped the step and lowers its scale: normal at the start and now and then.",
+        "GradScaler found Inf, skipped the step and lowered its scale: normal at the start and now and then.",
         "If most steps are skipped, or the scale falls towards 1, look for a real overflow or use bfloat16.",
     ),
 }

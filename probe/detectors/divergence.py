@@ -163,7 +163,7 @@ class LossDivergenceDetector:
             now,
             first,
             f"Loss {now.loss:.4g} at step {now.step} falls ever faster below zero, from {first.loss:.4g} at "
-            "first, and gradients and weights grow: what is minimised has no least value (a wrong sign?)",
+            "first, and gradients and weights grow: what is minimised has no minimum (a wrong sign?)",
             threshold=min(0.0, -BELOW_ZERO * abs(first.loss)),
         )
 

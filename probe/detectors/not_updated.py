@@ -134,7 +134,7 @@ class NotUpdatedDetector:
         elif sample.loss is not None:
             seen = "although backward is called and the optimizer steps"
         else:
-            seen = "for no gradient reaches any of them, although the optimizer steps"
+            seen = "because no gradient reaches any of them, although the optimizer steps"
         return [
             Finding(
                 kind="parameter_not_updated",

@@ -286,7 +286,7 @@ def _why_busy(whole_s: float, own_s: float, *, is_own: bool) -> str:
     if own_s >= BUSY_SHARE * whole_s:
         return ""
     if is_own:
-        return "; its threads wait for processors too, but it is slower without that"
+        return "; its threads also wait for processors, but it is slower even without these waits"
     return ". Other programs have the processors: the training waits for them"
 
 

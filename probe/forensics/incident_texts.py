@@ -36,13 +36,18 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
 
 
 def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
-    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)"."""
+    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)".
+
+    A bad input comes of no operation: "NaN first at step 400 in the input of the root module, train.py:26".
+    """
     assert replay.origin is not None
     origin = replay.origin
     seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
     what = f"{seen} first at step {step}"
     if replay.value_kind not in (seen, EITHER_KIND):
         what = f"{seen} at step {step} began as {replay.value_kind}"
-    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
     line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
+    if origin.phase == "input":
+        return f"{what} in the input of {origin.module or 'the root module'}{line}"
+    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
     return f"{what} {where}{line}, {origin.phase} ({origin.op})"

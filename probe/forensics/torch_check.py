@@ -30,7 +30,7 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
-        "torch._C._functorch.peek_interpreter_stack": "It is not told that torch.func takes the gradients.",
+        "torch._C._functorch.peek_interpreter_stack": "No event says that torch.func takes the gradients.",
         "torch._C._functorch.is_functorch_wrapped_tensor": "Tensors of torch.func look like any others.",
         "torch._C._nn.flatten_dense_tensors": "Many small tensors take longer to measure without the kernel.",
         "torch.nn.parallel.DistributedDataParallel._active_ddp_module": (

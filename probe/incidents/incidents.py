@@ -190,7 +190,7 @@ class IncidentReporter(EventWriter):
             kind="data_gap",
             severity="info",
             subject="steps",
-            message="No step is recorded: torch.func takes the gradients, and hands out none of a parameter",
+            message="No step is recorded: torch.func takes the gradients, and what it returns cannot be seen",
             value=None,
             threshold=None,
         )

@@ -62,8 +62,8 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
         at = f": {self.line.at()}" if self.line else ""
         if self.content is None:
             return (
-                f"`{self.subject}`{where} carries its graph on from step to step, so that every step's is "
-                f"kept{at}"
+                f"`{self.subject}`{where} carries its graph on from step to step, so that the graphs of all "
+                f"steps are kept{at}"
             )
         graph = ", each with the graph that made it" if self.has_graph else ""
         return (

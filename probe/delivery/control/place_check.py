@@ -70,8 +70,8 @@ def check_spool(environment: Mapping[str, str] = os.environ) -> Finding:
             found=f"{spool}: {size_text(free)} free",
             advice="No training can be recorded: free space, or set NANSCOPE_SPOOL to a larger place",
         )
-    if found := _spool_limit(spool, free, environment):
-        return Finding(name=name, state="limited", found=f"{spool}: {found[0]}", advice=found[1])
+    if limit := _spool_limit(spool, free, environment):
+        return Finding(name=name, state="limited", found=f"{spool}: {limit[0]}", advice=limit[1])
     try:
         runs = list_runs(spool) if spool.exists() else []
     except JournalError as error:
@@ -82,7 +82,9 @@ def check_spool(environment: Mapping[str, str] = os.environ) -> Finding:
             advice="`dashboard serve` may refuse it: set NANSCOPE_SPOOL to a folder of its own",
         )
     used = size_text(sum(run_folder_bytes(run) for run in runs))
-    return Finding(name=name, state="ok", found=f"{spool}: {len(runs)} runs, {used}; {size_text(free)} free")
+    counted = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}"
+    found = f"{spool}: {used} of journals in {counted}; {size_text(free)} free"
+    return Finding(name=name, state="ok", found=found)
 
 
 def _spool_limit(spool: Path, free: int, environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""What the kernel says of processes that it has ended for want of memory: counts, and its record if readable.
+"""What the kernel says of processes that it has ended because memory ran out: counts, and its record if readable.
 
 Used by the helper's census when a trainer is gone. Files only.
 """
@@ -26,7 +26,7 @@ class Death(NamedTuple):
     oom_record: str = ""
     """A sentence with the kernel's own record of it; or empty."""
     is_memory: bool = False
-    """Whether the kernel has ended some process for want of memory since the last look."""
+    """Whether the kernel has ended some process because memory ran out since the last look."""
 
 
 def memory_events_of(pid: int) -> tuple[Path, ...]:
@@ -43,7 +43,7 @@ def memory_events_of(pid: int) -> tuple[Path, ...]:
 
 
 def oom_kills(files: tuple[Path, ...]) -> int:
-    """How often the kernel has ended a process for want of memory, by these files."""
+    """How often the kernel has ended a process because memory ran out, by these files."""
     total = 0
     for path in files:
         with contextlib.suppress(OSError, ValueError):
@@ -75,6 +75,6 @@ def kernel_log(path: Path = _LOG) -> str:
 
 
 def oom_record(pid: int, log: str) -> str:
-    """Return the kernel's record of ending a process for want of memory, as a sentence; or empty."""
+    """Return the kernel's record of ending a process because memory ran out, as a sentence; or empty."""
     found = [match for match in _RECORD.finditer(log) if int(match[1]) == pid]
-    return f"The kernel has ended it for want of memory: {found[-1][0].strip()[:600]}" if found else ""
+    return f"The kernel killed it because memory ran out: {found[-1][0].strip()[:600]}" if found else ""

@@ -72,9 +72,9 @@ def divergence_message(
     if has_majority:
         lines.append(f"{agreeing} of {ranks} ranks are equal; {_be(differing)} not.")
     elif ranks == 2:
-        lines.append("Of two ranks nobody can tell which is the right one.")
+        lines.append("With two ranks, nothing shows which one is right.")
     else:
-        lines.append(f"Only {agreeing} of {ranks} ranks are equal: no majority tells which are right.")
+        lines.append(f"Only {agreeing} of {ranks} ranks are equal: no majority shows which are right.")
     if equal_at is not None:
         lines.append(f"At step {equal_at} it was still equal.")
     lines.append(

@@ -109,6 +109,8 @@ def _comparison(done: Reproduction) -> Iterator[str]:
 def _verdict(origin: Origin | None, forward: Sequence[StackFrame], reason: str) -> str:
     if origin is None:
         return f"no origin: {reason}"
+    if origin.phase == "input":
+        return f"began in the input of {origin.module or 'the root module'}{at_line(forward)}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
     return f"began {where}{at_line(forward)}, {origin.phase} ({origin.op})"
 

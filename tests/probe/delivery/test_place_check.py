@@ -39,7 +39,7 @@ def test_spool_with_runs_is_ok_with_their_size(tmp_path: Path, monkeypatch: pyte
         (writer / "events-00000000000000000000.seg").write_bytes(bytes(3 << 20))
     finding = check_spool({"NANSCOPE_SPOOL": str(tmp_path)})
     assert finding.state == "ok"
-    assert finding.found == f"{tmp_path}: 2 runs, 6.0 MiB; 5.0 GiB free"
+    assert finding.found == f"{tmp_path}: 6.0 MiB of journals in 2 runs; 5.0 GiB free"
 
 
 @pytest.mark.usefixtures("disk")

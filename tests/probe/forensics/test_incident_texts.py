@@ -57,6 +57,16 @@ def test_first_line_says_what_where_and_as_what_it_began(
     assert describe(finding(value), 4, replay(kind, module), None).splitlines()[0] == expected
 
 
+@pytest.mark.parametrize(("module", "whose"), [("", "the root module"), ("encoder", "encoder")])
+def test_first_line_of_a_bad_input_names_no_operation(module: str, whose: str) -> None:
+    found = dataclasses.replace(
+        replay("NaN"), origin=Origin(phase="input", op="input", module=module), forward=[SCRIPT]
+    )
+
+    line = describe(finding(math.nan), 4, found, None).splitlines()[0]
+    assert line == f"NaN first at step 4 in the input of {whose}, train.py:26"
+
+
 def test_without_an_origin_the_reason_is_given() -> None:
     text = describe(finding(math.nan), 4, None, "replay is switched off")
     assert text == "Loss.\nOrigin not determined: replay is switched off."
