@@ -11,10 +11,10 @@ import ast
 import itertools
 import linecache
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import CodeType
 from typing import Final, NamedTuple, TypeAlias
 
+from ..threads.notebook_cells import shown_name
 from ..threads.stacks import RawFrame
 from ..threads.whereabouts import is_installed
 
@@ -57,7 +57,7 @@ def find_cut(stack: Sequence[RawFrame]) -> str | None:
         walk = _Walk(span)
         cut = walk.cut_in(body) or walk.returned
         if isinstance(cut, _Cut):
-            return f"{Path(code.co_filename).name}:{cut.line}: {cut.text}"
+            return f"{shown_name(code.co_filename)}:{cut.line}: {cut.text}"
         if not cut:
             return None
     return None

@@ -6,7 +6,6 @@ shown but the names of variables, and keys of dictionaries that could be such na
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from torch.nn.parameter import Parameter, is_lazy
 
 from ..compat.torch_modes import is_functorch_wrapped, own_operations, without_subclass_code
 from ..memory.reachable import function_variables, is_of_user
+from ..threads.notebook_cells import shown_name
 
 _MAX_FRAMES: Final = 3
 _MAX_NAMES: Final = 12
@@ -60,7 +60,7 @@ def _line(frame: FrameType, number: int, with_values: bool) -> str:
         shown += [f"{name} {value}" for name, value in values.items() if _is_number(value)]
     more = f", and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
     place = f"{code.co_qualname} " if is_function else ""
-    text = f"In {place}({Path(code.co_filename).name}:{number}): {', '.join(shown[:_MAX_NAMES])}{more}"
+    text = f"In {place}({shown_name(code.co_filename)}:{number}): {', '.join(shown[:_MAX_NAMES])}{more}"
     return text if len(text) <= _TEXT_LIMIT else f"{text[:_TEXT_LIMIT]}..."
 
 

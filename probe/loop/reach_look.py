@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +19,7 @@ from ..attach.observation.outputs import tensors_in
 from ..compat import torch_memory, torch_modules
 from ..detectors.wiring import Part, Reason
 from ..guard import Guard
+from ..threads.notebook_cells import shown_name
 from ..threads.stacks import RawFrame, inner_torch_removed, line_of, raw_stack
 from ..threads.whereabouts import is_installed
 
@@ -254,4 +254,4 @@ def _user_frame(stack: list[RawFrame]) -> RawFrame | None:
 
 def _at(frame: RawFrame) -> str:
     code, offset = frame
-    return f"{Path(code.co_filename).name}:{line_of(code, offset)} in {code.co_name}"
+    return f"{shown_name(code.co_filename)}:{line_of(code, offset)} in {code.co_name}"

@@ -10,9 +10,9 @@ import ast
 import linecache
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from ..threads.notebook_cells import shown_file, shown_name
 from ..threads.stacks import CONTEXT_LINES
 from ..wire import StackFrame
 from .source_parts import Part, split_source
@@ -37,7 +37,7 @@ class GrowthLine(NamedTuple):
 
     def at(self) -> str:
         """Return ``train.py:41 `losses.append(loss)` ``, without the blank."""
-        return f"{Path(self.file).name}:{self.line} `{self.text}`"
+        return f"{shown_name(self.file)}:{self.line} `{self.text}`"
 
     def as_frame(self) -> StackFrame:
         """Return it as the innermost frame of a stack."""
@@ -45,7 +45,7 @@ class GrowthLine(NamedTuple):
         first = max(1, self.line - CONTEXT_LINES)
         code = "".join(lines[first - 1 : self.line + CONTEXT_LINES]).removesuffix("\n")
         return StackFrame(
-            file=self.file[:4096],
+            file=shown_file(self.file)[:4096],
             line=self.line,
             function=self.function,
             code=code[:65536],

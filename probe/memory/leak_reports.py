@@ -16,6 +16,7 @@ from ..delivery.host_memory import MemorySample, read_swap
 from ..detectors.base import Finding
 from ..detectors.memory import Growth
 from ..detectors.resources import ResourceReading
+from ..threads.notebook_cells import shown_file
 from ..threads.stacks import format_loop_stack, raw_stack
 from ..wire import StackFrame
 from ..wire.findings import size_text
@@ -135,7 +136,7 @@ def stack_to(line: GrowthLine | None, frame: FrameType | None) -> list[StackFram
     if line is None:
         return stack
     for index in range(len(stack) - 1, -1, -1):
-        if (stack[index].file, stack[index].function) == (line.file, line.function):
+        if (stack[index].file, stack[index].function) == (shown_file(line.file), line.function):
             return [*stack[:index], line.as_frame()]
     return [*stack, line.as_frame()]
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat.torch_modules import registries
+from ..threads.notebook_cells import shown_name
 
 _MAX_ITEMS: Final = 256
 """Of one container; a longer one is looked at from both ends."""
@@ -72,7 +73,7 @@ class Root(NamedTuple):
         """Say where it is, such as ``in train(), train.py``; nothing where no variable leads to it."""
         if self.code is None:
             return ""
-        file = Path(self.code.co_filename).name
+        file = shown_name(self.code.co_filename)
         return f"in {file}" if self.is_global else f"in {self.code.co_qualname}(), {file}"
 
 

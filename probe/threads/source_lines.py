@@ -9,6 +9,7 @@ import linecache
 from typing import Final
 
 from ..wire import StackFrame
+from .notebook_cells import shown_file
 
 CONTEXT_LINES: Final = 7
 """Source lines shown on either side of a frame's own line."""
@@ -20,7 +21,7 @@ def stack_frame(file: str, line: int, function: str) -> StackFrame:
     """Make the frame with its source; texts are cut to the wire's limits."""
     source, first = _source_around(file, line)
     return StackFrame(
-        file=_clean(file, _MAX_TEXT),
+        file=_clean(shown_file(file), _MAX_TEXT),
         line=line,
         function=_clean(function, _MAX_TEXT),
         code=source,

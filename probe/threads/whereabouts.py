@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..compat.torch_frames import COMPILERS, DATALOADER, OF_WORKERS
+from .notebook_cells import shown_name
 
 Place: TypeAlias = Literal["step", "other_work", "away"]
 """`step`: in the loop that trains. `other_work`: where scripts may take long without training: between two
@@ -200,7 +201,7 @@ def describe(stack: Sequence[Line]) -> str:
 def at_line(stack: Sequence[Line]) -> str:
     """Write " at train.py:88", the innermost line of the script; nothing without frames."""
     line = innermost(stack)
-    return "" if line is None else f" at {Path(line.file).name}:{line.line}"
+    return "" if line is None else f" at {shown_name(line.file)}:{line.line}"
 
 
 def waiting_place(stack: Sequence[Line]) -> Line | None:

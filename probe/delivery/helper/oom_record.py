@@ -1,4 +1,4 @@
-"""What the kernel says of processes that it has ended because memory ran out: counts, and its record if readable.
+"""What the kernel says of processes that it killed because memory ran out: counts, and its own record.
 
 Used by the helper's census when a trainer is gone. Files only.
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from journals import read_journal
 from torch import nn
 
 import probe
+from dashboard.page.views.source_lines import current_line
 from probe.errors import ReplayError
 from probe.forensics.loss.code_source import source_of
 from probe.wire import Event
@@ -87,6 +90,19 @@ def test_line_of_the_loss_in_a_cell_is_found(cell: str, tmp_path: Path) -> None:
     assert event.origin is not None, event.message
     assert (event.step, event.origin.op, event.noticed_at) == (4, "div", None), event.message
     assert event.stacks.forward[-1].line == fault
+
+
+@pytest.mark.usefixtures("cells")
+def test_line_in_a_cell_has_the_cells_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if file == CELL else None)
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler, user_ns={}))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+    event = event_of(CELLS["a loop and a value"], tmp_path)
+    frame = event.stacks.forward[-1]
+    assert ", In[3]:3, loss (div)" in event.message.splitlines()[0]
+    assert (frame.file, current_line(frame)) == ("In[3]", "loss = out.mean() / parts  # FAULT")
+    assert event.stacks.training_loop[-2].file == __file__
 
 
 @pytest.mark.usefixtures("cells")
