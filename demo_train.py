@@ -113,6 +113,11 @@ def load_text():
     return torch.tensor([index[character] for character in text]), len(characters) + 1
 
 
+def build_model():
+    """For `dashboard replay BUNDLE --entry demo_train:build_model`; the bundle brings weights and eps."""
+    return CharTransformer(load_text()[1])
+
+
 def sample_batch(data, generator):
     starts = torch.randint(len(data) - CONTEXT - 1, (BATCH,), generator=generator)
     rows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])

@@ -1,5 +1,7 @@
 """Every fault that demo_train.py can plant gives its event; a healthy run gives none."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,7 @@ def test_fault_gives_its_event_kind_at_its_step(
     assert journal.end is not None
     if fault == "nan":
         names_the_planted_line_and_goes_on(journal)
+        comes_again_from_its_bundle(spool)
 
 
 def names_the_planted_line_and_goes_on(journal: Journal) -> None:
@@ -65,6 +68,14 @@ def names_the_planted_line_and_goes_on(journal: Journal) -> None:
     assert "torch.rsqrt" in frame.code.splitlines()[frame.line - frame.code_first_line]
     assert (event.count, event.ended) == (1, True)
     assert journal.frames[-1].scalars["loss"] < 4
+
+
+def comes_again_from_its_bundle(spool: Path) -> None:
+    (bundle,) = spool.glob("*/bundles/*")
+    command = [sys.executable, "-m", "dashboard", "replay", str(bundle), "--entry", "demo_train:build_model"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert finished.returncode == 0, finished.stderr
+    assert "began in blocks.0.norm1, demo_train.py:41, forward (rsqrt)" in finished.stdout
 
 
 @pytest.mark.slow
