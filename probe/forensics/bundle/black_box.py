@@ -62,7 +62,7 @@ class BlackBox:
                     self._batches.append(PastBatch(step, (held,), held.nbytes))
                     return
         if captures:
-            self._keep_within(step, captures)
+            self._keep_within(step, [held for each in captures if (held := each.arguments) is not None])
 
     def keep_held(self, step: int, arguments: Sequence[HeldArguments]) -> None:
         """The same of a finished step, given what each of its forwards was called with."""
@@ -70,14 +70,15 @@ class BlackBox:
         has_parts = any(held.parts for held in arguments)
         if nbytes <= self._small_bytes and not has_parts and not self._has_large:
             self._batches.append(PastBatch(step, tuple(arguments), nbytes))
+        else:
+            self._keep_within(step, arguments)
 
-    def _keep_within(self, step: int, captures: Collection[RootCapture]) -> None:
+    def _keep_within(self, step: int, arguments: Sequence[HeldArguments]) -> None:
         """Count the bytes of all."""
         batches = self._batches
         if not batches.maxlen:
             return
-        arguments = tuple([held for each in captures if (held := each.arguments) is not None])
-        batch = PastBatch(step, arguments, self._bytes_for(arguments))
+        batch = PastBatch(step, tuple(arguments), self._bytes_for(arguments))
         if not batch.arguments or batch.nbytes > self._limit_bytes:
             return
         batches.append(batch)

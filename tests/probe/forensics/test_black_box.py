@@ -55,6 +55,19 @@ def test_memory_that_an_input_is_a_part_of_counts_unless_it_stays():
     assert steps_in(box_of(rows, limit_bytes=256)) == [2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(("columns", "limit"), [(16, 1 << 12), (16, 256), (4, 700), (15, 1 << 12)])
+def test_inputs_of_followed_steps_are_held_like_those_of_others(columns: int, limit: int) -> None:
+    """Tokens are often a part of the batch: `rows[:, :-1]`."""
+    batches = [torch.zeros(2, 16) for _ in range(6)]
+    followed = BlackBox(steps=4, limit_bytes=limit)
+    for step, whole in enumerate(batches):
+        followed.keep_held(step, [HeldArguments((whole[:, :columns],), {})])
+
+    expected = steps_in(box_of([whole[:, :columns] for whole in batches], steps=4, limit_bytes=limit))
+    assert steps_in(followed) == expected
+    assert expected
+
+
 def test_two_parts_of_the_same_memory_count_it_once():
     box = BlackBox(steps=8, limit_bytes=32 * 4)
     for step in range(3):

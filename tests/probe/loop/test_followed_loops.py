@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from armed_training import Planted, Training, watched_training
+from armed_training import ARMED_AT, Planted, Training, watched_training
 from both_ways import Act, assert_same
 from followed_kinds import (
     Accumulating,
@@ -299,3 +299,23 @@ def test_most_steps_are_followed(kind: str) -> None:
             followed += training.is_followed and calls.state.armed == 1
             training.steps(1)
     assert followed >= 50
+
+
+class Tokens(Training):
+    """The model gets a part of the batch, as one that predicts the next token does."""
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().batch()
+        return torch.cat([inputs, inputs[:, :1]], 1)[:, :-1], targets
+
+
+@pytest.mark.parametrize("kind", [Training, Tokens])
+def test_inputs_before_a_bad_step_are_those_of_the_steps_before_it(kind: type[Training]) -> None:
+    kept = []
+    for in_c in (True, False):
+        with watched_training(in_c=in_c, kind=kind) as training:
+            training.steps(12)
+            training.steps(1, lambda loss: loss * float("nan"))
+            box = training.run._incidents.black_box  # type: ignore[union-attr]
+            kept.append([batch.step for batch in box.before(ARMED_AT + 12)])
+    assert kept[0] == kept[1] == list(range(ARMED_AT + 5, ARMED_AT + 12))
