@@ -110,7 +110,8 @@ class ProbeConfig:
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
     quiet: bool = False
-    """Write no line to stderr, neither at the start nor at the end of a session that found something."""
+    """Write no line to stderr, neither at the start nor at the end of a session that found something; events
+    are logged only where logging is set up."""
 
     def __post_init__(self) -> None:
         settings = self.settings
