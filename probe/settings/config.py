@@ -205,7 +205,8 @@ class ProbeConfig:
             raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
         merged = _from_environment(environment)
         merged |= {name: value for name, value in options.items() if value is not None}
-        if isinstance(merged["spool"], str | os.PathLike):
+        # An empty text would be the working directory.
+        if merged["spool"] != "" and isinstance(merged["spool"], str | os.PathLike):
             merged["spool"] = Path(merged["spool"])
         return cls(**merged)
 

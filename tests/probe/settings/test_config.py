@@ -63,6 +63,7 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("connect", "127.0.0.1:8051", "connect='127.0.0.1:8051' must be a ZeroMQ address such as"),
         ("connect", "http://127.0.0.1:8050/", "connect='http.* must be a ZeroMQ address such as"),
         ("connect", "tcp://127.0.0.1:70000", "connect='tcp://127.0.0.1:70000' must be a ZeroMQ address"),
+        ("spool", "", "spool='' must be a folder, as a text or a Path"),
         ("connect", "tcp://127.0.0.1:0", "connect='tcp://127.0.0.1:0' must be a ZeroMQ address"),
         ("connect", "tcp://*:8051", "must be a ZeroMQ address such as"),
         ("connect", "tcp://127.0.0.1", "connect='tcp://127.0.0.1' must be a ZeroMQ address such as"),
