@@ -23,6 +23,7 @@ from .page.views.event_facts import event_order
 
 _SHOWN_RUNS = 8
 _LISTED_RUNS = 40
+_CELL = re.compile(r" \[\d+\]\Z")
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
 
 
@@ -254,11 +255,13 @@ def _find_named(argument: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 def _answers_to(run: RunFolder, argument: str) -> bool:
-    """By its whole name, or that of its script, each with or without ".py"."""
-    wanted = argument.removesuffix(".py")
-    script, _, model = run.name.partition(" (")
-    script = script.removesuffix(".py")
-    return bool(wanted) and wanted in (run.name, script, f"{script} ({model}")
+    """By its whole name, that of its script or of its notebook, each with or without its ending."""
+    # Names of scripts may hold brackets of their own: only what the launch has added comes off.
+    script = run.name.removesuffix(f" ({run.model})") if run.model else run.name.partition(" (")[0]
+    script = _CELL.sub("", script)
+    short = script.removesuffix(".py").removesuffix(".ipynb")
+    tail = run.name.removeprefix(script)
+    return bool(argument) and argument in {script, short, f"{short}.py", f"{script}{tail}", f"{short}{tail}"}
 
 
 def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:

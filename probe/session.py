@@ -88,7 +88,7 @@ class Probe(AnalysisCalls, RuleCalls):
         self._is_finishing = False
         self._complained: set[str] = set()
         self._config: ProbeConfig | None = None
-        self._model_name, self._closed_level = "", ""
+        self._model_name, self._run_name, self._closed_level = "", "", ""
         self._tell_refusal: Callable[[str], None] | None = None
 
     @classmethod
@@ -125,7 +125,7 @@ class Probe(AnalysisCalls, RuleCalls):
         probe = cls()
         probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
-        probe._model_name = parts.model
+        probe._model_name, probe._run_name = parts.model, parts.name
         probe._key = id(root)
         _sessions[probe._key] = probe
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
@@ -240,7 +240,8 @@ class Probe(AnalysisCalls, RuleCalls):
         config, tracker = self._config, self._tracker
         if config is None or tracker is None:
             return
-        refused = refusals(config, self.run, options)
+        names = {"run": self.run, "name": self._run_name, "model_name": self._model_name}
+        refused = refusals(config, names, options)
         if optimizer is not None and not tracker.owns(optimizer):
             refused.append(
                 f"optimizer={type(optimizer).__name__} updates nothing that the running session follows: "

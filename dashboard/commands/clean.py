@@ -24,6 +24,7 @@ from probe.wire.progress import Progress
 from ..errors import DashboardError, UnknownRunError
 from ..runs import RunFolder, resolve_runs
 from ..serving.credentials import load_credentials
+from ..serving.running import find_server, find_server_of
 
 RUNS_PATH: Final = "api/v1/runs"
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -237,9 +238,14 @@ class _Store:
 
     def __init__(self, data: Path | None) -> None:
         self._data = data or state_folder() / "data"
+        running = find_server() if data is None else find_server_of(data)
         state = read_serve_state()
-        # The default store is that of the running server; another folder is asked for by name.
-        self._page = state.page if state is not None and data is None and _is_there(state.page) else None
+        self._token = running.token if running is not None else None
+        if running is not None:
+            self._page: str | None = running.page
+        else:
+            # One that has left no note is asked with the token of the environment.
+            self._page = state.page if state is not None and data is None and _is_there(state.page) else None
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """Return id -> what is known: name, state, when it was last written."""
@@ -278,7 +284,8 @@ class _Store:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         assert self._page is not None
-        headers = {"x-nanscope-token": load_credentials(os.environ).token, "origin": self._page.rstrip("/")}
+        token = self._token or load_credentials(os.environ).token
+        headers = {"x-nanscope-token": token, "origin": self._page.rstrip("/")}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._page + path, data=data, headers=headers, method=method)
         try:

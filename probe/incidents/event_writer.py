@@ -195,7 +195,9 @@ class EventWriter:
 
     def _tell(self, event: Event) -> None:
         first_line = event.message.splitlines()[0]
-        self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
+        # Where nobody has set logging up, Python itself would write the line to stderr.
+        if not self._config.quiet or self._logger.hasHandlers():
+            self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
         if self._config.mode == "warn" and event.severity != "info":
             # Where the script has made warnings errors: it is `mode="raise"` that stops a training.
             with contextlib.suppress(RuntimeWarning):

@@ -68,6 +68,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     model: str
     """What events and layouts call it."""
+    name: str
+    """What the page calls the run."""
     recorder: Recorder
     incidents: IncidentReporter
     tracker: StepTracker
@@ -115,7 +117,14 @@ def build_session(
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
         unfinished.pop_all()
-    return SessionParts(run=start.run, model=name, recorder=recorder, incidents=incidents, tracker=tracker)
+    return SessionParts(
+        run=start.run,
+        model=name,
+        name=start.name,
+        recorder=recorder,
+        incidents=incidents,
+        tracker=tracker,
+    )
 
 
 def _tracker_parts(

@@ -110,7 +110,8 @@ class ProbeConfig:
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
     quiet: bool = False
-    """Write no line to stderr, neither at the start nor at the end of a session that found something."""
+    """Write no line to stderr, neither at the start nor at the end of a session that found something; events
+    are logged only where logging is set up."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -204,7 +205,8 @@ class ProbeConfig:
             raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
         merged = _from_environment(environment)
         merged |= {name: value for name, value in options.items() if value is not None}
-        if isinstance(merged["spool"], str | os.PathLike):
+        # An empty text would be the working directory.
+        if merged["spool"] != "" and isinstance(merged["spool"], str | os.PathLike):
             merged["spool"] = Path(merged["spool"])
         return cls(**merged)
 

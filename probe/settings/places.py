@@ -18,7 +18,8 @@ import msgspec
 DEFAULT_PAGE_PORT: Final = 8050
 DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
-_ADDRESS: Final = re.compile(r"tcp://\S+:\d{1,5}|ipc://\S+")
+_ADDRESS: Final = re.compile(r"tcp://[^\s*]+:(?P<port>\d{1,5})|ipc://\S+")
+_LARGEST_PORT: Final = 65535
 _FOLDER: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
@@ -68,7 +69,8 @@ def check_connect(address: str | None) -> None:
     """
     if not address:
         return
-    if _ADDRESS.fullmatch(address) is None:
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found["port"] or 1) <= _LARGEST_PORT:
         raise ValueError(
             f'connect={address!r} must be a ZeroMQ address such as "tcp://127.0.0.1:8051", '
             'or "" to ship nothing'

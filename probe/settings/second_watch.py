@@ -14,12 +14,12 @@ CHANGEABLE: Final = ("level", "preset", "features", "overhead_limit", "parameter
 """Options of `watch` that a running session follows from its next step on."""
 
 
-def refusals(first: ProbeConfig, run: str, options: Mapping[str, Any]) -> list[str]:
+def refusals(first: ProbeConfig, names: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
     """Say of every option that differs from the running session's, and cannot change, why it is refused.
 
     Args:
         first: what the running session was attached with.
-        run: id of its run, which it may have been given by a launcher.
+        names: `run`, `name` and `model_name` as they are in the journal, whoever has chosen them.
         options: those that the second call names; None stands for "not given".
 
     Returns:
@@ -33,9 +33,9 @@ def refusals(first: ProbeConfig, run: str, options: Mapping[str, Any]) -> list[s
     asked = ProbeConfig.resolve(given)
     found = []
     for name in sorted(set(given) - {*CHANGEABLE}):
-        value, current = getattr(asked, name), getattr(first, name)
-        if name == "run":
-            current = run
+        value, current = getattr(asked, name), names.get(name, getattr(first, name))
+        if name == "spool":
+            value, current = value.absolute(), current.absolute()
         if not _are_same(value, current):
             found.append(
                 f"{name}={value!r} cannot change while a session runs, whose {name} is {current!r}: "

@@ -188,6 +188,25 @@ def test_resolve_runs_takes_a_scripts_file_and_the_folder_of_a_group(
         resolve_runs("./first")
 
 
+@pytest.mark.parametrize(
+    ("argument", "run"),
+    [
+        ("my notes", "cell-3"),
+        ("my notes.ipynb", "cell-3"),
+        ("my notes.ipynb [2]", "cell-2"),
+        ("my notes [2]", "cell-2"),
+        ("net (v2)", "versioned"),
+        ("net (v2).py", "versioned"),
+        ("net (v2) (G)", "versioned"),
+    ],
+)
+def test_resolve_runs_takes_notebooks_and_names_with_brackets(spool: Path, argument: str, run: str) -> None:
+    write_run(spool, "cell-2", name="my notes.ipynb [2]", time=400.0, model="Linear")
+    write_run(spool, "cell-3", name="my notes.ipynb [3]", time=500.0, model="Linear")
+    write_run(spool, "versioned", name="net (v2).py (G)", time=600.0, model="G")
+    assert [found.run for found in resolve_runs(argument)] == [run]
+
+
 def test_resolve_run_of_several_models_lists_them_a_line_each(gan: Path) -> None:
     with pytest.raises(UnknownRunError) as caught:
         resolve_run("gan")

@@ -1,6 +1,8 @@
 """A second `watch` on the same model: what it changes, and what it is refused."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from small_training import seeded_model, train
 from torch import nn
 
 import probe
+from probe.delivery.journal.journal_reader import read_run_json
 from probe.detectors.base import DetectorThresholds
 from probe.session import Probe
 
@@ -119,3 +122,16 @@ def test_session_of_a_launcher_tells_and_goes_on() -> None:
         assert run._tracker is not None
         assert run._tracker.settings.level == "advanced"
     assert [sentence.partition("=")[0] for sentence in told] == ["mode", "name"]
+
+
+def test_names_that_the_running_session_has_are_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, model, _ = watched(spool=tmp_path / "spool")
+    with run:
+        start = read_run_json(tmp_path / "spool" / run.run)
+        assert start is not None
+        assert probe.watch(model, name=start.name, model_name=start.model, spool="spool") is run
+        with pytest.raises(ValueError, match=f"whose name is '{re.escape(start.name)}'"):
+            probe.watch(model, name="another")

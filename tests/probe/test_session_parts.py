@@ -90,7 +90,7 @@ def model() -> nn.Module:
 @pytest.fixture
 def parts() -> SessionParts:
     made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker()}
-    return SessionParts(run="a-run", model="net", **made)
+    return SessionParts(run="a-run", model="net", name="train.py", **made)
 
 
 def probe_of(parts: SessionParts, model: nn.Module) -> Probe:

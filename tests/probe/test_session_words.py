@@ -1,5 +1,6 @@
 """What a session writes to stderr, its `repr`, and the groups that runs belong to."""
 
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -68,6 +69,19 @@ def test_asked_to_be_quiet_nothing_is_said(
     ruined(model, optimizer)
     run.close()
     assert own_lines(capsys) == []
+
+
+@pytest.mark.parametrize(("is_quiet", "has_handler"), [(True, False), (False, False), (True, True)])
+def test_quiet_run_logs_only_where_logging_is_set_up(
+    is_quiet: bool, has_handler: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.Logger("alone")
+    if has_handler:
+        logger.addHandler(logging.StreamHandler(sys.stderr))
+    run, model, optimizer = begun(quiet=is_quiet, logger=logger)
+    ruined(model, optimizer)
+    run.close()
+    assert ("nonfinite_loss: " in capsys.readouterr().err) == (has_handler or not is_quiet)
 
 
 @pytest.mark.parametrize("value", ["", "0"])

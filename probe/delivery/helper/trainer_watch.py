@@ -116,7 +116,7 @@ class TrainerWatch:
         step = self._last_step()
         where = "before its first step was finished" if step is None else f"after step {step}"
         cause = "SIGKILL" if exit_code is None and death.oom_record else cause_of(exit_code)
-        how = _IN_WORDS.get(cause, cause)
+        how = _IN_WORDS.get(cause, cause) + (", by the kernel for want of memory" if death.oom_record else "")
         first = f"Process {self._start.pid} is gone without an exit {where}: {how}"
         return [
             *ended,

@@ -170,9 +170,27 @@ def test_clean_asks_the_running_server(server: Server, spool: Path) -> None:
     assert left(spool) == ["new"]
 
 
-def test_clean_with_another_token_is_one_sentence_and_deletes_nothing(
-    server: Server, spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_clean_has_the_token_from_the_servers_note(
+    server: Server, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("NANSCOPE_TOKEN", "another-token")
+    assert main(["clean", "old", "--yes"]) == 0
+    assert sorted(run.run for run in server.store.runs()) == ["middle", "new"] == sorted(left(spool))
+
+
+def test_clean_of_a_folder_that_is_served_asks_its_server(server: Server, tmp_path: Path) -> None:
+    assert main(["clean", "old", "--yes", "--data", str(tmp_path / "state" / "nanscope" / "data")]) == 0
+    assert sorted(run.run for run in server.store.runs()) == ["middle", "new"]
+
+
+def test_clean_without_note_and_token_is_one_sentence_and_deletes_nothing(
+    server: Server,
+    spool: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "state" / "nanscope" / "data" / "serving.json").unlink()
     monkeypatch.setenv("NANSCOPE_TOKEN", "another-token")
     assert main(["clean", "old", "--yes"]) == 2
     assert "set NANSCOPE_TOKEN" in capsys.readouterr().err and len(left(spool)) == 3

@@ -64,6 +64,7 @@ def test_exit_with_0_is_no_event(tmp_path: Path) -> None:
 def test_kernel_record_names_the_cause(status: int | None, tmp_path: Path) -> None:
     (event,) = die(tmp_path, status, Death(oom_record=oom_record(4242, LOG), is_memory=True))
     assert event.subject == "SIGKILL"
+    assert event.message.splitlines()[0].endswith(": SIGKILL, by the kernel for want of memory")
     assert "Killed process 4242 (python) total-vm:9kB" in event.message.splitlines()[1]
     assert event.advice == list(OUT_OF_MEMORY)
 
