@@ -32,6 +32,8 @@ class BadFactor(NamedTuple):
     value_kind: str
     is_from_outside: bool
     """Whether it was NaN or infinite itself, and not 0."""
+    is_single: bool
+    """Whether no other operation of its kind leads to the loss."""
 
 
 def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
@@ -54,6 +56,7 @@ def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
         operand=f"{name}: {summarise(operand)}{place}",
         value_kind=EITHER_KIND if not kinds else kinds.words,
         is_from_outside=bool(kinds),
+        is_single=len(alike) == 1,
     )
 
 

@@ -18,11 +18,12 @@ from ...compat import torch_modes, torch_nodes
 from ..held_outputs import HeldOutput
 from ..nonfinite_kinds import EITHER_KIND, Kinds
 from ..tensor_facts import classify, summarise
-from .loss_factors import find_bad_factor
+from .loss_factors import BadFactor, find_bad_factor
 from .loss_graph import MAX_NODES, LossNode
 from .loss_ops import NO_LARGER, PASSING, operation
 from .loss_values import LossValues, leaf_of, operand_name, operand_of, operation_of
 
+_JOINS: Final = PASSING | {"Cat", "Stack"}
 _SUMS: Final = ("Add", "Sub", "Rsub")
 NOT_KEPT: Final = "an operand that is not kept was already non-finite, or it overflowed"
 
@@ -68,9 +69,9 @@ def examine_loss(
         return None
     with torch.no_grad():
         finding = _finding(LossValues(bad, boundary, outputs))
-        is_told = finding.op is not None or finding.is_closed or finding.note
+        is_told = finding.op is not None or finding.note
         factor = None if is_told else find_bad_factor(bad)
-    if factor is None:
+    if factor is None or (finding.is_closed and not _is_the_first(factor, finding)):
         return finding
     return LossFinding(
         op=factor.op,
@@ -81,6 +82,12 @@ def examine_loss(
         is_from_outside=factor.is_from_outside,
         is_closed=finding.is_closed,
     )
+
+
+def _is_the_first(factor: BadFactor, finding: LossFinding) -> bool:
+    """Whether no other operation of a loss that is known whole can have made a bad value before."""
+    others = [name for name in finding.candidates if name != factor.op]
+    return factor.is_from_outside and factor.is_single and all(operation(n) in _JOINS for n in others)
 
 
 def only_suspect(nodes: Sequence[LossNode], *, is_loss_finite: bool) -> tuple[str | None, tuple[str, ...]]:
