@@ -280,8 +280,12 @@ def _handed_on(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) ->
     losses = [argument for argument in arguments if _is_scalar(_plain_value(argument, namespace))]
     made = [argument for argument in arguments if isinstance(argument, ast.Call)]
     found = losses or made
-    if len(found) != 1:
-        raise ReplayError("what backward was called on is not in the line that called it")
+    if not found:
+        raise ReplayError(
+            "the loss was kept elsewhere, on an attribute say, and is no argument here"
+        )
+    if len(found) > 1:
+        raise ReplayError("which argument of the call that led to backward is the loss cannot be told")
     return found[0]
 
 
