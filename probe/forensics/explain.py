@@ -17,6 +17,7 @@ from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
 from .loss.loss_replay import LossFault
+from .made_elsewhere import is_computed_elsewhere
 from .nonfinite_kinds import EITHER_KIND
 from .op_recorder import OpNote
 from .origin import Cause, Verdict, already_bad, descendants, find_origin, outside_names
@@ -168,6 +169,8 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
     if entry.source == "argument":
         name = capture.argument_name(entry.name)
         held = None if capture.arguments is None else capture.arguments.tensor(entry.name)
+        if held is not None and not held.is_computed:
+            held.is_computed = is_computed_elsewhere(held.alias)
         if held is not None and held.is_computed:
             return Explanation(
                 reason=f"the argument {name} of forward was non-finite; it was computed before that forward, "

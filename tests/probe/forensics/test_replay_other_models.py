@@ -134,6 +134,25 @@ def test_bad_target_comes_in_and_is_named(
     assert first.endswith(f"loss {what}")
 
 
+@pytest.mark.parametrize("is_data", [False, True])
+def test_what_a_ruined_generator_gives_its_critic_is_no_bad_input(is_data: bool, spool: Path) -> None:
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 3), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+    with probe.watch(critic, optimizer):
+        for step in range(4):
+            if step == 2:
+                generator.bias.data[0] = torch.nan
+            fake = generator(torch.randn(6, 4))
+            given = torch.full((6, 3), torch.nan if step == 2 else 0.5) if is_data else fake.detach()
+            optimizer.zero_grad()
+            critic(given).mean().backward()
+            optimizer.step()
+    event = next(event for event in run_of(spool).events if event.kind == "nonfinite_loss")
+    assert (event.origin is not None) == is_data, event.message
+    assert ("computed before that forward" in event.message) != is_data
+
+
 class Root(nn.Module):
     """With weights, so that it is a model, and with a fault of its own."""
 
