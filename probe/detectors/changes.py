@@ -31,8 +31,8 @@ class Change(NamedTuple):
         return f"{self.what} {self.text} at step {self.step}"
 
 
-def rate_jump(steps: Sequence[int], rates: Floats, first: int) -> Change | None:
-    """The newest jump of the highest learning rate at `first` or after it: it was above 0 before."""
+def rate_jump(steps: Sequence[int], rates: Floats, first: int, *, of: str = "") -> Change | None:
+    """The newest jump of a learning rate, above 0 before, at `first` or after it; `of` is put behind it."""
     before, after = rates[:-1], rates[1:]
     with np.errstate(all="ignore"):
         jumped = (before > 0.0) & (after > _RATE_FACTOR * before)
@@ -41,7 +41,7 @@ def rate_jump(steps: Sequence[int], rates: Floats, first: int) -> Change | None:
     if not len(at):
         return None
     index = int(at[-1])
-    return Change("learning rate", steps[index], f"{rates[index - 1]:.4g} -> {rates[index]:.4g}")
+    return Change("learning rate", steps[index], f"{rates[index - 1]:.4g} -> {rates[index]:.4g}{of}")
 
 
 def phase_change(steps: Sequence[int], has_gradient: np.ndarray, first: int) -> Change | None:

@@ -62,6 +62,8 @@ class _Steps:
     """(steps, layers)"""
     rates: Floats
     """The highest learning rate of each; NaN where it is not known."""
+    lowest: Floats
+    """The lowest; likewise."""
 
 
 class _Told(NamedTuple):
@@ -83,11 +85,11 @@ class RecentSteps:
         self._layers = LayerIndex()
         self._names: tuple[str, ...] = ()
         self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
-        self._levels_set: deque[tuple[int, str]] = deque(maxlen=_TOGETHER)
+        self._noted: deque[Change] = deque(maxlen=_TOGETHER)
 
     def note_level(self, step: int, level: str) -> None:
         """Somebody has set another level."""
-        self._levels_set.append((step, level))
+        self._noted.append(Change("level", step, f"-> {level}"))
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""
@@ -107,10 +109,13 @@ class RecentSteps:
         if isinstance(observed, ObservationBatch):
             one, steps, losses = observed.at(0), list(observed.steps), observed.losses
             rates = observed.highest_rates or [None] * len(steps)
+            lowest = observed.lowest_rates or [None] * len(steps)
         else:
             one, steps, losses = observed, [observed.step], [observed.loss]
-            rates = [observed.highest_rate]
+            rates, lowest = [observed.highest_rate], [observed.lowest_rate]
+        known = len(self._layers.layers) if self._held else 0
         if self._layers.update(one) or (self._held and steps[0] <= self._held[-1].numbers[-1]):
+            self._note_phase(known, steps[0], rates[0])
             self._held.clear()
             self._jumps.clear()
             self._count = 0
@@ -126,10 +131,26 @@ class RecentSteps:
         self._names = one.layer_names
         loss = _known(losses)
         loss[[value is not None and math.isnan(value) for value in losses]] = np.inf
-        self._held.append(_Steps(steps, loss, norms.astype(np.float32), _known(rates)))
+        self._held.append(_Steps(steps, loss, norms.astype(np.float32), _known(rates), _known(lowest)))
         self._count += len(steps)
         while self._count - len(self._held[0].numbers) >= _HISTORY_STEPS:
             self._count -= len(self._held.popleft().numbers)
+
+    def _note_phase(self, known: int, step: int, rate: float | None) -> None:
+        """Note that other layers are trained from a step on, before those of before are forgotten.
+
+        Args:
+            known: how many layers there were; 0 where no steps are held.
+            step: its number.
+            rate: the highest learning rate at it.
+        """
+        if not self._held or step <= (last := self._held[-1].numbers[-1]):
+            return
+        if known != (now := len(self._layers.layers)):
+            self._noted.append(Change("phase", step, f"(layers that are trained: {known} -> {now})"))
+        jump = rate_jump([last, step], np.append(self._held[-1].rates[-1:], _known([rate])), 1)
+        if jump is not None:
+            self._noted.append(jump)
 
     def explain(self, step: int) -> list[Move]:
         """Return what left its usual range in the steps up to `step`: the earliest first, then the largest.
@@ -156,11 +177,7 @@ class RecentSteps:
     def changes(self, step: int) -> list[Change]:
         """Return what was set otherwise in the steps up to `step`."""
         self._arrange()
-        found = [
-            Change("level", at, f"-> {level}")
-            for at, level in self._levels_set
-            if step - _RECENT_STEPS <= at <= step
-        ]
+        found = [change for change in self._noted if step - _RECENT_STEPS <= change.step <= step]
         count = sum(number <= step for held in self._held for number in held.numbers)
         if count < 2:
             return found
@@ -168,7 +185,11 @@ class RecentSteps:
         rates = np.concatenate([held.rates for held in self._held])[:count]
         has_gradient = ~np.isnan(np.concatenate([held.norms for held in self._held])[:count])
         first = max(1, count - _RECENT_STEPS)
-        made = rate_jump(numbers, rates, first), phase_change(numbers, has_gradient, first)
+        jump = rate_jump(numbers, rates, first)
+        if jump is None:
+            lowest = np.concatenate([held.lowest for held in self._held])[:count]
+            jump = rate_jump(numbers, lowest, first, of=" (the lowest of all groups)")
+        made = jump, phase_change(numbers, has_gradient, first)
         return found + [change for change in made if change is not None]
 
     def note_jumps(self, jumps: Sequence[Jump]) -> str | None:

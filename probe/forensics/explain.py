@@ -17,9 +17,10 @@ from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
 from .loss.loss_replay import LossFault
+from .made_elsewhere import is_computed_elsewhere
 from .nonfinite_kinds import EITHER_KIND
 from .op_recorder import OpNote
-from .origin import Cause, Verdict, descendants, find_origin
+from .origin import Cause, Verdict, already_bad, descendants, find_origin, outside_names
 from .passes import Detail, StepReplay
 from .tensor_facts import classify
 
@@ -47,6 +48,8 @@ class Explanation:
     value_kind: str = EITHER_KIND
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
+    entered: str = ""
+    """That the op only read what was bad already, in words; "" where it made it."""
     modules: tuple[str, ...] = ()
     noticed_in: str | None = None
     """The module whose line `forward` ends in, where that is no origin."""
@@ -142,6 +145,7 @@ def _present(step: StepReplay, position: int, verdict: Verdict, *, stage: str) -
         origin=origin,
         operands=note.operands,
         value_kind=detail.records[verdict.record].created,
+        entered=already_bad(outside_names(detail.records[verdict.record])),
         forward=format_frames([*site, *note.place.frames]) if note.place.frames else [],
         backward=backward,
         why_no_line="" if note.place.frames or is_in_derivative(origin, backward) else _NO_FORWARD_LINE,
@@ -165,6 +169,8 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
     if entry.source == "argument":
         name = capture.argument_name(entry.name)
         held = None if capture.arguments is None else capture.arguments.tensor(entry.name)
+        if held is not None and not held.is_computed:
+            held.is_computed = is_computed_elsewhere(held.alias)
         if held is not None and held.is_computed:
             return Explanation(
                 reason=f"the argument {name} of forward was non-finite; it was computed before that forward, "
@@ -224,7 +230,7 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     if (fault := step.loss_fault(position)) is not None:
         return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
     if step.ruined is not None:
-        reason = f"the parameter {step.ruined} of another model in the loss was already non-finite"
+        reason = f"{step.ruined} was already non-finite"
         return Explanation(reason=reason, backward=backward)
     if step.is_by_lines:
         return Explanation(reason=_NOT_ONE_OP, backward=backward)
@@ -243,6 +249,7 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
         reason=f"{_IN_LOSS}; {finding.note}" if finding.note else _IN_LOSS,
         operands=finding.operands,
         value_kind=finding.value_kind,
+        entered=finding.note if finding.is_from_outside else "",
         why_no_line=step.why_no_lines or _NOT_ONE_OP,
         backward=backward,
     )
@@ -264,6 +271,7 @@ def _from_loss_fault(fault: LossFault, site: list[RawFrame], *, stage: str, reas
         reason=reason if module is None else "",
         operands=note.operands,
         value_kind=fault.value_kind,
+        entered=fault.entered,
         forward=forward,
         backward=format_frames(backward) if note.backward or module is None else [],
         modules=fault.after,

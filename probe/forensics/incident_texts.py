@@ -43,11 +43,13 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     assert replay.origin is not None
     origin = replay.origin
     seen = "Inf" if finding.value is not None and math.isinf(finding.value) else "NaN"
-    what = f"{seen} first at step {step}"
+    what = f"{seen} {'came in' if replay.entered else 'first'} at step {step}"
     if replay.value_kind not in (seen, EITHER_KIND):
-        what = f"{seen} at step {step} began as {replay.value_kind}"
+        how = "came in" if replay.entered else "began"
+        what = f"{seen} at step {step} {how} as {replay.value_kind}"
     line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
     if origin.phase == "input":
         return f"{what} in the input of {origin.module or 'the root module'}{line}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
-    return f"{what} {where}{line}, {origin.phase} ({origin.op})"
+    already = f": {replay.entered}" if replay.entered else ""
+    return f"{what} {where}{line}, {origin.phase} ({origin.op}){already}"

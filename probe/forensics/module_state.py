@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_memory
-from ..compat.torch_modules import own_buffers, own_modules
+from ..compat.torch_modules import own_buffers, own_modules, own_parameters
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""
@@ -210,7 +210,7 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
-    """Put generators, buffers, training flags and module attributes back when the block ends.
+    """Put generators, buffers, gradients, training flags and module attributes back when the block ends.
 
     Attributes that are plain lists, dictionaries and sets get their content back; what they hold is not
     copied any deeper.
@@ -218,10 +218,16 @@ def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
     modules = _all_modules(roots)
     attributes = [(module.__dict__, _AttributeState(module.__dict__)) for module in modules]
     generators = _Generators()
+    # The script's lines may call `zero_grad`, which takes them away; what writes them is refused.
+    held = {p for module in modules for p in own_parameters(module).values() if p is not None}
+    gradients = [(parameter, parameter.grad) for parameter in held]
     try:
         yield
     finally:
         generators.restore()
+        for parameter, gradient in gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
         for live, saved in attributes:
             saved.restore(live)
 

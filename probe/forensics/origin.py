@@ -7,7 +7,7 @@ a kind its inputs lack. Infinities written on purpose (masks) come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -129,6 +129,17 @@ def find_origin(records: Mapping[int, Record], ends: Iterable[Cause]) -> Verdict
             if any(cause.producer is None and _is_mask(cause) == mask for cause in record.inputs):
                 return Verdict(record=record.index, weak=mask)
     return Verdict(entry=entries[0], weak=_is_mask(entries[0])) if entries else None
+
+
+def outside_names(record: Record) -> list[str]:
+    """Names of what an op read that was bad and came from outside of the replay; "" of what has none."""
+    return [c.name for c in record.inputs if c.producer is None and c.source == "outside"]
+
+
+def already_bad(names: Sequence[str]) -> str:
+    """Say that what came from outside was bad already; "" where nothing did."""
+    named = list(dict.fromkeys(name for name in names if name))
+    return f"{' and '.join(named) or 'what it read'} was already non-finite" if names else ""
 
 
 def slice_backwards(records: Mapping[int, Record], ends: Iterable[Cause]) -> list[Record]:

@@ -80,7 +80,7 @@ class StepReplay:
         self._details: dict[int, Detail] = {}
         self._lines: LossReplay | None = None
         self.ruined: str | None = None
-        """A parameter of another model in the loss that was bad before; known after `loss_fault`."""
+        """What was bad before the lines of the loss began, in words; known after `loss_fault`."""
         self.why_no_lines = ""
         """Why the lines of the loss could not be run again, as a clause; known after `loss_fault`."""
 

@@ -56,6 +56,8 @@ class Replay:
     """Shapes and value statistics of the origin op's inputs and outputs, one line each."""
     value_kind: str = EITHER_KIND
     """What the origin made: "NaN", "Inf", or `origin.EITHER_KIND`."""
+    entered: str = ""
+    """That the origin only read what was bad already, in words; "" where it made it."""
     forward: list[StackFrame]
     backward: list[StackFrame]
     propagated_to: list[str]
@@ -140,6 +142,7 @@ class _Outcome(NamedTuple):
             why_no_line="" if found.origin is None else found.why_no_line,
             operands=found.operands,
             value_kind=found.value_kind,
+            entered=found.entered,
             forward=found.forward,
             noticed_in=found.noticed_in,
             backward=found.backward,

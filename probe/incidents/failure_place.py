@@ -17,7 +17,19 @@ from torch import nn
 from ..threads.whereabouts import is_installed
 from ..wire import Origin
 
-_LATE: Final = ("CUDA error", "device-side assert", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error")
+_LATE: Final = (
+    "might be asynchronously reported",
+    "CUDA error",
+    "CUDA driver error",
+    "Triton Error [CUDA]",
+    "device-side assert",
+    "CUBLAS_STATUS_",
+    "CUDNN_STATUS_",
+    "cuDNN error",
+    "cusolver error",
+    "cuFFT error",
+    "HIP error",
+)
 _OPERATORS: Final = {
     ast.MatMult: "matmul",
     ast.Add: "add",
@@ -35,9 +47,14 @@ def arrives_late(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in str(error) for part in _LATE)
 
 
-def blocking_command() -> str:
-    """The command of this script, with which CUDA reports an error at the line that made it."""
-    return f"CUDA_LAUNCH_BLOCKING=1 python {shlex.join(sys.argv)}"
+def blocking_command(error: BaseException) -> str:
+    """The command of this script, with which a device reports an error at the line that made it."""
+    setting = "AMD_SERIALIZE_KERNEL=3" if "HIP error" in str(error) else "CUDA_LAUNCH_BLOCKING=1"
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is None:
+        return f"{setting} python {shlex.join(sys.argv)}"
+    module = main.name.removesuffix(".__main__")
+    return f"{setting} python -m {shlex.join([module, *sys.argv[1:]])}"
 
 
 def failed_call(trace: TracebackType | None, model: nn.Module | None) -> Origin | None:
@@ -55,12 +72,14 @@ def failed_call(trace: TracebackType | None, model: nn.Module | None) -> Origin 
     op = ""
     while trace is not None:
         frame = trace.tb_frame
-        held = frame.f_locals.get("self")
-        if frame.f_code.co_name == "forward" and id(held) in names:
+        code = frame.f_code
+        # Whatever it is called: `self` is only a habit.
+        held = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if code.co_name == "forward" and id(held) in names:
             module, op = names[id(held)], ""
         # The call of the script's own, or of torch's own module: what is inside of it is detail.
-        is_own = not is_installed(frame.f_code.co_filename)
-        if (is_own or not op) and (called := _operation_at(frame.f_code, trace.tb_lasti)):
+        is_own = not is_installed(code.co_filename)
+        if (is_own or not op) and (called := _operation_at(code, trace.tb_lasti)):
             op = called
         trace = trace.tb_next
     return None if module is None or not op else Origin(phase="forward", op=op, module=module)

@@ -22,7 +22,7 @@ from .failure_locals import describe_locals
 from .failure_place import arrives_late, blocking_command, failed_call
 
 TEXT_LIMIT: Final = 4000
-_LATE: Final = "CUDA reports an error some calls later, so that this line is only where it was noticed"
+_LATE: Final = "a device reports an error some calls later, so that this line is only where it was noticed"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -59,7 +59,8 @@ def describe_failure(
     is_late = arrives_late(error)
     text = "".join(traceback.format_exception_only(error)).strip()
     origin: Origin | None = None
-    lines, evidence = [f"{text.splitlines()[0]} at step {step}{at_line(frames)}"], Evidence()
+    place = at_line(frames).replace(", ", ", noticed at ", 1) if is_late else at_line(frames)
+    lines, evidence = [f"{text.splitlines()[0]} at step {step}{place}"], Evidence()
     if kind == "out_of_memory":
         live = guard.run(
             "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
@@ -74,7 +75,7 @@ def describe_failure(
         )
         lines += guard.run("locals", lambda: describe_locals(trace, with_values=not is_late)) or []
     if is_late:
-        lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command()}` to see it.")
+        lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command(error)}` to see it.")
     line = user_line(frames) if is_late else None
     return {
         "origin": origin,

@@ -21,6 +21,7 @@ from ...errors import BundleError, ReplayError
 from ...threads.stacks import Spot
 from ...threads.whereabouts import is_installed
 from ..capture import RootCapture
+from ..loss.call_arguments import variables_of
 from ..loss.code_source import function_called
 from ..loss.loss_code import LossCode, LossPlace, LossSpots, cut_loss_code, find_loss_place
 from .schema import LossMaker
@@ -49,7 +50,7 @@ def describe_loss(captures: Sequence[RootCapture], frame: FrameType | None, enco
     same = [capture for capture in captures if task & {back.task for back in capture.passes}]
     try:
         place = find_loss_place(same[0].call_site, same[-1].backward_site, frame)
-        code = cut_loss_code(place.code, place.spots, {**place.frame.f_globals, **place.frame.f_locals})
+        code = cut_loss_code(place.code, place.spots, variables_of(place.frame))
     except ReplayError as error:
         raise BundleError(str(error)) from error
     values, outside = _values(code, place, encoder)

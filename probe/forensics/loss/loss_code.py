@@ -8,36 +8,25 @@ the locals of a frame, runs nothing.
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
 from ...errors import ReplayError
 from ...threads.stacks import RawFrame, Spot, spot_of
+from .call_arguments import variables_of
 from .code_source import source_of
+from .loss_blocks import LossSpots as LossSpots
+from .loss_blocks import common_block, done_before, holds, is_before, path_to, start
+from .loss_names import assigned, base_name, deleted, loaded, walk
 
 RESULT: Final = "__nanscope_loss__"
 """What the code leaves in its namespace."""
 _COMPOUND: Final = (ast.If, ast.With, ast.For)
+_FILLS: Final = frozenset("append extend insert add update setdefault appendleft".split())
 _ENDS: Final = (ast.Try, ast.While, ast.Match, ast.AsyncWith, ast.AsyncFor)
-
-
-_Node = TypeVar("_Node", bound=ast.AST)
-
-
-class LossSpots(NamedTuple):
-    """Where in its file a step called the model and backward, and where it is now."""
-
-    forward: Spot
-    backward: Spot
-    now: Spot
-
-    def moved(self, by: int) -> LossSpots:
-        """The same places, with lines counted from elsewhere."""
-        return LossSpots(*(Spot(spot.line + by, spot.column) for spot in self))
 
 
 class LossCode(NamedTuple):
@@ -53,7 +42,10 @@ class LossCode(NamedTuple):
     names: frozenset[str]
     """Of the namespace: what the statements read of it."""
     is_handed_on: bool = False
-    """Whether the line gives the loss to a function that calls backward: no `loss.backward()`."""
+    """Whether the lines are known less surely: their loss must be made of the same operations as the step's.
+
+    Where the line gives the loss to a function that calls backward, or they begin before the model's call.
+    """
 
 
 class LossPlace(NamedTuple):
@@ -78,7 +70,7 @@ def find_loss_code(
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
     place = find_loss_place(forward_site, backward_site, frame)
-    return cut_loss_code(place.code, place.spots, {**place.frame.f_globals, **place.frame.f_locals})
+    return cut_loss_code(place.code, place.spots, variables_of(place.frame))
 
 
 def find_loss_place(
@@ -129,7 +121,7 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    read = {node.id for node in _walk(module, ast.Name) if isinstance(node.ctx, ast.Load)}
+    read = {node.id for node in walk(module, ast.Name) if isinstance(node.ctx, ast.Load)}
     return LossCode(
         code=cut,
         namespace=namespace,
@@ -143,21 +135,59 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
 def _cut_out(
     body: list[ast.stmt], spots: LossSpots, namespace: Mapping[str, Any]
 ) -> tuple[list[ast.stmt], bool]:
-    """The statements that make the loss, and one that gives it its name; whether it is handed on."""
-    block, begin, end = _common_block(body, spots)
+    """The statements that make the loss, and one that names it; see `LossCode.is_handed_on`."""
+    block, begin, end = common_block(body, spots)
     called = _loss_expression(block[end], spots.backward, namespace)
     loss = called or _handed_on(block[end], spots.backward, namespace)
-    needed = _loaded(loss)
-    kept = _cut(block[begin:end], needed)
-    if begin != end and not (kept and _start(kept[0]) == _start(block[begin])):
-        raise ReplayError("the loss does not depend on the model's call before it")
-    changed = {name for statement in kept for name in _assigned(statement)}
-    changed |= {name for s in block[end + 1 :] if _is_before(s, spots.now) for name in _assigned(s)}
-    defined: set[str] = set()
-    _refuse_stale(kept, defined, changed)
-    _refuse_stale([ast.copy_location(ast.Expr(loss), loss)], defined, changed)
+    needed = loaded(loss)
     result = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=loss, lineno=loss.lineno)
-    return [*kept, ast.copy_location(result, loss)], called is None
+    tail = _tail(block[end], spots.backward, ast.copy_location(result, loss), needed)
+    kept = _cut(block[begin:end], needed)
+    if begin != end and not (kept and start(kept[0]) == start(block[begin])):
+        raise ReplayError("the loss does not depend on the model's call before it")
+    later = [s for s in [*block[end + 1 :], *_behind(block[end], spots.backward)] if is_before(s, spots.now)]
+    gone = needed & deleted([*block[begin : end + 1], *later])
+    before = _made_before(done_before(body, block, spots.forward), gone) if gone else []
+    if missing := sorted(name for name in gone if name not in namespace and name not in _names_of(before)):
+        raise ReplayError(f"{missing[0]} was deleted after the loss was made of it")
+    whole = [*before, *kept, *tail]
+    changed = {name for statement in [*whole, *later] for name in assigned(statement)} - {RESULT}
+    # What was deleted has the value that the function was called with.
+    _refuse_stale(whole, gone & namespace.keys(), changed)
+    return whole, called is None or bool(gone)
+
+
+def _made_before(statements: Sequence[ast.stmt], names: set[str]) -> list[ast.stmt]:
+    """The assignments before the model's call that made what was deleted after it."""
+    plain = [s for s in statements if isinstance(s, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+    if others := names & _names_of(s for s in statements if s not in plain):
+        raise ReplayError(f"{min(others)} was deleted after the loss was made of it")
+    return _cut(plain, set(names))
+
+
+def _names_of(statements: Iterable[ast.stmt]) -> set[str]:
+    return {name for statement in statements for name in assigned(statement)}
+
+
+def _tail(statement: ast.stmt, spot: Spot, result: ast.stmt, needed: set[str]) -> list[ast.stmt]:
+    """What the statement of backward does for the loss before it: of an `if` or `with` around it."""
+    tail = [result]
+    for compound, block, position in reversed(path_to(statement, spot)):
+        inner = _cut(block[:position], needed)
+        is_tried = isinstance(compound, ast.Try) and block is compound.body
+        if inner and not (is_tried or isinstance(compound, ast.If | ast.With)):
+            raise ReplayError("the loss is made in the loop that calls backward")
+        tail = [*inner, *tail]
+        if inner and isinstance(compound, ast.With):
+            needed |= {name for item in compound.items for name in loaded(item)}
+            tail = [ast.copy_location(ast.With(items=compound.items, body=tail), compound)]
+    return tail
+
+
+def _behind(statement: ast.stmt, spot: Spot) -> Iterator[ast.stmt]:
+    """The statements inside of that of backward that come after it."""
+    for _, block, position in path_to(statement, spot):
+        yield from block[position + 1 :]
 
 
 def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: set[str]) -> None:
@@ -165,69 +195,26 @@ def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: se
     for statement in statements:
         heads = list(_heads(statement)) if isinstance(statement, _COMPOUND) else [statement]
         for head in heads:
-            if stale := (_loaded(head) - defined) & changed:
+            if stale := (loaded(head) - defined) & changed:
                 raise ReplayError(f"{min(stale)} is no longer what the loss was made of")
         if isinstance(statement, _COMPOUND):
             targets = [statement.target] if isinstance(statement, ast.For) else heads
-            defined |= {name for target in targets for name in _assigned(target)}
+            defined |= {name for target in targets for name in assigned(target)}
             _refuse_stale([*statement.body, *getattr(statement, "orelse", [])], defined, changed)
         else:
-            defined |= set(_assigned(statement))
-
-
-def _common_block(body: list[ast.stmt], spots: LossSpots) -> tuple[list[ast.stmt], int, int]:
-    """The innermost list of statements with both calls in it, and which statements they are."""
-    block = body
-    while True:
-        begin, end = (_index(block, spot) for spot in (spots.forward, spots.backward))
-        if begin is None or end is None or begin > end:
-            raise ReplayError("the model was not called before backward in the same block")
-        inner = [
-            part
-            for part in _blocks(block[begin])
-            if _index(part, spots.forward) is not None and _index(part, spots.backward) is not None
-        ]
-        if begin != end or not inner:
-            return block, begin, end
-        block = inner[0]
-
-
-def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
-    lists = [value for _, value in ast.iter_fields(statement) if isinstance(value, list)]
-    handlers = [handler.body for handler in getattr(statement, "handlers", [])]
-    return [part for part in [*lists, *handlers] if part and isinstance(part[0], ast.stmt)]
-
-
-def _index(block: list[ast.stmt], spot: Spot) -> int | None:
-    return next((i for i, statement in enumerate(block) if _holds(statement, spot)), None)
-
-
-def _holds(node: ast.stmt | ast.expr, spot: Spot) -> bool:
-    """Whether a place is in a piece of source; where columns are not known, in one of its lines."""
-    last = node.end_lineno or node.lineno
-    if spot.column is None:
-        return node.lineno <= spot.line <= last
-    return _start(node) <= (spot.line, spot.column) < (last, node.end_col_offset or sys.maxsize)
-
-
-def _start(node: ast.stmt | ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def _is_before(statement: ast.stmt, spot: Spot) -> bool:
-    return _start(statement) < (spot.line, sys.maxsize if spot.column is None else spot.column)
+            defined |= set(assigned(statement))
 
 
 def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr | None:
     """What `backward` is called on, or with: a tensor's own method, a trainer's, or `torch.autograd.grad`."""
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and _name_called(node) == "grad" and _holds(node, spot):
+        if isinstance(node, ast.Call) and _name_called(node) == "grad" and holds(node, spot):
             given = [*node.args, *(item.value for item in node.keywords if item.arg == "outputs")]
             if given:
                 return given[0]
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr == "backward" and _holds(node, spot):
+        if node.func.attr == "backward" and holds(node, spot):
             owner = node.func.value
             value = _plain_value(owner, namespace)
             if value is None or isinstance(value, Tensor):
@@ -239,14 +226,16 @@ def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, An
 
 def _handed_on(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
     """The one argument that can be the loss, of a call in which backward is called: `self.update(loss)`."""
-    calls = [node for node in _walk(statement, ast.Call) if _holds(node, spot)]
+    calls = [node for node in walk(statement, ast.Call) if holds(node, spot)]
     inner = calls[-1] if calls else None
     arguments = [] if inner is None else [*inner.args, *(keyword.value for keyword in inner.keywords)]
     losses = [argument for argument in arguments if _is_scalar(_plain_value(argument, namespace))]
     made = [argument for argument in arguments if isinstance(argument, ast.Call)]
     found = losses or made
-    if len(found) != 1:
-        raise ReplayError("what backward was called on is not in the line that called it")
+    if not found:
+        raise ReplayError("the loss was kept elsewhere, on an attribute say, and is no argument here")
+    if len(found) > 1:
+        raise ReplayError("which argument of the call that led to backward is the loss cannot be told")
     return found[0]
 
 
@@ -287,17 +276,27 @@ def _cut_statement(statement: ast.stmt, needed: set[str]) -> ast.stmt | None:
         call = statement.value
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
             return None
-        name = _base_name(call.func.value)
+        if not _fills(call.func.attr):
+            return None
+        name = base_name(call.func.value)
         if name is None or name not in needed:
             return None
-    elif not needed.intersection(_assigned(statement)):
+    elif not needed.intersection(assigned(statement)):
         return None
     elif isinstance(statement, _ENDS) or not isinstance(
         statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef
     ):
         raise ReplayError("the loss is made in statements that cannot be run again")
-    needed |= _loaded(statement)
+    needed |= loaded(statement)
     return statement
+
+
+def _fills(method: str) -> bool:
+    """Whether a method writes what the lines have made: `parts.append`, `out.mul_`.
+
+    All others are left out, `self.opt.zero_grad()` above all: what they did to an object is done.
+    """
+    return method in _FILLS or (method.endswith("_") and not method.endswith("__"))
 
 
 def _cut_compound(statement: ast.If | ast.With | ast.For, needed: set[str]) -> ast.stmt | None:
@@ -308,7 +307,7 @@ def _cut_compound(statement: ast.If | ast.With | ast.For, needed: set[str]) -> a
         if not body and not orelse:
             return None
         for head in _heads(statement):
-            needed |= _loaded(head)
+            needed |= loaded(head)
         # What one round of a loop needs may be made by the one before.
         if needed == before:
             break
@@ -323,36 +322,3 @@ def _heads(statement: ast.If | ast.With | ast.For) -> Iterable[ast.AST]:
     if isinstance(statement, ast.With):
         return statement.items
     return [statement.test] if isinstance(statement, ast.If) else [statement.iter]
-
-
-def _loaded(node: ast.AST) -> set[str]:
-    """Names that are read from outside of `node`; of an assignment in place also the one that is assigned."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    names |= {n.target.id for n in _walk(node, ast.AugAssign) if isinstance(n.target, ast.Name)}
-    return names - _own_names(node)
-
-
-def _assigned(node: ast.AST) -> list[str]:
-    """Names that are bound, and those whose items or attributes are written."""
-    own = _own_names(node)
-    found = [n.id for n in _walk(node, ast.Name) if isinstance(n.ctx, ast.Store) and n.id not in own]
-    places: list[ast.Attribute | ast.Subscript] = [*_walk(node, ast.Attribute), *_walk(node, ast.Subscript)]
-    found += [name for n in places if isinstance(n.ctx, ast.Store) and (name := _base_name(n))]
-    return found + [n.name for n in _walk(node, ast.FunctionDef)]
-
-
-def _own_names(node: ast.AST) -> set[str]:
-    """Names that comprehensions and functions inside of `node` bind for themselves."""
-    targets = [n.target for n in _walk(node, ast.comprehension)]
-    names = {n.id for target in targets for n in _walk(target, ast.Name)}
-    return names | {n.arg for n in _walk(node, ast.arg)}
-
-
-def _walk(node: ast.AST, kind: type[_Node]) -> Iterator[_Node]:
-    return (n for n in ast.walk(node) if isinstance(n, kind))
-
-
-def _base_name(expression: ast.expr) -> str | None:
-    while isinstance(expression, ast.Attribute | ast.Subscript):
-        expression = expression.value
-    return expression.id if isinstance(expression, ast.Name) else None

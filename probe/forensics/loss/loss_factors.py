@@ -30,6 +30,10 @@ class BadFactor(NamedTuple):
     note: str
     operand: str
     value_kind: str
+    is_from_outside: bool
+    """Whether it was NaN or infinite itself, and not 0."""
+    is_single: bool
+    """Whether no other operation of its kind leads to the loss."""
 
 
 def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
@@ -51,6 +55,8 @@ def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
         note=f"its operand ({name}) was {what}{place}",
         operand=f"{name}: {summarise(operand)}{place}",
         value_kind=EITHER_KIND if not kinds else kinds.words,
+        is_from_outside=bool(kinds),
+        is_single=len(alike) == 1,
     )
 
 

@@ -80,7 +80,10 @@ def read_loss_graph(
 
 
 def is_made_of(loss: Tensor, nodes: Sequence[LossNode]) -> bool:
-    """Whether the newest nodes that lead to a loss, made again, have the names of the step's own."""
+    """Whether the newest nodes that lead to a loss, made again, have the names of the step's own.
+
+    A trainer may have divided it once more, and scaled it, before it called backward on it.
+    """
     if not 0 < len(nodes) < MAX_NODES:
         return False
     pending, seen = [loss.grad_fn], set[Any]()
@@ -94,9 +97,18 @@ def is_made_of(loss: Tensor, nodes: Sequence[LossNode]) -> bool:
             numbered.append((number, torch_nodes.node_name(node)))
         pending += [child for child, _ in node.next_functions]
     numbered.sort()
-    return [name for _, name in numbered[-len(nodes) :]] == [node.name for node in nodes]
+    made, wanted = [name for _, name in numbered], [node.name for node in nodes]
+    for _ in range(_MOST_SCALES):
+        if made[-len(wanted) :] == wanted:
+            return True
+        if wanted[-1:] not in _SCALES or len(wanted) == 1:
+            return False
+        wanted.pop()
+    return made[-len(wanted) :] == wanted
 
 
+_MOST_SCALES: Final = 2
+_SCALES: Final = (["DivBackward0"], ["MulBackward0"])
 _known: dict[type[Any], LossNode] = {}
 """Of torch's own classes of nodes: some hundreds."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -18,10 +18,14 @@ from ...compat import torch_modes, torch_nodes
 from ..held_outputs import HeldOutput
 from ..nonfinite_kinds import EITHER_KIND, Kinds
 from ..tensor_facts import classify, summarise
-from .loss_factors import find_bad_factor
+from .loss_factors import BadFactor, find_bad_factor
 from .loss_graph import MAX_NODES, LossNode
 from .loss_ops import NO_LARGER, PASSING, operation
 from .loss_values import LossValues, leaf_of, operand_name, operand_of, operation_of
+
+_JOINS: Final = PASSING | {"Cat", "Stack"}
+_SUMS: Final = ("Add", "Sub", "Rsub")
+NOT_KEPT: Final = "an operand that is not kept was already non-finite, or it overflowed"
 
 
 class LossFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,8 @@ class LossFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what the op read is known to have been finite, whatever the model's outputs were."""
     value_kind: str = EITHER_KIND
     """What it made, where that is known."""
+    is_from_outside: bool = False
+    """Whether that operand was NaN or infinite when the op read it, and no differentiable op had made it."""
     is_closed: bool = True
     """Whether the loss is known to be made of nothing of the forward but its outputs."""
 
@@ -63,9 +69,9 @@ def examine_loss(
         return None
     with torch.no_grad():
         finding = _finding(LossValues(bad, boundary, outputs))
-        is_told = finding.op is not None or finding.is_closed or finding.note
+        is_told = finding.op is not None or finding.note
         factor = None if is_told else find_bad_factor(bad)
-    if factor is None:
+    if factor is None or (finding.is_closed and not _is_the_first(factor, finding)):
         return finding
     return LossFinding(
         op=factor.op,
@@ -73,8 +79,15 @@ def examine_loss(
         operands=(factor.operand,),
         is_proven=True,
         value_kind=factor.value_kind,
+        is_from_outside=factor.is_from_outside,
         is_closed=finding.is_closed,
     )
+
+
+def _is_the_first(factor: BadFactor, finding: LossFinding) -> bool:
+    """Whether no other operation of a loss that is known whole can have made a bad value before."""
+    others = [name for name in finding.candidates if name != factor.op]
+    return factor.is_from_outside and factor.is_single and all(operation(n) in _JOINS for n in others)
 
 
 def only_suspect(nodes: Sequence[LossNode], *, is_loss_finite: bool) -> tuple[str | None, tuple[str, ...]]:
@@ -129,7 +142,7 @@ def _finding(values: LossValues) -> LossFinding:
         if found.note or operation_of(node) not in NO_LARGER:
             suspects.append(found)
     if is_closed and len(suspects) == 1 and not suspects[0].is_proven:
-        return suspects[0]
+        return msgspec.structs.replace(suspects[0], **_perhaps_from_outside(values, suspects[0]))
     candidates = tuple(dict.fromkeys(found.op for found in suspects if found.op))
     return LossFinding(candidates=candidates, is_closed=is_closed)
 
@@ -157,6 +170,7 @@ def _bad_from_outside(values: LossValues, node: Any) -> LossFinding | None:
             is_proven=all(kinds == Kinds.NONE for kinds in others),
             value_kind=kinds.words,
             note=f"its operand ({name}) was already non-finite",
+            is_from_outside=True,
             operands=(f"{name}: {summarise(operand)}",),
         )
     return None
@@ -172,6 +186,15 @@ def _made_here(values: LossValues, node: Any) -> LossFinding | None:
     if made and all(kinds == Kinds.NONE for kinds in read):
         return LossFinding(op=name, is_proven=True, value_kind=made.words)
     return LossFinding(op=name)
+
+
+def _perhaps_from_outside(values: LossValues, suspect: LossFinding) -> dict[str, Any]:
+    """What to say of a sum whose other operand is not kept: finite numbers add up to a finite one."""
+    node = next(node for node in values.nodes if torch_nodes.node_name(node) == suspect.op)
+    constants = [p for p, (child, _) in enumerate(node.next_functions) if child is None]
+    if operation_of(node) not in _SUMS or all(operand_of(node, p) is not None for p in constants):
+        return {}
+    return {"is_from_outside": True, "note": NOT_KEPT}
 
 
 def _reads_from_elsewhere(values: LossValues, node: Any) -> bool:

@@ -23,7 +23,7 @@ from ..dispatch import GuardedMode, OutputScan
 from ..held_outputs import compare_outputs
 from ..module_state import objects_preserved, preserved, state_as_before, without_logging
 from ..op_recorder import DetailRecorder, OpNote
-from ..origin import descendants, find_origin
+from ..origin import Source, already_bad, descendants, find_origin, outside_names
 from ..rerun import ambient, autocast_off, gradients_of, set_generators
 from ..running_modules import ModuleTracker, refuse_what_needs_all_ranks
 from ..sources import StateKey, changed_state, look_at_state, name_sources
@@ -31,6 +31,7 @@ from .loss_code import RESULT, LossCode
 from .loss_graph import is_made_of
 
 _MAX_MODULES: Final = 32
+_MAX_PARTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class LossFault:
     value_kind: str
     after: tuple[str, ...]
     """Modules that the values went on to, each once, in order."""
+    entered: str = ""
+    """What came in with a bad value that the op read, in words; "" where the op made it."""
 
 
 class LossReplay:
@@ -72,7 +75,9 @@ class LossReplay:
     ) -> None:
         self._intended = intended
         self.ruined: str | None = None
-        """Name of the parameter of another model in the loss that was bad before; known after `find`."""
+        """What was bad before the lines began, in words; known after `find`."""
+        self._computed: set[str] = set()
+        self._of_others: set[tuple[Source, str]] = set()
         self._captures, self._loss, self._parameters = captures, loss, parameters
         self._targets = tuple(parameters.values())
         self._deadline_s = deadline_s
@@ -124,12 +129,16 @@ class LossReplay:
         verdict = find_origin(recorder.records, causes)
         if verdict is None or verdict.record is None:
             entry = None if verdict is None else verdict.entry
-            if entry is not None and entry.source == "parameter" and entry.name not in self._parameters:
-                self.ruined = entry.name
+            if entry is not None and (entry.source, entry.name) in self._of_others:
+                self.ruined = f"the {entry.source} {entry.name} of another model in the loss"
             return None
         if verdict.weak and not (verdict.is_emptied and self._is_bad):
             return None
-        return _fault(recorder, verdict.record)
+        brought_in = outside_names(recorder.records[verdict.record])
+        if computed := self._computed.intersection(brought_in):
+            self.ruined = f"{min(computed)}, which was computed before the lines that make the loss,"
+            return None
+        return _fault(recorder, verdict.record, already_bad(brought_in))
 
     def _name_sources(self, recorder: DetailRecorder) -> None:
         for capture, changed in zip(self._captures, self._changed, strict=True):
@@ -141,8 +150,14 @@ class LossReplay:
         named = {f"self.{name}": value for name, value in _attributes(self._code.namespace).items()}
         variables = {id(value): f"{name}." for name, value in (named | self._code.namespace).items()}
         for other in self._others:
-            for name, parameter in other.named_parameters():
-                recorder.add_source(parameter, "parameter", name=variables.get(id(other), "") + name)
+            for source, inner, tensor in _state_of(other):
+                name = variables.get(id(other), "") + inner
+                recorder.add_source(tensor, source, name=name)
+                self._of_others.add((source, name))
+        for name, tensor in _tensors_of(self._code):
+            recorder.add_source(tensor, "outside", name=name)
+            if tensor.requires_grad and not tensor.is_leaf:
+                self._computed.add(name)
 
     def _run(self, mode: GuardedMode) -> Tensor:
         """Run the cut out lines under the mode, and compare what they give with the step's own."""
@@ -195,7 +210,7 @@ class LossReplay:
                 yield writable
 
 
-def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
+def _fault(recorder: DetailRecorder, index: int, entered: str) -> LossFault | None:
     note = recorder.notes[index]
     if not note.place.frames:
         return None
@@ -204,7 +219,29 @@ def _fault(recorder: DetailRecorder, index: int) -> LossFault | None:
         note=note,
         value_kind=recorder.records[index].created,
         after=tuple(dict.fromkeys(name for name in names if name and name != note.place.module)),
+        entered=entered,
     )
+
+
+def _state_of(other: nn.Module) -> Iterator[tuple[Source, str, Tensor]]:
+    """Parameters and buffers; of a module in training no buffers, which its forward may have made bad."""
+    yield from (("parameter", name, parameter) for name, parameter in other.named_parameters())
+    for prefix, module in other.named_modules():
+        buffers = () if module.training else module.named_buffers(prefix, recurse=False)
+        yield from (("buffer", name, buffer) for name, buffer in buffers)
+
+
+def _tensors_of(code: LossCode) -> Iterator[tuple[str, Tensor]]:
+    """The variables that the lines read, and what lies in those that are plain containers."""
+    for name in sorted(code.names):
+        value = code.namespace[name]
+        parts: list[tuple[Any, Any]] = []
+        if type(value) in (list, tuple):
+            parts = list(enumerate(value[:_MAX_PARTS]))
+        elif isinstance(value, dict):
+            parts = [(key, part) for key, part in list(value.items())[:_MAX_PARTS] if isinstance(key, str)]
+        found = [(name, value), *((f"{name}[{key!r}]", part) for key, part in parts)]
+        yield from ((named, one) for named, one in found if isinstance(one, Tensor))
 
 
 def _modules_in(namespace: Mapping[str, Any], roots: Sequence[nn.Module]) -> list[nn.Module]:

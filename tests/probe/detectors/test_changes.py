@@ -69,10 +69,42 @@ def moves_of(change: Callable[..., int], spool: Path) -> list[str]:
     return message_lines.moves(event.message)
 
 
+def lowest_rate(run: probe.Run, model: Two, opt: torch.optim.Optimizer, step: int) -> int:
+    """Of the body's group alone, below that of the head."""
+    if step == 0:
+        body = list(model.body.parameters())
+        opt.param_groups[0]["params"] = list(model.head.parameters())
+        opt.add_param_group({"params": body, "lr": 1e-6})
+    opt.param_groups[1]["lr"] = 1e-6 if step < STEPS - 2 else 1e-4
+    return 8
+
+
+def test_parts_that_were_frozen_at_the_start_are_a_new_phase(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Two()
+    model.body.requires_grad_(False)
+    opt = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with probe.watch(model, opt, spool=tmp_path / "spool", connect=""):
+        for step in range(STEPS):
+            if step == STEPS - 3:
+                model.body.requires_grad_(True)
+                opt.param_groups[0]["lr"] = 0.1
+            loss = model(torch.randn(8, 4)).square().mean() * (float("nan") if step == STEPS - 1 else 1.0)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+    (journal,) = (tmp_path / "spool").iterdir()
+    event = next(event for event in read_journal(journal).events if event.kind == "nonfinite_loss")
+    said = message_lines.moves(event.message)
+    assert f"phase (layers that are trained: 1 -> 2) at step {STEPS - 3}" in said, event.message
+    assert f"learning rate 0.0001 -> 0.1 at step {STEPS - 3}" in said
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (rate, f"learning rate 0.0002 -> 0.3 at step {STEPS - 2}"),
+        (lowest_rate, f"learning rate 1e-06 -> 0.0001 (the lowest of all groups) at step {STEPS - 2}"),
         (batch, f"batch size 8 -> 3 at step {STEPS - 1}"),
         (phase, f"phase (layers with gradients: 1 -> 2) at step {STEPS - 3}"),
         (level, f"level -> advanced at step {STEPS - 4}"),

@@ -51,6 +51,12 @@ def critic(policy: nn.Module, bad: bool) -> Tensor:
     return torch.stack(losses).sum()
 
 
+def a_single_call(policy: nn.Module, bad: bool) -> Tensor:
+    saved = [call(policy)[None]]
+    values = torch.tensor([NAN if bad else 1.0])
+    return -(torch.cat(saved) * values).mean()
+
+
 def divisors(policy: nn.Module, bad: bool) -> Tensor:
     parts = [call(policy) / (0.0 if bad and number == 1 else 1.0) for number in range(4)]
     return torch.stack(parts).sum()
@@ -63,6 +69,7 @@ def divisors(policy: nn.Module, bad: bool) -> Tensor:
         (advantages, "MulBackward0", "1 +Inf"),
         (numbers, "MulBackward0", "1 NaN, in number 3 of 4 such operations"),
         (critic, "SmoothL1LossBackward0", "1 NaN, in number 2 of 4 such operations"),
+        (a_single_call, "MulBackward0", "1 NaN"),
         (divisors, "DivBackward0", "1 zeros, in number 2 of 4 such operations"),
     ],
 )

@@ -67,6 +67,12 @@ def test_first_line_of_a_bad_input_names_no_operation(module: str, whose: str) -
     assert line == f"NaN first at step 4 in the input of {whose}, train.py:26"
 
 
+def test_bad_value_that_an_op_only_read_is_not_said_to_begin_there() -> None:
+    read = dataclasses.replace(replay("NaN"), entered="goal was already non-finite")
+    first = describe(finding(math.nan), 4, read, None).splitlines()[0]
+    assert first == "NaN came in at step 4 in norm, train.py:26, forward (sqrt): goal was already non-finite"
+
+
 def test_without_an_origin_the_reason_is_given() -> None:
     text = describe(finding(math.nan), 4, None, "replay is switched off")
     assert text == "Loss.\nOrigin not determined: replay is switched off."

@@ -24,6 +24,12 @@ import torch
 def ratio(out, parts):
     return (out.mean() / parts)  # FUNCTION
 
+def update(model, opt, x, parts, factor=1.0):
+    x, other = x * factor, None
+    loss = ratio(model(x), parts)
+    del x, parts
+    opt.zero_grad(); loss.backward(); opt.step()
+
 def train(model, opt, batches):
 """
 LOOPS = {
@@ -79,6 +85,34 @@ LOOPS = {
             .backward(
                 retain_graph=False)); opt.step()
 """,
+    "the loss in the block of backward": """\
+    for x, parts in batches:
+        out = model(x)
+        if parts is not None:
+            y = out * 2.0
+            with torch.enable_grad():
+                loss = y.mean() / parts  # FAULT
+                loss.backward()
+                y = None
+        opt.step(); opt.zero_grad()
+""",
+    "the loss in the try of backward": """\
+    for x, parts in batches:
+        opt.zero_grad(); out = model(x)
+        try:
+            loss = out.mean() / parts; loss.backward()  # FAULT
+        except torch.OutOfMemoryError:
+            continue
+        opt.step()
+""",
+    "parameters that were deleted": """\
+    for x, parts in batches:
+        update(model, opt, x, parts)
+""",
+    "parameters given by name": """\
+    for x, parts in batches:
+        update(model, opt=opt, parts=parts, x=x)
+""",
     "another loss before": """\
     other = torch.zeros(1, requires_grad=True)
     for x, parts in batches:
@@ -120,6 +154,13 @@ def test_line_of_the_loss_is_found_beside_other_statements(loop: str, tmp_path: 
     assert (event.step, event.origin.phase, event.origin.op) == (4, "loss", "div")
     assert event.stacks.forward[-1].line == expected
     assert f"shared_line.py:{expected}" in event.message.splitlines()[0]
+
+
+def test_deleted_variable_that_nobody_else_has_is_the_reason(tmp_path: Path) -> None:
+    loop = "    for x, parts in batches:\n        loss = model(x).mean() / parts\n        del x, parts\n"
+    event = event_of(loop + "        opt.zero_grad(); loss.backward(); opt.step()\n", tmp_path)
+    assert "parts was deleted after the loss was made of it" in event.message
+    assert event.noticed_at is not None and event.noticed_at.function == "train"
 
 
 @pytest.mark.parametrize("behind", ["opt.step", "opt.zero_grad"])

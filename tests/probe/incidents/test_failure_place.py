@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from torch.nn import functional as F
 
 import probe
 from dashboard.page.views import event_facts as facts
-from probe.incidents.failure_place import arrives_late
+from probe.incidents.failure_place import arrives_late, blocking_command
 from probe.wire import Event
 from probe.wire.event_places import NOTICED
 
@@ -24,6 +26,9 @@ CUDA_TEXTS = [
     "CUDA error: an illegal memory access was encountered",
     "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`",
     "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+    "cuFFT error: CUFFT_EXEC_FAILED",
+    "Triton Error [CUDA]: an illegal memory access was encountered",
+    "HIP error: unspecified launch failure",
 ]
 
 
@@ -94,6 +99,31 @@ def test_module_of_torchs_own_is_the_innermost(spool: Path) -> None:
     assert (event.origin.module, event.origin.op) == ("body", "F.linear")
 
 
+class OtherName(nn.Linear):
+    def forward(this, x: Tensor) -> Tensor:  # noqa: N805 - `self` is only a habit
+        return torch.einsum("ij,kj->ik", x, this.weight[:, :2])
+
+
+def test_module_is_named_whatever_its_forward_calls_itself(spool: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), OtherName(6, 2))
+    with pytest.raises(RuntimeError), probe.watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        model(torch.ones(8, 4)).mean().backward()
+    (event,) = [event for event in run_of(spool).latest_events if event.kind == "exception"]
+
+    assert event.origin is not None, event.message
+    assert (event.origin.module, event.origin.op) == ("1", "torch.einsum")
+
+
+def test_command_names_the_module_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/me/pkg/train.py", "--data", "a b"])
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    assert blocking_command(error) == "CUDA_LAUNCH_BLOCKING=1 python /home/me/pkg/train.py --data 'a b'"
+    monkeypatch.setattr(main, "__spec__", importlib.machinery.ModuleSpec("pkg.train", None))
+    assert blocking_command(error) == "CUDA_LAUNCH_BLOCKING=1 python -m pkg.train --data 'a b'"
+
+
 @pytest.mark.parametrize("text", CUDA_TEXTS)
 def test_error_of_a_device_is_only_noticed_where_it_is_raised(text: str, spool: Path) -> None:
     def arrives(x: Tensor) -> Tensor:
@@ -104,7 +134,9 @@ def test_error_of_a_device_is_only_noticed_where_it_is_raised(text: str, spool: 
 
     assert event.origin is None
     assert event.noticed_at is not None and event.noticed_at.file == __file__
-    assert "CUDA_LAUNCH_BLOCKING=1 python " in event.message
+    assert f"at step 0, noticed at {Path(__file__).name}:" in event.message.splitlines()[0]
+    setting = "AMD_SERIALIZE_KERNEL=3" if text.startswith("HIP") else "CUDA_LAUNCH_BLOCKING=1"
+    assert f"{setting} python " in event.message
     assert " NaN" not in event.message
     assert "Bundle" not in event.message
     assert facts.place(event)[0].value.startswith(NOTICED)
