@@ -176,6 +176,16 @@ def name_and_evaluated_text(inside: nn.Module) -> tuple[str | None, object]:
     return name, eval("1")  # noqa: S307 - a constant
 
 
+def name_that_is_not_taken(module: nn.Module) -> str | None:
+    critic = module
+    return (lambda inside: variable_name([inside], sys._getframe(), taken={"inside", "module"}))(critic)
+
+
+class Unusual(nn.Module):
+    def name(this) -> str | None:  # noqa: N805 - what the test is of
+        return variable_name([this], sys._getframe())
+
+
 def name_of_outer_variable() -> str | None:
     outer = nn.Linear(1, 1)
     return (lambda: variable_name([outer], sys._getframe().f_back))()
@@ -199,6 +209,14 @@ def test_variable_is_the_innermost_frames_own_or_an_attribute_of_self() -> None:
     assert name_of_outer_variable() == "outer"
     assert Trainer(nn.Linear(1, 1)).name() == "net"
     assert variable_name([nn.Linear(1, 1)], sys._getframe()) is None
+
+
+def test_variable_that_names_another_model_already_is_passed_over() -> None:
+    assert name_that_is_not_taken(nn.Linear(1, 1)) == "critic"
+
+
+def test_first_argument_of_a_method_is_no_name() -> None:
+    assert Unusual().name() is None
 
 
 def test_locals_that_a_function_has_taken_are_not_touched() -> None:
