@@ -133,10 +133,19 @@ class TrainingLoop(GatheredStep):
             self._finish_unseen()
 
     def finish_last(self) -> None:
-        """The session ends: so does a step whose update no hook told of, and that no forward follows."""
-        is_updated = self.open.backwards and self.backward is None and self._model.was_updated_unseen()
-        if is_updated and self._model.takes_unseen_update_for_a_step():
-            self._finish_unseen()
+        """The session ends: so does a step that no forward follows, and whose update no hook told of.
+
+        Also one of a model that has had steps, and was never updated.
+        """
+        if not self.open.backwards or self.backward is not None:
+            return
+        if self._model.was_updated_unseen():
+            if self._model.takes_unseen_update_for_a_step():
+                self._finish_unseen()
+            return
+        is_idle = self._newest is not None and not (self.counter.updates or self.finished_early)
+        if is_idle and not self._were_passed_through():
+            self._finish_without_update()
 
     def _finish_unseen(self) -> None:
         measured = self.open.measured

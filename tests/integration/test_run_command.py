@@ -247,6 +247,16 @@ def test_two_models_have_a_run_each(tmp_path: Path, forked: ForkedScripts) -> No
     )
 
 
+def test_models_that_one_function_trains_have_different_names(tmp_path: Path, forked: ForkedScripts) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "one_function.py"), forked=forked)
+    journals = [read_journal(run) for run in both.runs]
+    assert {journal.layouts[0].model for journal in journals} == {"net", "second"}
+    assert {journal.start.name for journal in journals} == {
+        "one_function.py (net)",
+        "one_function.py (second)",
+    }
+
+
 def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(
     tmp_path: Path, forked: ForkedScripts
 ) -> None:

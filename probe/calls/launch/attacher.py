@@ -157,7 +157,7 @@ class Attacher:
         self._attached.add(holder)
         if called is not None:
             holder = trained_part(holder, called, self._live_optimizers(), sys._getframe(1))
-        name = variable_name((unwrap(holder), holder), sys._getframe(1))
+        name = variable_name((unwrap(holder), holder), sys._getframe(1), taken=self._starter.names_in_use)
         has_others = len(self._holders or ()) > 1
         self._attached.add(holder)
         held = set(map(id, holder.parameters()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -90,17 +90,21 @@ def _runs_in_method_of(module: nn.Module, frame: FrameType | None) -> bool:
     return False
 
 
-def variable_name(modules: Iterable[nn.Module], frame: FrameType | None) -> str | None:
+def variable_name(
+    modules: Iterable[nn.Module], frame: FrameType | None, *, taken: Container[str] = ()
+) -> str | None:
     """Return what a script's frames, innermost first, call one of `modules`: a variable, or `self.<name>`.
 
-    Frames of installed packages come after those of the script.
+    Frames of installed packages come after those of the script. Names that are `taken`, by another
+    model which the same function has trained, say, are passed over.
     """
     wanted = list(modules)
     frames = list(_frames(frame))
     own = [item for item in frames if not is_library(item)]
     for item in [*own, *(other for other in frames if other not in own)]:
         for module in wanted:
-            if (name := _name_in(item, module)) is not None:
+            name = next((name for name in _names_in(item, module) if name not in taken), None)
+            if name is not None:
                 return name
     return None
 
@@ -112,15 +116,26 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _name_in(frame: FrameType, module: nn.Module) -> str | None:
-    return _name_of_local(frame, module) or _key_of(frame.f_globals, module)
-
-
-def _name_of_local(frame: FrameType, module: nn.Module) -> str | None:
+def _names_in(frame: FrameType, module: nn.Module) -> list[str]:
     with variables_of(frame) as values:
-        return _key_of(values, module) or _key_of(getattr(values.get("self"), "__dict__", {}), module)
+        own = _own_name(frame, values)
+        names = _keys_of(values, module, own) + _keys_of(
+            getattr(values.get(own), "__dict__", {}), module, own
+        )
+    return names + _keys_of(frame.f_globals, module, own)
 
 
-def _key_of(values: Any, module: nn.Module) -> str | None:
+def _own_name(frame: FrameType, values: Any) -> str:
+    """What a method calls the object that it is of: `self`, as a rule."""
+    code = frame.f_code
+    owner, _, _ = code.co_qualname.rpartition(".")
+    if code.co_argcount and code.co_varnames[0] in values:
+        classes = type(values[code.co_varnames[0]]).__mro__
+        if any(each.__qualname__ == owner for each in classes):
+            return code.co_varnames[0]
+    return "self"
+
+
+def _keys_of(values: Any, module: nn.Module, own: str) -> list[str]:
     names = [name for name, value in list(values.items()) if value is module and isinstance(name, str)]
-    return next((name for name in names if name.isidentifier() and name != "self"), None)
+    return [name for name in names if name.isidentifier() and name != own]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,21 @@ class SessionStarter:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._names = RunNames(launch.run, launch.pid)
+        self._named: dict[str, weakref.ref[nn.Module]] = {}
+
+    @property
+    def names_in_use(self) -> set[str]:
+        """Of the models that have got a session and are still there."""
+        return {name for name, model in self._named.items() if model() is not None}
+
+    def _name_for(self, model: nn.Module, variable: str | None) -> str:
+        """No two models of a process have the same."""
+        wanted = variable or type(unwrap(model)).__name__
+        name, number = wanted, 2
+        while name in self._named:
+            name, number = f"{wanted}-{number}", number + 1
+        self._named[name] = weakref.ref(model)
+        return name
 
     @property
     def has_started(self) -> bool:
@@ -110,7 +126,7 @@ class SessionStarter:
 
         if any(_is_watched_by(running, model) for running in session.running_sessions()):
             return False
-        called = variable or type(unwrap(model)).__name__
+        called = self._name_for(model, variable)
         name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
         try:
             probe = watching.watch(

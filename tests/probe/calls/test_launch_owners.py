@@ -160,10 +160,30 @@ def name_in_function(inside: nn.Module) -> str | None:
     return variable_name([inside], sys._getframe())
 
 
+def name_after_evaluation(inside: nn.Module) -> str | None:
+    inside.eval()
+    return variable_name([inside], sys._getframe())
+
+
 def name_and_kept_locals(inside: nn.Module) -> tuple[str | None, dict[str, object]]:
     kept = locals()
     name = variable_name([inside], sys._getframe())
     return name, kept
+
+
+def name_and_evaluated_text(inside: nn.Module) -> tuple[str | None, object]:
+    name = variable_name([inside], sys._getframe())
+    return name, eval("1")  # noqa: S307 - a constant
+
+
+def name_that_is_not_taken(module: nn.Module) -> str | None:
+    critic = module
+    return (lambda inside: variable_name([inside], sys._getframe(), taken={"inside", "module"}))(critic)
+
+
+class Unusual(nn.Module):
+    def name(this) -> str | None:  # noqa: N805 - what the test is of
+        return variable_name([this], sys._getframe())
 
 
 def name_of_outer_variable() -> str | None:
@@ -185,14 +205,24 @@ def name_and_what_is_kept(model: nn.Module) -> tuple[str | None, object]:
 
 def test_variable_is_the_innermost_frames_own_or_an_attribute_of_self() -> None:
     assert name_in_function(nn.Linear(1, 1)) == "inside"
+    assert name_after_evaluation(nn.Linear(1, 1)) == "inside"
     assert name_of_outer_variable() == "outer"
     assert Trainer(nn.Linear(1, 1)).name() == "net"
     assert variable_name([nn.Linear(1, 1)], sys._getframe()) is None
 
 
+def test_variable_that_names_another_model_already_is_passed_over() -> None:
+    assert name_that_is_not_taken(nn.Linear(1, 1)) == "critic"
+
+
+def test_first_argument_of_a_method_is_no_name() -> None:
+    assert Unusual().name() is None
+
+
 def test_locals_that_a_function_has_taken_are_not_touched() -> None:
     model = nn.Linear(1, 1)
     assert name_and_kept_locals(model) == (None, {"inside": model})
+    assert name_and_evaluated_text(model) == (None, 1)
 
 
 def test_looking_for_a_variable_keeps_no_value_of_the_frame_alive() -> None:

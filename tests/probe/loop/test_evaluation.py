@@ -364,7 +364,26 @@ def of_a_loop_that_says_what_it_reads(model: nn.Module, training: Part, testing:
     return [found["val"], found["train"]]
 
 
-@pytest.mark.parametrize("evaluate", [of_loaders, of_two_calls, of_a_loop_that_says_what_it_reads])
+def of_a_loop_that_sets_the_mode_itself(model: nn.Module, training: Part, testing: Part) -> list[float]:
+    """`model.eval()` stands in the very function whose variable says what is read."""
+    means = {}
+    model.eval()
+    for split in ["train", "val"]:
+        part = training if split == "train" else testing
+        losses = [F.cross_entropy(model(x), y).item() * len(y) for x, y in part]
+        means[split] = sum(losses) / sum(len(y) for _, y in part)
+    return [means["val"], means["train"]]
+
+
+LOOPS = [
+    of_loaders,
+    of_two_calls,
+    of_a_loop_that_says_what_it_reads,
+    of_a_loop_that_sets_the_mode_itself,
+]
+
+
+@pytest.mark.parametrize("evaluate", LOOPS)
 def test_losses_of_two_sets_of_one_evaluation_are_kept_apart(
     spool: Path, evaluate: Callable[[nn.Module, Part, Part], list[float]]
 ) -> None:
