@@ -1,5 +1,6 @@
 # make demo   train a small model with a NaN in it, and watch it live
 # make test   everything the repository checks: lint, types, tests, the browser included
+# make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
 PYTHON ?= python3.11
@@ -12,7 +13,7 @@ COMPILER_PACKAGES := gcc libc6-dev
 WORKERS ?= logical
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint detection browser compiler clean
+.PHONY: demo test lint capabilities detection browser compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -25,6 +26,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+capabilities: $(VENV)/.dev browser
+	$(BIN)/python -m pytest --capabilities -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 detection: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/detection.py

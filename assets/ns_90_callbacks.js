@@ -47,6 +47,7 @@
     ns.startTable();
     ns.startEvents();
     ns.startRows();
+    ns.startDocuments();
     ns.startKeys();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();

@@ -43,6 +43,10 @@ ROW_SELECT: Final = "row-select"
 ROW_HEAD: Final = "row-head"
 ROW_TABLES: Final = "row-tables"
 
+DOCUMENTS_SCOPE: Final = "documents-scope"
+"""Store: whose snapshots and profiles to show, {run, rank, mark}; written by the scripts."""
+DOCUMENTS: Final = "documents"
+
 WATCHPOINT_SUMMARY: Final = "watchpoint-summary"
 WATCHPOINT_COUNT: Final = "watchpoint-count"
 WATCHPOINT_LIST: Final = "watchpoint-list"

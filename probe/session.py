@@ -205,6 +205,18 @@ class Probe(AnalysisCalls, RuleCalls):
             step, stack = tracker.next_step, capture_stack()
             self._guard.run("finding", incidents.report, finding, step, time.time(), stack=stack)
 
+    def record_document(self, body: Any, *, kind: str, key: str) -> None:
+        """Write something that was measured as a whole; see `wire.documents.make_document`."""
+        if (recorder := self._recorder) is not None:
+            self._guard.run("document", self._write_document, recorder, body, kind, key)
+
+    def _write_document(self, recorder: Recorder, body: Any, kind: str, key: str) -> None:
+        from .wire.documents import make_document
+
+        tracker = self._tracker
+        step = None if tracker is None else tracker.last_step
+        recorder.document(make_document(body, kind=kind, key=key, step=step, time=time.time()))
+
     # -- for the user
 
     def set_level(self, level: Level, **features: int) -> None:

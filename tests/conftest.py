@@ -18,6 +18,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+from capability_table import ROWS_FILE, CapabilityTable, read_rows
 from cpu_table import CpuTable
 from forked_scripts import TORCH, ForkedScripts
 
@@ -41,6 +42,9 @@ importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_point
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-table", type=Path, help="write the CPU seconds of each test file to this file")
+    parser.addoption(
+        "--capabilities", action="store_true", help="run the tests of docs/capabilities.md, count rows"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(keep_in_memory())
     if path := config.getoption("--cpu-table"):
         config.pluginmanager.register(CpuTable(path))
+    if config.getoption("--capabilities"):
+        config.pluginmanager.register(CapabilityTable(read_rows(ROWS_FILE.read_text())))
 
 
 IN_MEMORY = Path("/dev/shm")

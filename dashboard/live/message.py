@@ -76,6 +76,7 @@ class ClientView:
             "level": level_of(events, run, rank),
             "histograms": self._store.histogram_mark(run.run, rank.rank),
             "headline": headline(events),
+            "documents": self._store.documents_mark(run.run),
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             "eventEnd": max((event.step + 1 for event in events), default=None),
         }

@@ -156,6 +156,7 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.ROW_SCOPE),
         dcc.Store(id=ids.ROW_NAMES),
         dcc.Store(id=ids.ROW_FIGURE),
+        dcc.Store(id=ids.DOCUMENTS_SCOPE),
     ]
 
 
@@ -275,6 +276,7 @@ def _charts() -> Component:
                     html.Div(event_table(), className="ns-card ns-table"),
                     *(plot for id_, plot in plots.items() if id_ not in first),
                     _logged_section(),
+                    html.Div(id=ids.DOCUMENTS, className="ns-charts"),
                     watchpoint_section(),
                 ],
                 id="step-charts",

@@ -14,6 +14,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from ..ingest.control_desk import ControlDesk
 from ..live.hub import Hub
 from ..packaged import packaged_file
+from ..page.callbacks.documents import register_documents
 from ..page.callbacks.events import register_events
 from ..page.callbacks.page import register_page
 from ..page.callbacks.rows import register_rows
@@ -69,6 +70,7 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
     register_page(app)
     register_events(app, store)
     register_rows(app, store)
+    register_documents(app, store)
     register_watchpoints(app, desk)
     add_routes(server, store)
     add_control_routes(server, store, desk)

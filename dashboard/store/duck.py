@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -22,15 +23,24 @@ from probe.wire import Event, Layout, RunStart, StreamKey
 from ..errors import DashboardError
 from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
+from .documents import read_documents
 from .edge import Edge, Pending
 from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
-from .protocol import GapRange, Heatmap, MagnitudeHistogram, RunSummary, StepRange, StreamPosition
+from .protocol import (
+    GapRange,
+    Heatmap,
+    MagnitudeHistogram,
+    RunSummary,
+    StepRange,
+    StoredDocument,
+    StreamPosition,
+)
 from .queries import Snapshot, read_scalars
 from .rank_events import RankEvents
-from .schema import FILE_NAME, open_cursor, open_database
+from .schema import explain, open_cursor, open_database, read_epoch
 from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
@@ -75,7 +85,8 @@ class DuckStore:
         self._edge = Edge()
         self._shelf = EventShelf()
         self._ranks = RankEvents()
-        self._epoch = _read_epoch(self._database)
+        self._documents_seen: Counter[str] = Counter()
+        self._epoch = read_epoch(self._database)
         self._queued_bytes = 0
         self._lock = threading.Lock()
         self._commit_lock = threading.RLock()
@@ -128,6 +139,7 @@ class DuckStore:
             self._queued_bytes += size
             self._edge.add(pending)
             self._shelf.add(event for event, _ in pending.events)
+            self._documents_seen[key.run] += len(pending.documents)
             return stream.next_seq
 
     def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
@@ -170,7 +182,7 @@ class DuckStore:
                 self._transaction(saved, taken)
                 durable = True
             except duckdb.Error as error:
-                raise DashboardError(_explain("cannot write, and tries again", error)) from error
+                raise DashboardError(explain("cannot write, and tries again", error)) from error
             finally:
                 if not durable:
                     with self._lock:
@@ -223,7 +235,7 @@ class DuckStore:
                 removal.remove_rows(self._database, run, timelines)
             except (duckdb.Error, DashboardError) as error:
                 self._removed = before
-                raise DashboardError(_explain("cannot delete", error)) from error
+                raise DashboardError(explain("cannot delete", error)) from error
             with self._lock:
                 self._epoch += 1
                 self._edge.forget(self._epoch)
@@ -241,7 +253,7 @@ class DuckStore:
         try:
             while True:
                 cursor.execute("BEGIN TRANSACTION")
-                epoch = _read_epoch(cursor)
+                epoch = read_epoch(cursor)
                 with self._lock:
                     edge = self._edge.beyond(epoch)
                 if edge is not None:
@@ -250,7 +262,7 @@ class DuckStore:
             yield Snapshot(cursor, edge)
             cursor.execute("ROLLBACK")
         except duckdb.Error as error:
-            raise DashboardError(_explain("cannot read", error)) from error
+            raise DashboardError(explain("cannot read", error)) from error
         finally:
             cursor.close()
 
@@ -375,24 +387,16 @@ class DuckStore:
             found = runs.read_events(snapshot, run, event_id=event_id)
             return found[0] if found else None
 
+    def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
+        """The newest document of each key, by time; includes uncommitted ones."""
+        with self._snapshot() as snapshot:
+            return read_documents(snapshot, run, kind, rank=rank)
+
+    def documents_mark(self, run: str) -> int:
+        """A number that changes with every document of the run; 0 before the first of this process."""
+        return self._documents_seen[run]
+
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
         """Known holes of the metrics streams."""
         with self._lock:
             return runs.list_gaps(self._catalog, run, rank=rank)
-
-
-def _read_epoch(database: duckdb.DuckDBPyConnection) -> int:
-    """Return the number of the last commit that this connection's transaction sees."""
-    row = database.execute("SELECT epoch FROM meta").fetchone()
-    return int(row[0]) if row else 0
-
-
-def _explain(what: str, error: Exception) -> str:
-    """Return one sentence for a failed read or commit, with the way out where the file is damaged."""
-    text = str(error).splitlines()[0]
-    damaged = any(word in text.lower() for word in ("checksum", "corrupt", "could not read"))
-    way_out = (
-        f"; the data file is damaged: stop the dashboard, move {FILE_NAME} out of its data folder and start "
-        "again, and what the journals still hold is read in again"
-    )
-    return f"the store {what}: {text}{way_out if damaged else ''}"

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from probe.wire import Event
 
+from .protocol import StoredDocument
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -94,6 +96,7 @@ class Pending:
     histograms: list[HistogramRow] = field(default_factory=list)
     events: list[tuple[Event, bytes]] = field(default_factory=list)
     host_samples: list[tuple[str, int, int, float, bytes]] = field(default_factory=list)
+    documents: list[StoredDocument] = field(default_factory=list)
     epoch: int | None = None
     """The commit that contains it; None until one has begun."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from probe.errors import WireError
 from probe.wire import (
+    Document,
     Event,
     Frame,
     Gap,
@@ -31,6 +32,7 @@ from probe.wire import (
 from .catalog import SCALAR, Catalog, Incarnation, IncarnationState
 from .edge import GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
+from .protocol import StoredDocument
 from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
 
@@ -115,6 +117,11 @@ class Intake:
                 except ValueError as error:
                     raise RefusedError(str(error)) from error
                 self._ranks.take_layout(self._hear(rank, incarnation, None), record)
+            case Document():
+                rank, incarnation = self._trainer()
+                self._pending.documents.append(
+                    StoredDocument(run=self._key.run, rank=rank, incarnation=incarnation, document=record)
+                )
             case Gap():
                 self._take_gap(record)
             case RunEnd():

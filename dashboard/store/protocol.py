@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from probe.wire import Event, Layout, RunStart, StreamKey
+from probe.wire import Document, Event, Layout, RunStart, StreamKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,21 @@ class GapRange:
     last_step: int | None
     count: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDocument:
+    """A document and whose it is."""
+
+    run: str
+    rank: int
+    incarnation: int
+    document: Document
+
+    @property
+    def identity(self) -> tuple[str, int, int, str, str]:
+        """What a later one replaces it by."""
+        return self.run, self.rank, self.incarnation, self.document.kind, self.document.key
 
 
 class Store(Protocol):
@@ -212,6 +227,14 @@ class Store(Protocol):
 
     def event(self, run: str, event_id: str) -> Event | None:
         """One event; None if there is none."""
+        ...
+
+    def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
+        """The newest document of each key, by time; includes uncommitted ones."""
+        ...
+
+    def documents_mark(self, run: str) -> int:
+        """A number that changes with every document of the run; 0 before the first of this process."""
         ...
 
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:

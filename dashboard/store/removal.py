@@ -8,7 +8,16 @@ from typing import Final
 
 import duckdb
 
-_BY_RUN: Final = ("streams", "incarnations", "layouts", "timelines", "events", "gaps", "host_samples")
+_BY_RUN: Final = (
+    "streams",
+    "incarnations",
+    "layouts",
+    "timelines",
+    "events",
+    "documents",
+    "gaps",
+    "host_samples",
+)
 _BY_TIMELINE: Final = (
     "progress",
     "kept",

@@ -44,6 +44,8 @@ TABLES: Final[dict[str, str]] = {
     "series": "series INTEGER, timeline INTEGER, kind VARCHAR, name VARCHAR",
     "events": """run VARCHAR, id VARCHAR, rank BIGINT, incarnation BIGINT, step BIGINT, severity VARCHAR,
         data BLOB""",
+    "documents": """run VARCHAR, rank BIGINT, incarnation BIGINT, kind VARCHAR, key VARCHAR, step BIGINT,
+        time DOUBLE, data BLOB""",
     "gaps": """run VARCHAR, writer VARCHAR, source VARCHAR, first_seq BIGINT, end_seq BIGINT, reason VARCHAR,
         first_step BIGINT, last_step BIGINT""",
     "host_samples": "run VARCHAR, rank BIGINT, incarnation BIGINT, time DOUBLE, data BLOB",
@@ -215,3 +217,20 @@ def _set_aside(path: Path, reason: str, *, numbered: bool) -> Path:
     if wal.exists():
         wal.rename(target.with_name(target.name + ".wal"))
     return target
+
+
+def read_epoch(database: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of the last commit that this connection's transaction sees."""
+    row = database.execute("SELECT epoch FROM meta").fetchone()
+    return int(row[0]) if row else 0
+
+
+def explain(what: str, error: Exception) -> str:
+    """Return one sentence for a failed read or commit, with the way out where the file is damaged."""
+    text = str(error).splitlines()[0]
+    damaged = any(word in text.lower() for word in ("checksum", "corrupt", "could not read"))
+    way_out = (
+        f"; the data file is damaged: stop the dashboard, move {FILE_NAME} out of its data folder and start "
+        "again, and what the journals still hold is read in again"
+    )
+    return f"the store {what}: {text}{way_out if damaged else ''}"

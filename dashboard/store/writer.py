@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .buckets import advance
 from .catalog import SavedRows
+from .documents import write_documents
 from .edge import Pending, ScalarBlock, TensorBlock
 from .histograms import insert_histograms
 from .tensors import RAW_TABLES, Columns, flag_blobs, insert_columns, objects, value_blobs
@@ -79,6 +80,7 @@ class Writer:
             row = [*key, event.rank, event.incarnation, event.step, event.severity, data]
             self._database.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?)", row)
         self._insert_rows("host_samples", [row for item in pending for row in item.host_samples])
+        write_documents(self._database, [found for item in pending for found in item.documents])
 
     # -- rows
 

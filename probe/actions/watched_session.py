@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
@@ -48,6 +48,10 @@ class Session(Protocol):
 
     def record_finding(self, finding: Finding) -> None:
         """Write an event of what a call found or did, at the step that is under way."""
+        ...
+
+    def record_document(self, body: Any, *, kind: str, key: str) -> None:
+        """Write something that was measured as a whole: a snapshot, a profile."""
         ...
 
     def log(self, **values: float) -> None:

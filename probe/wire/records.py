@@ -356,7 +356,30 @@ class HostSample(WireStruct, tag="host_sample", tag_field="t", frozen=True, kw_o
     system_total_bytes: Count | None = None
 
 
-Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample
+MAX_DOCUMENT_BYTES: Final = 1024 * 1024
+MAX_DOCUMENTS: Final = 4096
+"""Documents of one incarnation that are written."""
+
+
+class Document(WireStruct, tag="document", tag_field="t", frozen=True, kw_only=True):
+    """Something that is measured as a whole, now and then: a memory snapshot, a profile, a region's times.
+
+    Lives in the `events` stream, which is never evicted. A later one of the same kind and key replaces an
+    earlier one. What a kind's body holds is a struct of its own, see `documents.py`.
+    """
+
+    kind: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,64}\Z")]
+    key: Annotated[str, msgspec.Meta(max_length=512)]
+    """Which one of its kind: a label, a path, a number."""
+    step: Count | None = None
+    """The step that was under way; None before the first."""
+    time: float
+    """UNIX seconds."""
+    body: Annotated[bytes, msgspec.Meta(max_length=MAX_DOCUMENT_BYTES)]
+    """JSON."""
+
+
+Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample | Document
 
 
 def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:

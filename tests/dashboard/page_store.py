@@ -16,6 +16,7 @@ from dashboard.store.protocol import (
     RankSummary,
     RunSummary,
     StepRange,
+    StoredDocument,
     StreamPosition,
 )
 from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record
@@ -40,6 +41,7 @@ class PageStore:
         self._next: dict[StreamKey, int] = {}
         self._lock = threading.RLock()
         self.gap_ranges: list[GapRange] = []
+        self.stored_documents: list[StoredDocument] = []
 
     def position(self, key: StreamKey) -> StreamPosition:
         at = self._next.get(key, 0)
@@ -80,6 +82,13 @@ class PageStore:
     def layout(self, run: str, rank: int = 0) -> Layout | None:
         found = self._ranks.get((run, rank))
         return found.layout if found else None
+
+    def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
+        of_run = [one for one in self.stored_documents if (one.run, one.document.kind) == (run, kind)]
+        return [one for one in of_run if rank in (None, one.rank)]
+
+    def documents_mark(self, run: str) -> int:
+        return len(self.stored_documents)
 
     def scalar_names(self, run: str, rank: int = 0) -> list[str]:
         return sorted({name for frame in self._frames(run, rank, ALL_STEPS) for name in frame.scalars})

@@ -21,7 +21,18 @@ import msgspec
 from ...errors import JournalError
 from ...threads.pieces import give_way, process, work_in_pieces
 from ...threads.processor_wait import ProcessorWait
-from ...wire import MAX_RECORD_BYTES, Event, Frame, Layout, Record, RunEnd, RunStart, encode
+from ...wire import (
+    MAX_DOCUMENTS,
+    MAX_RECORD_BYTES,
+    Document,
+    Event,
+    Frame,
+    Layout,
+    Record,
+    RunEnd,
+    RunStart,
+    encode,
+)
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
 from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
@@ -86,6 +97,7 @@ class Recorder:
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
         self._lost_events = 0
+        self._documents = 0
         self._pid = os.getpid()
         self._journal = JournalWriter(self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes)
         self._journal.append("events", encode(start))
@@ -160,7 +172,7 @@ class Recorder:
         self._once.append(task)
         self._wake.ring()
 
-    def event(self, record: Event | Layout) -> None:
+    def event(self, record: Event | Layout | Document) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
 
         When it cannot be written it is kept (up to a limit) and tried again by the thread, in order.
@@ -171,6 +183,14 @@ class Recorder:
             self._metrics.make_room_for(len(record.parameters))
         self._keep(record)
         self._write_events()
+
+    def document(self, document: Document) -> None:
+        """Write a document as `event` writes an event; `MAX_DOCUMENTS` of them at most."""
+        if self._documents >= MAX_DOCUMENTS:
+            self._note(f"more than {MAX_DOCUMENTS:,} snapshots, profiles and regions; the rest is not kept")
+            return
+        self._documents += 1
+        self.event(document)
 
     def frame(self, frame: Frame | FrameSource, *, is_addition: bool = False) -> None:
         """Put a frame into the ring before returning, so that it survives a kill -9.
@@ -274,7 +294,7 @@ class Recorder:
                 self._keep(event)
             self._write_events()
 
-    def _keep(self, record: Event | Layout) -> None:
+    def _keep(self, record: Event | Layout | Document) -> None:
         encoded = self._encode(record)
         if encoded is not None:
             self._unwritten_events.append(encoded)

@@ -23,6 +23,7 @@ from probe.delivery.recorder.schedule import Schedule
 from probe.errors import JournalError
 from probe.threads import pieces
 from probe.wire import (
+    Document,
     Event,
     Frame,
     Layout,
@@ -432,3 +433,14 @@ def test_recorder_waits_for_no_lull_of_a_training_that_rests(
         assert len(looks.at_s) >= 5 and lull.waiting == []
     finally:
         recorder.close(outcome="finished", last_step=None)
+
+
+def test_documents_are_written_up_to_their_number_and_the_rest_is_told(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.delivery.recorder.recorder.MAX_DOCUMENTS", 2)
+    for number in range(3):
+        recorder.document(Document(kind="snapshot", key=str(number), time=1.0, body=b"{}"))
+    written = [one.key for one in records(recorder.folder, "events") if isinstance(one, Document)]
+    assert written == ["0", "1"]
+    assert recorder.failed is not None and "more than 2 snapshots" in recorder.failed

@@ -1,0 +1,46 @@
+"""Which folded sections the page has for documents (snapshots, profiles, regions), and their frame. Pure.
+
+A section is a line of `SECTIONS`: the kind of its documents, a title, and what makes its content of them.
+A run that has no document of a kind has no such section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...store.protocol import StoredDocument
+
+Content = Callable[[Sequence[StoredDocument]], Component]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One folded part of the page."""
+
+    kind: str
+    """Of the documents, see `probe.wire.Document`."""
+    title: str
+    content: Content
+    """Makes the inside out of a rank's documents, at least one, by time. A document whose body does not
+    decode is named as such, never fatal."""
+
+
+SECTIONS: Final[tuple[Section, ...]] = ()
+
+
+def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:
+    """Return a section, folded, with the number of its documents behind the title."""
+    count = html.Span(f"{len(documents):,}", className="ns-small")
+    return html.Details(
+        [
+            html.Summary([f"{section.title} ", count]),
+            html.Div(section.content(documents), className="ns-card"),
+        ],
+        id=f"documents-{section.kind}",
+        className="ns-logged",
+    )

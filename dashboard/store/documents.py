@@ -1,0 +1,53 @@
+"""Documents of the runs (`probe.wire.Document`): memory snapshots, profiles, times of regions.
+
+Of each (rank, incarnation, kind, key) the newest is kept. Called by `DuckStore` and by its writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import duckdb
+
+from probe.wire import Document
+
+from .protocol import StoredDocument
+from .queries import Snapshot
+
+_COLUMNS: Final = "run, rank, incarnation, kind, key, step, time, data"
+
+
+def read_documents(
+    snapshot: Snapshot, run: str, kind: str, *, rank: int | None = None
+) -> list[StoredDocument]:
+    """Return a run's documents of a kind by time, uncommitted ones too; of all ranks where none is given."""
+    query = f"SELECT {_COLUMNS} FROM documents WHERE run = ? AND kind = ?"
+    latest: dict[tuple[str, int, int, str, str], StoredDocument] = {}
+    for row in snapshot.cursor.execute(query, [run, kind]).fetchall():
+        found = _of_row(row)
+        latest[found.identity] = found
+    for item in snapshot.edge:
+        for found in item.documents:
+            if (found.run, found.document.kind) == (run, kind):
+                latest[found.identity] = found
+    wanted = [found for found in latest.values() if rank in (None, found.rank)]
+    return sorted(wanted, key=lambda found: (found.document.time, found.rank, found.document.key))
+
+
+def write_documents(database: duckdb.DuckDBPyConnection, documents: Sequence[StoredDocument]) -> None:
+    """Save the newest of each identity, inside the caller's transaction."""
+    for found in {found.identity: found for found in documents}.values():
+        where = "run = ? AND rank = ? AND incarnation = ? AND kind = ? AND key = ?"
+        database.execute(f"DELETE FROM documents WHERE {where}", [*found.identity])
+        document = found.document
+        row = [*found.identity, document.step, document.time, document.body]
+        database.execute(f"INSERT INTO documents ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)", row)
+
+
+def _of_row(row: tuple[object, ...]) -> StoredDocument:
+    run, rank, incarnation, kind, key, step, time, data = row
+    assert isinstance(rank, int) and isinstance(incarnation, int) and isinstance(time, float)
+    assert isinstance(data, bytes) and (step is None or isinstance(step, int))
+    document = Document(kind=str(kind), key=str(key), step=step, time=time, body=data)
+    return StoredDocument(run=str(run), rank=rank, incarnation=incarnation, document=document)
