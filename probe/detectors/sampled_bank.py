@@ -11,6 +11,7 @@ from .activation_values import DegenerateOutputDetector, NonFiniteActivationDete
 from .activations import DeadUnitDetector, SaturationDetector
 from .base import Finding
 from .convergence import PlateauDetector
+from .first_loss import FirstLossDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
 from .loss_inputs import LossInputDetector
@@ -40,7 +41,7 @@ class SampledDetectorBank:
         wiring: is to be told of every step which parameters have no gradient.
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
-        loss_shapes, loss_inputs: are to be told of the first losses what their graph says.
+        loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
     """
 
     def __init__(self, thresholds: SampledThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
@@ -51,11 +52,13 @@ class SampledDetectorBank:
         self.updates = UpdateRatioDetector(thresholds)
         self.not_updated = NotUpdatedDetector(thresholds)
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
+        self.first_loss = FirstLossDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             RawInputDetector(),
             NonFiniteActivationDetector(),
             InitializationDetector(thresholds),
+            self.first_loss,
             DeadUnitDetector(thresholds),
             SaturationDetector(thresholds),
             self.loss_shapes,

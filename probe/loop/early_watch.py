@@ -24,6 +24,7 @@ from ..step.open_step import FinishedStep
 from .bounded_losses import bounded_function
 from .broadcast_losses import pairs_in_loss
 from .gradient_clearing import ClearingWatch
+from .guessed_losses import guess_of
 from .loss_weights import has_zero_weight
 from .misfit_losses import misfit_in_loss
 from .wiring_watch import WiringWatch
@@ -57,7 +58,7 @@ class EarlyWatch:
     ) -> None:
         self._guard, self._hooks, self._on_news = guard, hooks, on_news
         self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
-        self._loss_bound = loss_bound
+        self._loss_bound, self._first_loss = loss_bound, bank.first_loss
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
             model,
@@ -107,6 +108,7 @@ class EarlyWatch:
         """
         self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
         self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
+        self._guard.run("first loss", lambda: self._first_loss.note(guess_of(tensors)))
         if self._guard.run("loss weights", has_zero_weight, tensors):
             self._excuse_zeros()
         if self._shapes.is_over:
