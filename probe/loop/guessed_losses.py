@@ -1,7 +1,7 @@
-"""Reads from the graph of a loss what it would be if the model knew nothing: log(classes), the targets' size.
+"""Reads from a loss's graph what it would be if the model knew nothing: log(classes), the targets' size.
 
-Used by the early watch on the training thread, on the first few backwards. Reads names, shapes and, of squares on
-the host, some thousand elements. A loss of several terms or with weights has no such value here.
+Used by the early watch on the training thread, on the first few backwards. Reads names, shapes and, on the
+host, of squares some thousand elements. A loss of several terms or with weights has no such value.
 """
 
 from __future__ import annotations
