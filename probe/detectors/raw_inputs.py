@@ -83,7 +83,10 @@ def _raw_input(sample: Sample) -> Finding | None:
 
 
 def _first_layer(sample: Sample) -> tuple[str, float, bool] | None:
-    """Name and output's rms of the first layer that multiplies, whether it is recurrent; None behind or before a normalisation."""
+    """Name and output's rms of the first layer that multiplies, whether it is recurrent.
+
+    None behind or before a normalisation.
+    """
     modules = sample.modules
     assert modules is not None
     rms = modules.columns.get("activation_rms")

@@ -11,6 +11,7 @@ from .activation_values import DegenerateOutputDetector, NonFiniteActivationDete
 from .activations import DeadUnitDetector, SaturationDetector
 from .base import Finding
 from .convergence import PlateauDetector
+from .embedding_rows import EmbeddingRowsDetector
 from .first_loss import FirstLossDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
@@ -41,6 +42,7 @@ class SampledDetectorBank:
         wiring: is to be told of every step which parameters have no gradient.
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
+        embedding_rows: is to be told which rows of embeddings have a gradient.
         loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
     """
 
@@ -52,7 +54,7 @@ class SampledDetectorBank:
         self.updates = UpdateRatioDetector(thresholds)
         self.not_updated = NotUpdatedDetector(thresholds)
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
-        self.first_loss = FirstLossDetector()
+        self.first_loss, self.embedding_rows = FirstLossDetector(), EmbeddingRowsDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             RawInputDetector(),
@@ -65,6 +67,7 @@ class SampledDetectorBank:
             self.loss_inputs,
             DegenerateOutputDetector(thresholds),
             self.wiring,
+            self.embedding_rows,
             self.not_updated,
             self.updates,
             PlateauDetector(thresholds),
@@ -77,7 +80,7 @@ class SampledDetectorBank:
     @property
     def has_news(self) -> bool:
         """Whether a detector has been told of something that is not to wait for the next measurement."""
-        return self.wiring.has_news or self.updates.has_news
+        return self.wiring.has_news or self.updates.has_news or self.embedding_rows.has_news
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
