@@ -13,6 +13,7 @@ from .base import Finding
 from .convergence import PlateauDetector
 from .embedding_rows import EmbeddingRowsDetector
 from .first_loss import FirstLossDetector
+from .frozen import FrozenDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
 from .loss_inputs import LossInputDetector
@@ -42,6 +43,7 @@ class SampledDetectorBank:
         wiring: is to be told of every step which parameters have no gradient.
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
+        frozen: is to be told what is frozen and never learnt.
         embedding_rows: is to be told which rows of embeddings have a gradient.
         loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
     """
@@ -55,6 +57,7 @@ class SampledDetectorBank:
         self.not_updated = NotUpdatedDetector(thresholds)
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
         self.first_loss, self.embedding_rows = FirstLossDetector(), EmbeddingRowsDetector()
+        self.frozen = FrozenDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             RawInputDetector(),
@@ -68,6 +71,7 @@ class SampledDetectorBank:
             DegenerateOutputDetector(thresholds),
             self.wiring,
             self.embedding_rows,
+            self.frozen,
             self.not_updated,
             self.updates,
             PlateauDetector(thresholds),
@@ -80,7 +84,8 @@ class SampledDetectorBank:
     @property
     def has_news(self) -> bool:
         """Whether a detector has been told of something that is not to wait for the next measurement."""
-        return self.wiring.has_news or self.updates.has_news or self.embedding_rows.has_news
+        told = (self.wiring, self.updates, self.embedding_rows, self.frozen)
+        return any(detector.has_news for detector in told)
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
