@@ -25,6 +25,9 @@ GAIN: Final = 0.03
 """The first layer's outputs are at least this share of the input's standard deviation: it came as it is."""
 LOOKS: Final = 4
 AGREEING: Final = 2
+RECURRENT_SIZE: Final = 0.3
+"""The same for recurrent layers, which return values between -1 and 1: 0.1 where inputs are about 1."""
+_RECURRENT: Final = ("LSTM", "GRU", "RNN")
 _FIRST_LAYERS: Final = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 
 
@@ -54,15 +57,16 @@ def _raw_input(sample: Sample) -> Finding | None:
     inputs = sample.inputs
     if layer is None or inputs is None:
         return None
-    module, rms = layer
+    module, rms, is_recurrent = layer
     for index, name in enumerate(inputs.names):
         size, mean, std = (float(column[index]) for column in (inputs.max_abs, inputs.mean, inputs.std))
         if not (np.isfinite(size) and size >= SIZE and std >= SPREAD):
             continue
         is_binary = abs(std * std - abs(mean) * (size - abs(mean))) <= BINARY * size * size
-        if is_binary or size >= LARGEST:
+        # Seconds since 1970 are above it as well, and positive.
+        if is_binary or (size >= LARGEST and mean <= 0.0):
             continue
-        if rms < GAIN * std:
+        if rms < (RECURRENT_SIZE if is_recurrent else GAIN * std):
             continue
         return Finding(
             kind="input_out_of_range",
@@ -78,8 +82,11 @@ def _raw_input(sample: Sample) -> Finding | None:
     return None
 
 
-def _first_layer(sample: Sample) -> tuple[str, float] | None:
-    """Name and output's rms of the first layer that multiplies; None behind or before a normalisation."""
+def _first_layer(sample: Sample) -> tuple[str, float, bool] | None:
+    """Name and output's rms of the first layer that multiplies, whether it is recurrent.
+
+    None behind or before a normalisation.
+    """
     modules = sample.modules
     assert modules is not None
     rms = modules.columns.get("activation_rms")
@@ -89,9 +96,11 @@ def _first_layer(sample: Sample) -> tuple[str, float] | None:
     leaves = [i for i, name in enumerate(modules.names) if name not in parents and np.isfinite(rms[i])]
     for at, index in enumerate(leaves):
         kind = modules.types[index]
-        if "Norm" in kind or "Embedding" in kind:
+        if "Norm" in kind:
             return None
-        if kind in _FIRST_LAYERS:
+        is_recurrent = kind in _RECURRENT
+        if is_recurrent or kind in _FIRST_LAYERS:
             following = modules.types[leaves[at + 1]] if at + 1 < len(leaves) else ""
-            return None if "Norm" in following else (modules.names[index] or "the model", float(rms[index]))
+            name = modules.names[index] or "the model"
+            return None if "Norm" in following else (name, float(rms[index]), is_recurrent)
     return None

@@ -11,6 +11,9 @@ from .activation_values import DegenerateOutputDetector, NonFiniteActivationDete
 from .activations import DeadUnitDetector, SaturationDetector
 from .base import Finding
 from .convergence import PlateauDetector
+from .embedding_rows import EmbeddingRowsDetector
+from .first_loss import FirstLossDetector
+from .frozen import FrozenDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
 from .loss_inputs import LossInputDetector
@@ -40,7 +43,9 @@ class SampledDetectorBank:
         wiring: is to be told of every step which parameters have no gradient.
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
-        loss_shapes, loss_inputs: are to be told of the first losses what their graph says.
+        frozen: is to be told what is frozen and never learnt.
+        embedding_rows: is to be told which rows of embeddings have a gradient.
+        loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
     """
 
     def __init__(self, thresholds: SampledThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
@@ -51,17 +56,22 @@ class SampledDetectorBank:
         self.updates = UpdateRatioDetector(thresholds)
         self.not_updated = NotUpdatedDetector(thresholds)
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
+        self.first_loss, self.embedding_rows = FirstLossDetector(), EmbeddingRowsDetector()
+        self.frozen = FrozenDetector()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             RawInputDetector(),
             NonFiniteActivationDetector(),
             InitializationDetector(thresholds),
+            self.first_loss,
             DeadUnitDetector(thresholds),
             SaturationDetector(thresholds),
             self.loss_shapes,
             self.loss_inputs,
             DegenerateOutputDetector(thresholds),
             self.wiring,
+            self.embedding_rows,
+            self.frozen,
             self.not_updated,
             self.updates,
             PlateauDetector(thresholds),
@@ -74,7 +84,8 @@ class SampledDetectorBank:
     @property
     def has_news(self) -> bool:
         """Whether a detector has been told of something that is not to wait for the next measurement."""
-        return self.wiring.has_news or self.updates.has_news
+        told = (self.wiring, self.updates, self.embedding_rows, self.frozen)
+        return any(detector.has_news for detector in told)
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""

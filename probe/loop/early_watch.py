@@ -23,7 +23,10 @@ from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep
 from .bounded_losses import bounded_function
 from .broadcast_losses import pairs_in_loss
+from .embedding_looks import single_rows
+from .frozen_modules import FrozenModules
 from .gradient_clearing import ClearingWatch
+from .guessed_losses import guess_of
 from .loss_weights import has_zero_weight
 from .misfit_losses import misfit_in_loss
 from .wiring_watch import WiringWatch
@@ -57,7 +60,9 @@ class EarlyWatch:
     ) -> None:
         self._guard, self._hooks, self._on_news = guard, hooks, on_news
         self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
-        self._loss_bound = loss_bound
+        self._loss_bound, self._first_loss = loss_bound, bank.first_loss
+        self._model, self._rows = model, bank.embedding_rows
+        self._frozen = FrozenModules(model, bank.frozen, optimizers)
         self._clearing = ClearingWatch(model, bank.accumulation)
         self._wiring = WiringWatch(
             model,
@@ -107,6 +112,7 @@ class EarlyWatch:
         """
         self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
         self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
+        self._guard.run("first loss", lambda: self._first_loss.note(guess_of(tensors)))
         if self._guard.run("loss weights", has_zero_weight, tensors):
             self._excuse_zeros()
         if self._shapes.is_over:
@@ -135,6 +141,10 @@ class EarlyWatch:
         """Tell which parameters of a finished step were not reached, and whether an update follows."""
         measured.arrive()
         self._guard.run_brief("wiring", self._note_wiring, finished, measured)
+        if not self._rows.is_over and finished.opened.backwards and not finished.is_early:
+            self._guard.run("embeddings", lambda: self._rows.note(single_rows(self._model.root)))
+        if finished.opened.backwards and not finished.is_early:
+            self._guard.run("frozen", self._frozen.note_update, measured.step)
         self._want_calls()
         if self._wiring.is_over(measured.layout):
             self._hooks.measured.remove(self.note_step)

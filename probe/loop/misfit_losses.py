@@ -60,6 +60,12 @@ def _misfit(node: Any) -> LossInput | None:
     return None
 
 
+def classes_behind(node: Any) -> int:
+    """Number of classes of what `cross_entropy` made, by its last node; 0 where that is not what it is."""
+    read = _behind_views(node)
+    return _classes(read) if _operation(read) == "LogSoftmax" else 0
+
+
 def _has_log_softmax(node: Any) -> bool:
     """Whether it is computed from log-probabilities, a few operations before."""
     waiting, seen = deque([node]), 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -77,6 +77,7 @@ class WiringWatch:
         self._is_over = self.wants_calls = self.wants_backward = False
         self._had_gradients = False
         self._marks: dict[str, tuple[int, float]] = {}
+        self._idle_marks: dict[str, tuple[int, float]] = {}
         self._idle = self._empty = self._fruitless = self._cut_off = 0
         self._stack: list[RawFrame] = []
         """Of a call of the model that no backward follows."""
@@ -182,7 +183,12 @@ class WiringWatch:
             self._marks = self._measured(orphans, steps)
         elif steps == self._detector.patience and self._marks:
             self._judge_orphans(orphans)
-        if self._detector.has_orphans and steps > self._detector.patience and not steps % _AGAIN:
+        if (
+            self._marks
+            and self._detector.has_orphans
+            and steps > self._detector.patience
+            and not steps % _AGAIN
+        ):
             updated = _parameters_of(self._optimizers())
             parameters = self._model.layout.parameters
             known = [row for row, name in enumerate(self._names) if name in self._marks]
@@ -271,12 +277,14 @@ class WiringWatch:
         self._idle += steps
         patience = self._detector.patience
         if self._idle >= _MARK_AFTER and self._idle - steps < _MARK_AFTER:
-            self._marks = self._measured(range(len(self._names)), self._idle)
-        elif self._idle >= patience and (self._idle - patience) % patience == 0 and self._marks:
+            self._idle_marks = self._measured(range(len(self._names)), self._idle)
+        elif self._idle >= patience and (self._idle - patience) % patience == 0 and self._idle_marks:
             now = self._measured(range(len(self._names)), self._idle)
-            same = all(now[name][1] == norm for name, (_, norm) in self._marks.items() if name in now)
+            same = all(now[name][1] == norm for name, (_, norm) in self._idle_marks.items() if name in now)
             if same and self._model.find_optimizer():
                 self._detector.note_idle(step, self._idle)
+            elif same and _has_look_alike(self._model.layout.parameters):
+                self._detector.note_orphans(self._names, are_backbone=False)
 
     def _note_cut_off(self, step: int, *, is_cut_off: bool) -> None:
         """Updates since the first step for which no backward has reached the model: is the graph cut?"""
@@ -328,6 +336,16 @@ def _decay_of(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, str]:
 def _all_optimizers() -> Iterable[Optimizer]:
     """Those of the whole process, also such as have not made a step yet."""
     return (item for item in gc.get_objects() if issubclass(type(item), Optimizer))
+
+
+def _has_look_alike(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether an optimizer holds others of the same shapes, in vain: the model was made anew after it."""
+    shapes = [parameter.shape for parameter in parameters]
+    for optimizer in _all_optimizers():
+        held = [item for group in getattr(optimizer, "param_groups", ()) for item in group["params"]]
+        if [item.shape for item in held] == shapes and all(item.grad is None for item in held):
+            return True
+    return False
 
 
 def _parameters_of(optimizers: Iterable[Optimizer]) -> frozenset[int]:

@@ -26,6 +26,35 @@ class Scaled(nn.Module):
         return y
 
 
+class Recurrent(nn.Module):
+    """A GRU that is given its input as it is, or scaled."""
+
+    def __init__(self, how: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.how, self.cells, self.out = how, nn.GRU(6, 16, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.cells(self.how(x))[0][:, -1])
+        return y
+
+
+class Mixed(nn.Module):
+    """Puts the embedding of a category beside numbers."""
+
+    def __init__(self, how: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.how, self.kind, self.out = how, nn.Embedding(4, 3), nn.Linear(9, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = self.kind((x[:, 0] > x[:, 1]).long())
+        y: Tensor = self.out(torch.cat([kind, self.how(x)], 1))
+        return y
+
+
+def sales(step: int) -> Tensor:
+    return 40_000 + 9_000 * torch.randn(8, 12, 6)
+
+
 def incomes(step: int) -> Tensor:
     return torch.rand(32, 6) * 900_000 + 20_000
 
@@ -58,6 +87,13 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], Batch, str]] = {
         "0",
     ),
     "a dropout before": (lambda: nn.Sequential(nn.Dropout(0.1), *head()), incomes, "1"),
+    "a recurrent layer": (lambda: Recurrent(lambda x: x), sales, "cells"),
+    "beside an embedding": (lambda: Mixed(lambda x: x), incomes, "out"),
+    "seconds since 1970": (
+        lambda: nn.Sequential(*head()),
+        lambda step: 1.6e9 + 5e7 * torch.rand(32, 6),
+        "0",
+    ),
     "the model is a layer": (lambda: nn.Linear(6, 1), incomes, "the model"),
 }
 RIGHT: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
@@ -66,6 +102,12 @@ RIGHT: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "a normalisation next": (
         lambda: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)),
         incomes,
+    ),
+    "scaled before a recurrent layer": (lambda: Recurrent(lambda x: (x - 4e4) / 9e3), sales),
+    "scaled beside an embedding": (lambda: Mixed(lambda x: x / 1e6), incomes),
+    "stand-ins for -Inf": (
+        lambda: nn.Sequential(*head()),
+        lambda step: torch.randn(32, 6) - 1e9 * (torch.rand(32, 6) < 0.3),
     ),
     "divided": (lambda: Scaled(lambda x: x / 1e6, *head()), incomes),
     "logarithm": (lambda: Scaled(torch.log, *head()), incomes),

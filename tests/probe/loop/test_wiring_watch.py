@@ -574,3 +574,24 @@ def test_optimizer_that_has_a_part_of_the_model_is_not_remarked_on(
     with probe.watch(model, sgd(model.head if held == "head" else model), sampled_thresholds=OPTIONS):
         pass
     assert "holds 0 of" not in caplog.text
+
+
+def gradients_alone(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Train what no optimizer has, beside an optimizer that steps."""
+    with probe.watch(model, sampled_thresholds=OPTIONS):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+
+def test_model_that_was_made_anew_after_its_optimizer_is_told(spool: Path) -> None:
+    optimizer = sgd(Net(straight))
+    gradients_alone(Net(straight), optimizer)
+    assert "no optimizer has it" in told(spool)[2]
+
+
+def test_model_whose_gradients_alone_are_wanted_is_silent(spool: Path) -> None:
+    gradients_alone(Net(straight), sgd(nn.Linear(4, 4)))
+    assert events(spool) == []
