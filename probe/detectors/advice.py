@@ -295,6 +295,13 @@ UNSEEN_GRADIENTS: Final = (
     "Where `torch.func` is to stay, put its gradients into `parameter.grad` and have an optimizer step.",
 )
 """Of a `data_gap` that is no loss of records: no step was seen at all."""
+NEW_TASK: Final = (
+    "The inputs have another size from this step on, the loss has jumped with it, and it falls again step by "
+    "step: what a curriculum does that goes on to longer sequences or larger images.",
+    "If the size was not meant to change, look at the data source: what it gives from this step on.",
+    "If the loss settles too high, make the change smaller, or lower the learning rate for its first steps.",
+)
+"""Of a `loss_spike` that is information: a new level from which the loss falls."""
 
 
 def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) -> list[str]:
