@@ -35,7 +35,7 @@ LIKELY: Final = 2.3
 LEAST_FALL: Final = 0.02
 """Of what the loss has risen by: less is no fall that anybody would see."""
 MOST_OF_IT: Final = 0.4
-"""A loss that has lost so much of its rise has fallen, whatever the trend since."""
+"""A loss that has lost so much of its rise, at each of the last steps, has fallen, whatever the trend since."""
 CLIFF: Final = 0.5
 """Of the rise, lost from one step to the next and for good: the batch before was the fault ..."""
 CLIFF_STEPS: Final = 8
@@ -230,9 +230,9 @@ class NewTaskWatch(Generic[Context]):
     def _has_fallen(self, losses: Sequence[float], *, sure: float) -> bool:
         if len(losses) < LEAST:
             return False
-        middle, first = len(losses) // 2, losses[0]
+        middle, first = len(losses) // 2, median(losses[:LAG])
         fall = self._rise(median(losses[:middle]), first) - self._rise(median(losses[-middle:]), first)
-        left = self._rise(median(losses[-LEAST // 2 :]), first)
+        left = max(self._rise(loss, first) for loss in losses[-LEAST // 2 :])
         return (fall >= LEAST_FALL and _trend(losses) < -sure) or left < 1.0 - MOST_OF_IT
 
     # --------------------------------------------------------------------------------------------- ended
