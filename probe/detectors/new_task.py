@@ -35,7 +35,7 @@ LIKELY: Final = 2.3
 LEAST_FALL: Final = 0.02
 """Of what the loss has risen by: less is no fall that anybody would see."""
 MOST_OF_IT: Final = 0.4
-"""A loss that has lost so much of its rise, at each of the last steps, has fallen, whatever the trend since."""
+"""A loss that has lost so much of its rise, at each of the last steps, has fallen, whatever the trend."""
 CLIFF: Final = 0.5
 """Of the rise, lost from one step to the next and for good: the batch before was the fault ..."""
 CLIFF_STEPS: Final = 8
@@ -100,11 +100,7 @@ class JudgedStep(Generic[Context]):
 
 
 class NewTaskWatch(Generic[Context]):
-    """Takes judged steps in their order and gives them back, in their order, when their verdict stands.
-
-    Attributes:
-        waits: whether steps are held.
-    """
+    """Takes judged steps in their order and gives them back, in their order, when their verdict stands."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -122,6 +118,7 @@ class NewTaskWatch(Generic[Context]):
 
     @property
     def waits(self) -> bool:
+        """Whether steps are held."""
         return bool(self._waiting)
 
     def take(self, step: JudgedStep[Context], *, may_wait: bool) -> list[JudgedStep[Context]]:
@@ -290,7 +287,7 @@ class NewTaskWatch(Generic[Context]):
 
 
 def _trend(values: Sequence[float]) -> float:
-    """Mann and Kendall's statistic in standard deviations: below 0 where values fall (Econometrica 13, 1945)."""
+    """Mann and Kendall's statistic in standard deviations, below 0 where values fall."""
     count = len(values)
     signs = sum(
         (later > earlier) - (later < earlier)

@@ -7,7 +7,7 @@ recorder's thread, under `lock`. The only place that decides what an event says.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
-from ..detectors.advice import NEW_TASK, UNSEEN_GRADIENTS, advice_for
+from ..detectors.advice import advice_for, advice_of
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
@@ -172,9 +172,10 @@ class IncidentReporter(EventWriter):
         if is_quiet and self._episodes.pass_quiet(batch.steps, self._model):
             self._new_tasks.note_quiet(batch)
             return NOTHING_FOUND if suspicion is None else Verdict(suspicion=suspicion)
-        for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
+        for index, time in enumerate(times):
             findings = found.get(index, [])
-            judged = JudgedStep.at(batch, index, findings, (time, LateEvidence(stacks[index])))
+            moment: _Moment = time, LateEvidence(stacks[index])
+            judged = JudgedStep.at(batch, index, findings, moment)
             begun, alarming = self._write_judged(judged)
             critical = first_critical(begun, findings)
             suspicion = suspicion_of(begun) or suspicion
@@ -347,7 +348,7 @@ class IncidentReporter(EventWriter):
                     else capture_stack()
                 ),
             ),
-            advice=_advice_for(finding, hints),
+            advice=advice_of(finding, **hints),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.
@@ -442,14 +443,6 @@ class IncidentReporter(EventWriter):
             advice=advice_for("replayed"),
             ended=True,
         )
-
-
-def _advice_for(finding: Finding, hints: Mapping[str, str]) -> list[str]:
-    if finding.kind == "data_gap":
-        return list(UNSEEN_GRADIENTS)
-    if finding.kind == "loss_spike" and finding.severity == "info":
-        return list(NEW_TASK)
-    return advice_for(finding.kind, **hints)
 
 
 def _locate_origin(*step: Any, **options: Any) -> Replay:

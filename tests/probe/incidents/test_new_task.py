@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
@@ -75,7 +76,7 @@ class Judged:
         self.alarms: list[int] = []
         batch = series.batch()
         edges = [0, *sorted(cuts), len(batch)]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in pairwise(edges):
             if start < stop:
                 part = batch.part(start, stop)
                 verdict = self.reporter.judge_quiet(part, [0.0] * len(part), [()] * len(part))
