@@ -6,7 +6,10 @@ Pure text. Called when an episode begins, with the origin where the replay has f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .base import Finding
 
 MAX_HINTS: Final = 8
 
@@ -295,6 +298,22 @@ UNSEEN_GRADIENTS: Final = (
     "Where `torch.func` is to stay, put its gradients into `parameter.grad` and have an optimizer step.",
 )
 """Of a `data_gap` that is no loss of records: no step was seen at all."""
+NEW_TASK: Final = (
+    "The inputs have another size from this step on, the loss has jumped with it, and it falls again step by "
+    "step: what a curriculum does that goes on to longer sequences or larger images.",
+    "If the size was not meant to change, look at the data source: what it gives from this step on.",
+    "If the loss settles too high, make the change smaller, or lower the learning rate for its first steps.",
+)
+"""Of a `loss_spike` that is information: a new level from which the loss falls."""
+
+
+def advice_of(finding: Finding, *, phase: str | None = None, op: str | None = None) -> list[str]:
+    """The same as `advice_for`, where the kind alone does not tell what is meant."""
+    if finding.kind == "data_gap":
+        return list(UNSEEN_GRADIENTS)
+    if finding.kind == "loss_spike" and finding.severity == "info":
+        return list(NEW_TASK)
+    return advice_for(finding.kind, phase=phase, op=op)
 
 
 def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) -> list[str]:

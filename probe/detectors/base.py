@@ -42,6 +42,8 @@ class Observation:
     lowest_rate: float | None = None
     """Learning rate of the parameter group that has the lowest; None when unknown."""
     highest_rate: float | None = None
+    input_elements: int = 0
+    """Of the first input, summed over the micro-steps; 0 when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ class ObservationBatch:
     lowest_rates: Sequence[float | None] = ()
     """One entry per step; empty when unknown."""
     highest_rates: Sequence[float | None] = ()
+    input_elements: Sequence[int] = ()
+    """One entry per step, as in `Observation`; empty when unknown."""
     kept: dict[str, Floats] = field(default_factory=dict, repr=False, compare=False)
     """What several detectors compute of it, by name; read-only arrays (`LayerIndex.norms_of`)."""
 
@@ -86,6 +90,7 @@ class ObservationBatch:
             parameter_norms=self.parameter_norms[chosen],
             lowest_rates=self.lowest_rates[chosen],
             highest_rates=self.highest_rates[chosen],
+            input_elements=self.input_elements[chosen],
             kept={},
         )
 
@@ -106,6 +111,7 @@ class ObservationBatch:
             layer_of=self.layer_of,
             lowest_rate=self.lowest_rates[index] if self.lowest_rates else None,
             highest_rate=self.highest_rates[index] if self.highest_rates else None,
+            input_elements=self.input_elements[index] if self.input_elements else 0,
         )
 
 
@@ -133,6 +139,7 @@ def join_batches(batches: Sequence[ObservationBatch]) -> ObservationBatch:
         layer_of=first.layer_of,
         lowest_rates=[rate for one in batches for rate in one.lowest_rates],
         highest_rates=[rate for one in batches for rate in one.highest_rates],
+        input_elements=[count for one in batches for count in one.input_elements or [0] * len(one)],
     )
 
 

@@ -118,6 +118,12 @@ class HeldArguments:
             return None
         return len(self._args), len(self._kwargs), len(tensors)
 
+    @property
+    def first_elements(self) -> int:
+        """How many elements the first tensor has; 0 where there is none."""
+        first = next((one for one in self._leaves() if isinstance(one, HeldTensor)), None)
+        return 0 if first is None else first.alias.numel()
+
     def set_versions(self, versions: Sequence[int]) -> None:
         """Take the tensors for unchanged only as long as they have these versions."""
         tensors = [one for one in self._leaves() if isinstance(one, HeldTensor)]

@@ -17,11 +17,12 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
-from ..detectors.advice import UNSEEN_GRADIENTS, advice_for
+from ..detectors.advice import advice_for, advice_of
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.loss_bound import LossBoundDetector
+from ..detectors.new_task import JudgedStep, NewTaskWatch
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from ..forensics.bundle.writer import BundleWriter
     from ..forensics.replay import Replay
 
+_Moment = tuple[float, StepEvidence | LateEvidence]
+"""UNIX seconds of a step, and what is at hand of it."""
 _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
 
@@ -56,6 +59,7 @@ class IncidentReporter(EventWriter):
         """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
         self._recent = RecentSteps()
+        self._new_tasks: NewTaskWatch[_Moment] = NewTaskWatch()
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
         self._episodes = EpisodeTracker()
@@ -110,14 +114,37 @@ class IncidentReporter(EventWriter):
             self._awaits_origin = False
             for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
                 self._recorder.event(event)
-        begun = self._write(findings, observation.step, time, evidence)
+        judged = JudgedStep(
+            observation.step,
+            observation.loss,
+            observation.input_elements,
+            observation.highest_rate,
+            findings,
+            (time, evidence),
+        )
+        begun, alarms = self._write_judged(judged, may_wait=isinstance(evidence, LateEvidence))
         return Verdict(
             kinds=kinds,
             critical=first_critical(begun, findings),
             suspicion=suspicion_of(begun) or jumped,
-            alarms=(observation.step,) if is_alarming(findings) else (),
+            alarms=tuple(alarms),
             replayed=self.replays > replays,
         )
+
+    def _write_judged(
+        self, judged: JudgedStep[_Moment] | None, *, may_wait: bool = True
+    ) -> tuple[list[Event], list[int]]:
+        """Write what stands once this step is known; None: no more steps come.
+
+        Returns:
+            Events that begin, and the steps with a warning or worse.
+        """
+        watch, begun, alarms = self._new_tasks, list[Event](), list[int]()
+        for one in watch.close() if judged is None else watch.take(judged, may_wait=may_wait):
+            begun += self._write(one.findings, one.step, *one.context)
+            if is_alarming(one.findings):
+                alarms.append(one.step)
+        return begun, alarms
 
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
@@ -140,19 +167,24 @@ class IncidentReporter(EventWriter):
         self._recent.note(batch)
         found = dict(self._detectors.observe_batch(batch))
         suspicion = self._recent.note_jumps(self._detectors.take_jumps())
-        critical = None
-        if not found and self._episodes.pass_quiet(batch.steps, self._model):
+        critical, alarms = None, list[int]()
+        is_quiet = not (found or self._new_tasks.waits)
+        if is_quiet and self._episodes.pass_quiet(batch.steps, self._model):
+            self._new_tasks.note_quiet(batch)
             return NOTHING_FOUND if suspicion is None else Verdict(suspicion=suspicion)
-        for index, (step, time) in enumerate(zip(batch.steps, times, strict=True)):
+        for index, time in enumerate(times):
             findings = found.get(index, [])
-            begun = self._write(findings, step, time, LateEvidence(stacks[index]))
+            moment: _Moment = time, LateEvidence(stacks[index])
+            judged = JudgedStep.at(batch, index, findings, moment)
+            begun, alarming = self._write_judged(judged)
             critical = first_critical(begun, findings)
             suspicion = suspicion_of(begun) or suspicion
+            alarms += alarming
         return Verdict(
             kinds=frozenset(finding.kind for findings in found.values() for finding in findings),
             critical=critical,
             suspicion=suspicion,
-            alarms=tuple(batch.steps[index] for index in sorted(found) if is_alarming(found[index])),
+            alarms=tuple(alarms),
         )
 
     def report_sampled(
@@ -276,6 +308,7 @@ class IncidentReporter(EventWriter):
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
         with self.lock:
+            self._write_judged(None)
             events = self._episodes.close(step, time) + self._sampled_episodes.close(step, time)
         for event in events:
             self._recorder.event(event)
@@ -315,9 +348,7 @@ class IncidentReporter(EventWriter):
                     else capture_stack()
                 ),
             ),
-            advice=list(UNSEEN_GRADIENTS)
-            if finding.kind == "data_gap"
-            else advice_for(finding.kind, **hints),
+            advice=advice_of(finding, **hints),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.

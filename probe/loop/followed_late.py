@@ -155,7 +155,9 @@ class LateFollowing:
         finished = self._closed(given, gradients)
         if finished is None:
             return False
-        self._black_box.keep_held(finished.step, list(self._held(given)))
+        held = list(self._held(given))
+        finished.opened.followed_elements = sum(one.first_elements for one in held)
+        self._black_box.keep_held(finished.step, held)
         self._pipeline.finish(finished)
         if not self._schedule.is_basic:
             state.attention = 1

@@ -313,6 +313,7 @@ def _batch_of(
         layer_of=layout.layer_of,
         lowest_rates=lowest,
         highest_rates=highest,
+        input_elements=rows.input_elements,
     )
 
 
@@ -334,5 +335,6 @@ def measured_of(raw: RawStep, following: Following) -> MeasuredStep:
         parameter_norm=None if raw.parameter_norm is None else raw.parameter_norm.astype(np.float64),
         loss=StepLoss(raw.loss, raw.loss_raw),
         samples=int(raw.samples),
+        input_elements=raw.input_elements,
         scalars=raw_scalars(following.template, raw),
     )

@@ -211,6 +211,7 @@ class StepMeasures:
             parameter_norm=None,
             loss=finished.loss,
             samples=opened.samples,
+            input_elements=opened.input_elements,
             scalars=scalars,
             logged=opened.logged,
             late=finished.late,

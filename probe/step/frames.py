@@ -49,6 +49,8 @@ class MeasuredStep(msgspec.Struct, kw_only=True):
     loss: StepLoss
     samples: int
     """First dimension of the first input, summed over the micro-steps; 0 when unknown."""
+    input_elements: int = 0
+    """Of the first input, summed over the micro-steps; 0 when unknown."""
     scalars: dict[str, float] = msgspec.field(default_factory=dict)
     """Time, memory and what else has one value per step, under the names of `wire.SCALARS`."""
     taken: StepTime | None = None
@@ -203,6 +205,7 @@ def build_observation(measured: MeasuredStep) -> Observation:
         layer_of=layout.layer_of,
         lowest_rate=lowest,
         highest_rate=highest,
+        input_elements=measured.input_elements,
     )
 
 
@@ -252,6 +255,7 @@ def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
         layer_of=layout.layer_of,
         lowest_rates=lowest,
         highest_rates=highest,
+        input_elements=[step.input_elements for step in steps],
     )
 
 

@@ -64,6 +64,8 @@ class OpenStep(msgspec.Struct):
     missed: int = 0
     """Steps without a frame before this one, for which other models were updated and this one was not."""
     samples: int = 0
+    followed_elements: int = 0
+    """Elements of the first inputs, where C has kept them and there are no captures."""
     loss: Tensor | None = None
     measured: TensorStatistics | PendingStatistics | None = None
     """Gradients as they were before clipping."""
@@ -91,6 +93,12 @@ class OpenStep(msgspec.Struct):
         """Take back forwards whose outputs are gone: an evaluation with gradients on, say."""
         for capture in [capture for capture in self.captures if capture.is_abandoned]:
             self.forget(capture)
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of the first input of each forward, added up; 0 where one is not known."""
+        counts = [0 if (held := one.arguments) is None else held.first_elements for one in self.captures]
+        return sum(counts) if counts and all(counts) else self.followed_elements
 
     @property
     def has_unsettled_forwards(self) -> bool:

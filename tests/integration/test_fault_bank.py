@@ -157,6 +157,16 @@ def test_sample_of_the_bank_is_judged_as_its_headers_say() -> None:
             assert_found_at_once(verdict)
 
 
+def test_curriculum_is_silent_and_its_faulty_sibling_warns_of_the_first_step() -> None:
+    scripts = {script.name: script for script in BANK}
+    quiet = measure(scripts["curriculum_longer_sequences"])
+    assert quiet.problem is None and quiet.false_alarms == (), quiet
+    faulty = measure(scripts["longer_sequences_of_noise"])
+    assert faulty.problem is None and faulty.false_alarms == () and faulty.is_found and faulty.delay == 0, (
+        faulty
+    )
+
+
 def assert_found_at_once(verdict: Verdict) -> None:
     assert verdict.is_found, verdict
     assert verdict.delay == 0, verdict

@@ -25,6 +25,8 @@ class RawRows(NamedTuple):
     losses: list[float] | None
     """None where they have none."""
     total_norms: list[float] | None
+    input_elements: list[int]
+    """As in `RawStep`."""
     has_more: list[bool]
     """Which have norms of parameters, or are followed by the record of an update."""
     scalars: list[tuple[float, ...]]
@@ -65,6 +67,7 @@ def read_rows(payloads: Sequence[memoryview]) -> RawRows | None:
         times=[head[1] for head in heads],
         losses=[head[4] for head in heads] if flags & HAS_LOSS else None,
         total_norms=[head[6] for head in heads] if flags & HAS_NORM else None,
+        input_elements=[head[10] for head in heads],
         has_more=[bool(head[8] & _WITH_MORE) for head in heads],
         scalars=[numbers.unpack_from(payload, RAW_HEAD.size) for payload in payloads],
         norm=block[0],

@@ -36,8 +36,8 @@ UPDATE: Final = 4
 bitmap."""
 _KINDS: Final = (PAD, FRAME, RAW, ADDITION, UPDATE)
 RECORD_HEAD: Final = struct.Struct("<QIIQ")
-RAW_HEAD: Final = struct.Struct("<qdqqddddqq6q")
-"""step, time, template, n, loss, loss_raw, total_norm, samples, flags, m, reserved."""
+RAW_HEAD: Final = struct.Struct("<qdqqddddqqq5q")
+"""step, time, template, n, loss, loss_raw, total_norm, samples, flags, m, input_elements, reserved."""
 UPDATE_HEAD: Final = struct.Struct("<qdqqdq")
 """step, time, template, n, ratio of all, reserved."""
 HAS_LOSS: Final = 1
@@ -77,6 +77,8 @@ class RawStep(NamedTuple):
     loss_raw: float | None
     total_norm: float | None
     samples: float
+    input_elements: int
+    """Of the first input, summed over the micro-steps; 0 when unknown."""
     scalars: npt.NDArray[np.float64]
     """(m,) values of `Template.scalars`; NaN where one is absent."""
     block: npt.NDArray[np.float32]
@@ -195,7 +197,7 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
     if len(payload) < RAW_HEAD.size:
         raise WireError(f"a raw record of {len(payload)} bytes has no head")
     fields = RAW_HEAD.unpack_from(payload)
-    step, time, template, count, loss, loss_raw, norm, samples, flags, scalars = fields[:10]
+    step, time, template, count, loss, loss_raw, norm, samples, flags, scalars, elements = fields[:11]
     block_at = RAW_HEAD.size + 8 * scalars
     missing_at = block_at + 16 * count
     missing_bytes = (count + 7) // 8 if flags & HAS_MISSING else 0
@@ -211,6 +213,7 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
         loss_raw=loss_raw if flags & HAS_LOSS else None,
         total_norm=norm if flags & HAS_NORM else None,
         samples=samples,
+        input_elements=elements,
         scalars=np.frombuffer(payload, "<f8", scalars, RAW_HEAD.size),
         block=np.frombuffer(payload, "<f4", 4 * count, block_at).reshape(4, count),
         missing=bytes(payload[missing_at:norms_at]),

@@ -150,7 +150,7 @@ class HotCall(ctypes.Structure):
     _fields_ = [
         ("inputs", _Pointer),
         *[(name, _Pointer) for name in ("boundary", "loss", "unscaled", "noted", "task")],
-        *[(name, _Int) for name in ("samples", "bytes", "output_count")],
+        *[(name, _Int) for name in ("samples", "elements", "bytes", "output_count")],
         *[(name, ctypes.c_double) for name in ("value", "raw", "divisor", "share")],
         ("outputs", HotOutput * MAX_OUTPUTS),
     ]

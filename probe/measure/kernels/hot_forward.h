@@ -17,7 +17,7 @@ static int is_container(const Object *object) {
 
 /* What is noted of the arguments of a call before it is known that it can be followed. */
 typedef struct {
-    int64_t tensors, bytes, samples, containers, largest, versions[MAX_ARGUMENTS];
+    int64_t tensors, bytes, samples, elements, containers, largest, versions[MAX_ARGUMENTS];
 } Noted;
 
 /* Note a tensor; 0 where it is of a kind that the slow way has to look at. */
@@ -38,6 +38,7 @@ static int note_tensor(Object *value, Noted *noted) {
     if (needs_gradient != hot_api.no || version < 0) return 0;
     if (noted->tensors == 0 && !hot_api.dim(tensor, &dims) && dims > 0 && !hot_api.sizes(tensor, &sizes))
         noted->samples = sizes[0];
+    if (noted->tensors == 0) noted->elements = elements;
     noted->versions[noted->tensors++] = version;
     noted->bytes += storage;
     return 1;
@@ -191,6 +192,7 @@ static int keep_inputs(Object *args, Object *kwargs, const Noted *noted, HotCall
     places[hot.micro_step] = kept_now;
     call->inputs = &places[hot.micro_step];
     call->samples = noted->samples;
+    call->elements = noted->elements;
     call->bytes = 0;
     return 1;
 }

@@ -172,7 +172,8 @@ static int append_step(const double *rates, int64_t started) {
     double further[MAX_SCALARS], samples = 0.0;
     if (!read_scalars(further)) return 0;
     for (int64_t i = 0; i < hot_loop.micro_steps; i++) samples += (double)hot_calls[i].samples;
-    int64_t missing = 0, flags = HAS_LOSS;
+    int64_t elements = 0, missing = 0, flags = HAS_LOSS;
+    for (int64_t i = 0; i < hot_loop.micro_steps; i++) elements += hot_calls[i].elements;
     for (int64_t i = 0; i < n; i++) missing += hot_memory.kinds[i] == MISSING;
     if (missing) flags |= HAS_MISSING;
     if (missing < n) flags |= HAS_NORM;
@@ -195,7 +196,8 @@ static int append_step(const double *rates, int64_t started) {
     put_double(&place, samples);
     put_number(&place, flags);
     put_number(&place, scalars);
-    for (int i = 0; i < 6; i++) put_number(&place, 0);
+    put_number(&place, elements);
+    for (int i = 0; i < 5; i++) put_number(&place, 0);
     uint8_t *times = place;
     place += 16;
     put_double(&place, hot_loop.clips ? hot.after_clip : NAN);

@@ -158,7 +158,7 @@ typedef struct {
 typedef struct {
     KeptInputs *inputs;
     Object *boundary, *loss, *unscaled, *noted, *task;
-    int64_t samples, bytes, output_count;
+    int64_t samples, elements, bytes, output_count;
     double value, raw, divisor, share; /* see step/loss_terms.py; NAN for none */
     HotOutput outputs[MAX_OUTPUTS];
 } HotCall;

@@ -90,7 +90,18 @@ class Step:
         flags |= HAS_UPDATE * (self.update is not False)
         loss, norm, samples, *_ = random.lognormal(size=4)
         head = RAW_HEAD.pack(
-            self.step, at_s, 7, PARAMETERS, loss, 2 * loss, norm, samples, flags, 3, *[0] * 6
+            self.step,
+            at_s,
+            7,
+            PARAMETERS,
+            loss,
+            2 * loss,
+            norm,
+            samples,
+            flags,
+            3,
+            64 + self.step % 5,
+            *[0] * 5,
         )
         block = random.lognormal(size=4 * PARAMETERS).astype("<f4").tobytes()
         bitmap = np.packbits([True, False] * (PARAMETERS // 2)).tobytes() if self.missing else b""
