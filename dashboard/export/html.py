@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -128,11 +128,17 @@ def run_facts(snapshot: Snapshot) -> list[Fact]:
         "Command": " ".join(start.argv),
         "Versions": _versions(start),
         "Commit": start.git_commit or "",
+        "Options of watch": _pairs(start.options),
+        "Hyperparameters": _pairs(start.config),
         "Seed of torch": "" if start.torch_seed is None else str(start.torch_seed),
         "Devices": ", ".join(start.devices),
         "Events": facts.severity_counts(snapshot.events),
     }
     return [Fact(label=label, value=value) for label, value in pairs.items()]
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def range_sentence(snapshot: Snapshot) -> str:

@@ -6,6 +6,7 @@ Called by `session.py` on the thread that watches a model.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,18 @@ from ..attach.observation.gradient_meters import GradientMeters
 from ..attach.watched_model import WatchedModel
 from ..delivery.recorder.gap_watch import GapWatch
 from ..delivery.recorder.hang_watch import HangWatch
+from ..delivery.recorder.hyperparameters import hyperparameters_of
 from ..delivery.recorder.late_parts import LateParts
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.run_facts import describe_run, notebook_cell
 from ..delivery.recorder.run_id import derive_run_id, group_of
+from ..delivery.recorder.start_facts_watch import StartFactsWatch
 from ..detectors.sampled_bank import SampledDetectorBank
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LOOKS, LeakWatch
-from ..settings.config import ProbeConfig
+from ..settings.config import ProbeConfig, options_given
 from ..step.step_meters import StepMeters
 from ..threads.pieces import give_way
 from ..threads.watchdog import LoopMark
@@ -91,7 +94,15 @@ def build_session(
     run = config.run or derive_run_id(os.environ)
     name = layout.record.model
     group = group_of(run, notebook_cell())
-    start = describe_run(run=run, name=config.name, level=config.level, group=group, model=name)
+    start = describe_run(
+        run=run,
+        name=config.name,
+        level=config.level,
+        group=group,
+        model=name,
+        options=options_given(config),
+        config=hyperparameters_of(config.config, model, sys._getframe(1)),
+    )
     recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
     with ExitStack() as unfinished:
         # A part that cannot be built must not leave the recorder's thread behind.
@@ -113,6 +124,7 @@ def build_session(
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
             ControlWatch(recorder, tracker, incidents),
+            StartFactsWatch.of(recorder.folder.parent, start),
         )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()

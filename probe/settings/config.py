@@ -107,6 +107,9 @@ class ProbeConfig:
     """A training that a watchpoint has paused goes on by itself after so many seconds."""
     pause_ranks: bool = False
     """Pause also where other ranks then wait for this one; for a third of their timeout at most."""
+    config: Mapping[str, Any] | None = None
+    """Hyperparameters to be kept with the run, by name; secrets such as ``api_key`` become ``***``. Where
+    none are given, those of an `argparse.Namespace`, of `TrainingArguments` or of Lightning's `hparams`."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
     quiet: bool = False
@@ -147,6 +150,10 @@ class ProbeConfig:
             _require_truth_value(option, getattr(self, option))
         _require_instance("thresholds", self.thresholds, DetectorThresholds)
         _require_instance("sampled_thresholds", self.sampled_thresholds, SampledThresholds)
+        if self.config is not None and not isinstance(self.config, Mapping):
+            raise ValueError(
+                f"config={self.config!r} must be a mapping of names to values, such as vars(args)"
+            )
         if not isinstance(self.logger, logging.Logger | None):
             raise ValueError(f"logger={self.logger!r} must be a logging.Logger")
 
@@ -221,6 +228,17 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         found["quiet"] = True
     if "NANSCOPE_CONNECT" in environment:
         found["connect"] = environment["NANSCOPE_CONNECT"]
+    return found
+
+
+def options_given(config: ProbeConfig) -> dict[str, str]:
+    """Return the options that are not the defaults, as texts; not the hyperparameters."""
+    found = {}
+    for item in fields(ProbeConfig):
+        default = item.default_factory() if callable(item.default_factory) else item.default
+        value = getattr(config, item.name)
+        if value != default and item.name not in ("config", "logger"):
+            found[item.name] = (value if isinstance(value, str) else repr(value))[:1000]
     return found
 
 

@@ -70,6 +70,14 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     Empty in journals that an older probe has written, each of which is a group of its own."""
     model: Text = ""
     """What layouts and events call the model."""
+    options: Annotated[dict[Text, Text], msgspec.Meta(max_length=1000)] = {}
+    """Of `watch`, where they are not the defaults."""
+    config: Annotated[dict[Text, Text], msgspec.Meta(max_length=1000)] = {}
+    """Hyperparameters by name; secrets are ``***``."""
+    config_source: Text = ""
+    """Where they are from: `watch`, `argparse`, `transformers`, `lightning`, or nothing."""
+    seeds: Annotated[dict[Text, Text], msgspec.Meta(max_length=1000)] = {}
+    """Seed of torch, digests of the states of Python's and NumPy's generators."""
 
 
 class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):

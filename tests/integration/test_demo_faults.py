@@ -41,6 +41,7 @@ def recorded(spool: Path) -> Journal:
         ("spike", "loss_spike", 0),
     ],
 )
+@pytest.mark.capability(10, 25, 34)
 def test_fault_gives_its_event_kind_at_its_step(
     fault: str, kind: str, at_most_later: int, forked: ForkedScripts, spool: Path
 ) -> None:

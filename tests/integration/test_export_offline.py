@@ -77,6 +77,7 @@ def test_export_offline_draws_every_chart(opened: OpenExport) -> None:
     assert page.locator("#chart-timeline .scatterlayer path.point").count() == 2
 
 
+@pytest.mark.capability(5, 11)
 def test_export_offline_click_on_the_marker_opens_the_event_with_its_source(opened: OpenExport) -> None:
     page = opened.page
     page.locator("#chart-timeline .scatterlayer .trace").first.locator("path.point").hover(force=True)

@@ -146,6 +146,7 @@ def test_scores_count_what_was_missed_as_wrong(faulty_script: Script) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.capability(10, 12)
 def test_sample_of_the_bank_is_judged_as_its_headers_say() -> None:
     scripts = {script.name: script for script in BANK}
     with ThreadPoolExecutor(2) as pool:

@@ -54,6 +54,7 @@ def test_page_first_run_appears_without_reload(page: Page, served: Served) -> No
     assert page.evaluate("window.loadedOnce") is True
 
 
+@pytest.mark.capability(2, 3)
 def test_page_live_lines_and_heatmap_grow(page: Page, served: Served) -> None:
     served.fill(steps=range(50))
     open_page(page, served)
@@ -88,6 +89,7 @@ def test_page_of_another_test_has_nothing_of_this_one(
     assert other.evaluate("localStorage.getItem('left')") is None
 
 
+@pytest.mark.capability(6)
 def test_page_nan_is_named_in_title_and_list_without_click(page: Page, served: Served) -> None:
     served.fill(steps=range(20))
     open_page(page, served)

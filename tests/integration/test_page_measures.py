@@ -37,6 +37,7 @@ def test_page_run_that_measures_little_has_no_empty_charts(page: Page, served: S
     expect(page.locator("#logged")).to_be_hidden()
 
 
+@pytest.mark.capability(2)
 def test_page_full_run_draws_every_chart_with_its_marks(page: Page, served: Served) -> None:
     served.fill(steps=range(60), is_full=True)
     page.set_viewport_size({"width": 1440, "height": 2000})

@@ -136,6 +136,7 @@ def losses_of(journal: Journal) -> list[float]:
     return [frame.scalars["loss"] for frame in journal.frames]
 
 
+@pytest.mark.capability(66)
 def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
     both = run_both(tmp_path / "work", *PLAIN_LOOP)
     losses = [float(line) for line in both.bare.out.splitlines()[:5]]
@@ -340,6 +341,7 @@ def test_exit_code_and_signal_are_the_scripts_own(tmp_path: Path, forked: Forked
     assert terminated.recorded.out == "trained\n"
 
 
+@pytest.mark.capability(6)
 def test_critical_event_is_one_line_on_stderr_and_none_in_the_scripts_log(
     tmp_path: Path, forked: ForkedScripts
 ) -> None:

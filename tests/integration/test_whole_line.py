@@ -70,6 +70,7 @@ def watch_it_grow(page: Page) -> None:
     assert page.evaluate("window.loadedBeforeTraining") is True
 
 
+@pytest.mark.capability(1, 2, 3, 4, 5, 6, 12)
 def test_nan_in_a_real_training_is_seen_explained_and_exported(
     page: Page,
     browser: Browser,

@@ -29,6 +29,7 @@ class SqrtAtZero(nn.Module):
         return self.last(torch.sqrt(hidden * 0.0))
 
 
+@pytest.mark.capability(10)
 def test_nan_in_backward_names_its_op_module_and_line(spool: Path) -> None:
     model = SqrtAtZero()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -70,6 +71,7 @@ def test_skipped_update_counts_as_a_step(spool: Path) -> None:
     assert [e.step for e in journal.latest_events if e.kind == "nonfinite_loss"] == [3]
 
 
+@pytest.mark.capability(9)
 def test_mode_raise_stops_before_the_update() -> None:
     model = SqrtAtZero()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,6 +103,7 @@ def test_mode_raise_stops_every_bad_step_of_an_episode() -> None:
     assert all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
 
 
+@pytest.mark.capability(9)
 def test_mode_warn_warns_once_for_an_episode() -> None:
     model = SqrtAtZero()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -114,6 +117,7 @@ def test_mode_warn_warns_once_for_an_episode() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.capability(61)
 def test_events_reach_an_injected_logger(caplog: pytest.LogCaptureFixture) -> None:
     model, logger = seeded_model(), logging.getLogger("users.own")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -17,6 +17,7 @@ import probe
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.capability(21)
 def test_watch_records_loss_and_norms_as_torch_has_them(spool: Path) -> None:
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -13,7 +13,10 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from probe.wire import start_facts
+
 from ...store.protocol import StoredDocument
+from .start_facts_table import start_facts_table
 
 Content = Callable[[Sequence[StoredDocument]], Component]
 
@@ -30,7 +33,9 @@ class Section:
     decode is named as such, never fatal."""
 
 
-SECTIONS: Final[tuple[Section, ...]] = ()
+SECTIONS: Final[tuple[Section, ...]] = (
+    Section(kind=start_facts.KIND, title="Run", content=start_facts_table),
+)
 
 
 def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:

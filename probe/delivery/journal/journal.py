@@ -258,6 +258,17 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
+    """Put what has changed in the script's work tree into `run.json`; nothing where that fails."""
+    path, temporary = run_folder / "run.json", run_folder / f".run.json-{os.getpid()}"
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        start = msgspec.json.decode(path.read_bytes(), type=dict)
+        write_private_file(
+            temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})
+        )
+        temporary.replace(path)
+
+
 def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:
     """Find where to go on; None in a folder without segments of the stream, as that of a new run is."""
     if not list_segments(folder, name):

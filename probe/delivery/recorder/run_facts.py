@@ -7,15 +7,17 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import torch
 
 from ...compat import torch_memory
 from ...wire import RunStart
+from .hyperparameters import HIDDEN, is_secret, seeds
 
 _VERSIONS_OF: Final = ("torch", "nanscope", "numpy", "lightning", "transformers", "accelerate")
 _TEXT_LIMIT: Final = 4000
@@ -28,9 +30,18 @@ def describe_run(
     level: str,
     group: str,
     model: str,
+    options: Mapping[str, str] = MappingProxyType({}),
+    config: tuple[Mapping[str, str], str] = (MappingProxyType({}), ""),
     environment: Mapping[str, str] = os.environ,
 ) -> RunStart:
-    """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds."""
+    """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds.
+
+    Args:
+        run, name, level, group, model: as in `RunStart`.
+        options: of `watch`, as texts.
+        config: hyperparameters as texts, and where they are from.
+        environment: where a launcher says rank and world size.
+    """
     now_ns = time.time_ns()
     folder = _working_directory()
     rank, world_size = rank_and_world_size(environment)
@@ -43,7 +54,7 @@ def describe_run(
         host=socket.gethostname(),
         pid=os.getpid(),
         time=now_ns / 1e9,
-        argv=[argument[:_TEXT_LIMIT] for argument in sys.argv[:100]],
+        argv=_arguments(sys.argv[:100]),
         working_directory=str(folder or "")[:_TEXT_LIMIT],
         versions=_versions(),
         git_commit=None if folder is None else git_commit(folder),
@@ -52,7 +63,27 @@ def describe_run(
         torch_seed=torch.initial_seed(),
         group=group,
         model=model[:_TEXT_LIMIT],
+        options=dict(options),
+        config=dict(config[0]),
+        config_source=config[1],
+        seeds=seeds(),
     )
+
+
+def _arguments(argv: Sequence[str]) -> list[str]:
+    """The command line; values of options such as ``--api-key`` are hidden."""
+    shown, hides = [], False
+    for argument in argv:
+        name, separator, _ = argument.partition("=")
+        is_option = argument.startswith("-")
+        if hides and not is_option:
+            shown.append(HIDDEN)
+        elif is_option and separator and is_secret(name.lstrip("-")):
+            shown.append(f"{name}={HIDDEN}"[:_TEXT_LIMIT])
+        else:
+            shown.append(argument[:_TEXT_LIMIT])
+        hides = is_option and not separator and is_secret(name.lstrip("-"))
+    return shown
 
 
 def _working_directory() -> Path | None:

@@ -55,6 +55,7 @@ def named(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return finding
 
 
+@pytest.mark.capability(16)
 def test_doctor_json_is_one_object_of_both_sides(tmp_path: Path) -> None:
     finished = run_doctor("--json", folder=tmp_path)
     report = json.loads(finished.stdout)

@@ -29,6 +29,7 @@ def trained() -> nn.Sequential:
     return model
 
 
+@pytest.mark.capability(21, 22)
 def test_check_gradients_matches_numpy(trained: nn.Sequential) -> None:
     report, expected = check_gradients(trained), norms(trained)
     assert [p.name for p in report.parameters] == list(expected)
@@ -70,6 +71,7 @@ def test_check_gradients_lists_what_backward_did_not_reach() -> None:
     assert check_gradients(model).missing == ("empty", "unused.weight", "unused.bias")
 
 
+@pytest.mark.capability(22)
 def test_check_explosion_returns_offenders_worst_first(trained: nn.Sequential) -> None:
     trained[0].weight.grad.mul_(1e6)
     trained[2].weight.grad.mul_(1e4)
@@ -85,6 +87,7 @@ def test_check_explosion_of_healthy_gradients_is_false(trained: nn.Sequential) -
     assert not found and found.ok and found.threshold == 10.0 and list(found) == []
 
 
+@pytest.mark.capability(22)
 def test_check_vanishing_returns_exact_zeros_and_small_ones() -> None:
     torch.manual_seed(0)
     model = with_dead_layer()
@@ -120,6 +123,7 @@ def test_checks_look_through_compile(trained: nn.Sequential) -> None:
     assert check_gradients(compiled).to_dict() == check_gradients(trained).to_dict()
 
 
+@pytest.mark.capability(23)
 def test_flow_ratios_are_of_successive_layers(trained: nn.Sequential) -> None:
     flow = analyze_gradient_flow(trained)
     by_parameter = norms(trained)
@@ -132,6 +136,7 @@ def test_flow_ratios_are_of_successive_layers(trained: nn.Sequential) -> None:
     assert flow.ok and flow.dies_at is None and flow.blows_up_at is None
 
 
+@pytest.mark.capability(23)
 def test_flow_of_a_dead_layer_names_where_it_dies() -> None:
     torch.manual_seed(0)
     model = with_dead_layer()
@@ -152,6 +157,7 @@ def test_flow_through_sigmoids_names_the_layer_where_too_little_is_left() -> Non
     assert flow.dies_at == str(2 * expected)
 
 
+@pytest.mark.capability(23)
 def test_flow_of_an_exploding_layer_names_where_it_blows_up() -> None:
     torch.manual_seed(0)
     model = with_exploding_layer()

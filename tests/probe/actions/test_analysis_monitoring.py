@@ -38,6 +38,7 @@ def test_monitor_of_a_healthy_step_is_ok() -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
+@pytest.mark.capability(25, 33)
 def test_monitor_finds_an_explosion_against_the_models_own_history(caplog: pytest.LogCaptureFixture) -> None:
     model = prepared()
     for step in range(40):
@@ -72,6 +73,7 @@ def test_monitor_logs_nonfinite_values_as_errors_to_the_given_logger(
         ({"vanishing_threshold": 1.5}, "gradient_vanishing", "2.bias"),
     ],
 )
+@pytest.mark.capability(25)
 def test_monitor_judges_by_the_callers_own_limits(limits: dict[str, float], kind: str, worst: str) -> None:
     result = monitor_training_step(prepared(), 1.0, 0, **limits)
     (finding,) = result.findings

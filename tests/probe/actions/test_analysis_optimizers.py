@@ -21,6 +21,7 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) 
         optimizer.step()
 
 
+@pytest.mark.capability(35)
 def test_optimizer_moments_and_ratios_match_adam_in_numpy() -> None:
     torch.manual_seed(0)
     model = chain(6, 5, 2)
@@ -64,6 +65,7 @@ def test_optimizer_groups_keep_their_settings_and_names() -> None:
 @pytest.mark.parametrize(
     ("rate", "problem"), [(0.0, "learns nothing"), (3.0, "above 1"), (math.nan, "is NaN")]
 )
+@pytest.mark.capability(35)
 def test_optimizer_with_a_senseless_learning_rate_is_not_ok(rate: float, problem: str) -> None:
     optimizer = torch.optim.SGD(chain(2, 2, 2).parameters(), lr=0.1)
     optimizer.param_groups[0]["lr"] = rate

@@ -37,6 +37,7 @@ def test_parameters_of_every_kind_are_told_apart(model: Mixed) -> None:
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+@pytest.mark.capability(27)
 def test_parameters_statistics_match_numpy(model: Mixed) -> None:
     for state in check_model_parameters(model).parameters:
         values = np.array(model.get_parameter(state.name).tolist(), dtype=np.float64)
@@ -64,6 +65,7 @@ def test_parameters_without_a_snapshot_claim_nothing_about_updates(model: Mixed)
     assert "no snapshot" in report.note
 
 
+@pytest.mark.capability(27)
 def test_parameters_never_updated_are_those_that_are_bit_equal(model: Mixed) -> None:
     since = snapshot_parameters(model)
     step(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -72,6 +74,7 @@ def test_parameters_never_updated_are_those_that_are_bit_equal(model: Mixed) -> 
     assert {p.name for p in report.parameters if p.changed} == {"scale", "table.weight"}
 
 
+@pytest.mark.capability(27)
 def test_parameters_drift_is_the_relative_distance(model: Mixed) -> None:
     since, before = snapshot_parameters(model), copy.deepcopy(model)
     step(model, torch.optim.Adam(model.parameters(), lr=0.05))

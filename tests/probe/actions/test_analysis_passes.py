@@ -39,6 +39,7 @@ INPUTS = torch.randn(32, 8, generator=torch.Generator().manual_seed(2))
 TARGETS = torch.randint(3, (32,), generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.capability(31)
 def test_forward_statistics_match_numpy_at_the_time_of_the_call() -> None:
     model = chain(8, 6, 4, activation=nn.ReLU)
     report = debug_forward_pass(model, INPUTS)
@@ -132,6 +133,7 @@ def test_forward_of_a_compiled_model_adds_no_graph() -> None:
     assert len(graphs) == 1
 
 
+@pytest.mark.capability(32)
 def test_backward_reports_what_plain_backward_gives() -> None:
     model, twin = mlp(), mlp()
     loss = nn.functional.cross_entropy(model.eval()(INPUTS), TARGETS)
@@ -202,6 +204,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     ],
     ids=["sgd", "adamw", "lbfgs"],
 )
+@pytest.mark.capability(33)
 def test_step_leaves_the_same_bits_as_a_plain_step(make: Callable[..., torch.optim.Optimizer]) -> None:
     debugged, plain = mlp(), mlp()
     optimizers = make(debugged.parameters()), make(plain.parameters())
@@ -215,6 +218,7 @@ def test_step_leaves_the_same_bits_as_a_plain_step(make: Callable[..., torch.opt
         assert torch.equal(tensor, plain.state_dict()[name]), name
 
 
+@pytest.mark.capability(33)
 def test_step_reports_updates_of_every_parameter() -> None:
     model, twin = mlp(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

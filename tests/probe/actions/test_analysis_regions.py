@@ -180,6 +180,7 @@ def nan_backward() -> None:
     (x.sqrt() * 0).backward()
 
 
+@pytest.mark.capability(7, 8)
 def test_anomaly_detection_finds_nan_and_restores_the_mode() -> None:
     before = mode()
     with pytest.warns(UserWarning, match="SqrtBackward"), pytest.raises(RuntimeError, match="returned nan"):
@@ -189,6 +190,7 @@ def test_anomaly_detection_finds_nan_and_restores_the_mode() -> None:
     nan_backward()
 
 
+@pytest.mark.capability(8)
 def test_anomaly_detection_nests_and_reenters() -> None:
     switch = anomaly_detection(check_nan=False)
     with switch:

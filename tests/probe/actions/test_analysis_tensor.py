@@ -62,6 +62,7 @@ def differences(report: TensorReport, tensor: Tensor, *, rtol: float = 1e-6) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("count", [1, 12, 40_000])
+@pytest.mark.capability(17, 18)
 def test_analyze_of_every_float_matches_numpy(dtype: torch.dtype, count: int) -> None:
     tensor = normal(count, dtype=dtype)
     assert differences(analyze_tensor(tensor), tensor, rtol=3e-5 if count > 16_384 else 1e-6) == []
@@ -156,6 +157,7 @@ def test_analyze_of_nested_leaves_the_ragged_dimension_open(jagged: bool) -> Non
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.capability(17)
 def test_analyze_of_nonfinite_counts_it_and_gives_the_finite_range(bad: float) -> None:
     tensor = torch.tensor([1.0, bad, -3.0])
     report = analyze_tensor(tensor)

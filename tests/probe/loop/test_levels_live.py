@@ -122,6 +122,7 @@ def test_training_of_a_compiled_model_is_bit_identical(level: str) -> None:
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(results[0][1], results[1][1], strict=True))
 
 
+@pytest.mark.capability(35)
 def test_basic_records_learning_rate_clipping_and_update_ratio(spool: Path) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
@@ -150,6 +151,7 @@ def names(frame: Frame) -> set[str]:
     return {column.name for column in [*frame.columns, *frame.parameter_columns, *frame.module_columns]}
 
 
+@pytest.mark.capability(50)
 def test_level_is_changed_between_two_steps_and_told(spool: Path) -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -217,6 +219,7 @@ def test_attaching_detaching_and_changing_level_leave_nothing(tmp_path: Path) ->
     assert not optimizer._optimizer_step_pre_hooks
 
 
+@pytest.mark.capability(48)
 def test_overhead_limit_throttles_what_is_dear_and_says_so(spool: Path) -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -255,6 +258,7 @@ def float64_norm(model: nn.Module) -> float:
     return math.sqrt(float(torch.stack(squares).sum()))
 
 
+@pytest.mark.capability(24)
 def test_clip_gradients_gives_the_norm_and_torchs_own_bits() -> None:
     model, twin = make_model(), make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
