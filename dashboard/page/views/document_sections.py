@@ -13,7 +13,10 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
+
 from ...store.protocol import StoredDocument
+from .memory_section import memory_section
 
 Content = Callable[[Sequence[StoredDocument]], Component]
 
@@ -30,7 +33,9 @@ class Section:
     decode is named as such, never fatal."""
 
 
-SECTIONS: Final[tuple[Section, ...]] = ()
+SECTIONS: Final[tuple[Section, ...]] = (
+    Section(kind=MEMORY_SNAPSHOT, title="Memory", content=memory_section),
+)
 
 
 def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:
