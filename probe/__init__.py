@@ -14,6 +14,7 @@ from .compat.lasting_objects import lasting
 
 if TYPE_CHECKING:
     from .actions import aio
+    from .actions.analysis.allocation_history import cuda_memory_history
     from .actions.analysis.anomaly_mode import anomaly_detection
     from .actions.analysis.backward_pass import debug_backward_pass
     from .actions.analysis.forward_pass import debug_forward_pass
@@ -70,6 +71,7 @@ __all__ = [
     "clear_memory",
     "clip_gradients",
     "compare_memory_snapshots",
+    "cuda_memory_history",
     "debug_backward_pass",
     "debug_context",
     "debug_forward_pass",
@@ -116,6 +118,7 @@ _HOME = {
     "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
     "compare_memory_snapshots": "actions.analysis.snapshot_results",
+    "cuda_memory_history": "actions.analysis.allocation_history",
     "debug_backward_pass": "actions.analysis.backward_pass",
     "debug_context": "actions.analysis.regions",
     "debug_forward_pass": "actions.analysis.forward_pass",
