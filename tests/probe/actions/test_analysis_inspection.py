@@ -118,6 +118,7 @@ def test_inspection_counts_shared_parameters_once() -> None:
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+@pytest.mark.capability(30)
 def test_inspection_has_shapes_and_calls_of_every_module() -> None:
     report = inspect_model(Mixed(), torch.tensor([[1, 2, 3]]))
     rows = {row.name: row for row in report.modules}
@@ -127,6 +128,7 @@ def test_inspection_has_shapes_and_calls_of_every_module() -> None:
     assert any("not called in this forward: unused" in note for note in report.notes)
 
 
+@pytest.mark.capability(30)
 def test_inspection_measures_what_autograd_saves() -> None:
     model = nn.Sequential(nn.Linear(4, 1000), nn.ReLU(), nn.Linear(1000, 2))
     report = inspect_model(model, torch.ones(16, 4))
@@ -136,6 +138,7 @@ def test_inspection_measures_what_autograd_saves() -> None:
     assert report.memory.outputs == (16 * 1000 + 16 * 1000 + 16 * 2) * 4
 
 
+@pytest.mark.capability(30)
 def test_inspection_components_share_the_parameters() -> None:
     model = Mixed()
     components = {c.name: c for c in inspect_model(model).components}

@@ -56,7 +56,6 @@ def test_facts_are_of_the_devices_in_use(two_devices: None) -> None:
     assert json.loads(json.dumps(facts)) == facts
 
 
-@pytest.mark.capability(44)
 def test_facts_without_cuda_ask_no_device() -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         pytest.skip("an earlier test has initialised CUDA")
