@@ -186,7 +186,10 @@ class Recorder:
 
     def document(self, document: Document) -> None:
         """Write a document as `event` writes an event; `MAX_DOCUMENTS` of them at most."""
-        if self._has_room_for(document):
+        if self.is_own_thread:
+            # What a task of the thread has measured is written while the session closes, too.
+            self._write_of_watch([document])
+        elif self._has_room_for(document):
             self.event(document)
 
     def _has_room_for(self, record: Event | Document) -> bool:

@@ -144,6 +144,15 @@ def test_memory_of_a_model_is_that_of_its_tensors() -> None:
     assert probe.inspect_model(model, inputs, optimizer=optimizer).memory.total == usage.total  # type: ignore[union-attr]
 
 
+def test_state_of_another_models_parameters_does_not_count() -> None:
+    one, other = nn.Linear(4, 4), nn.Linear(100, 100)
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1, momentum=0.9)
+    (one(torch.ones(2, 4)).sum() + other(torch.ones(2, 100)).sum()).backward()
+    optimizer.step()
+    assert probe.profile_memory_usage(one, optimizer=optimizer).optimizer_state == 20 * 4
+    assert probe.profile_memory_usage(other, optimizer=[optimizer]).optimizer_state == 10_100 * 4
+
+
 def test_memory_that_does_not_fit_comes_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     from probe.actions.analysis import model_memory
 
