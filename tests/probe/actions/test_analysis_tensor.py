@@ -200,6 +200,7 @@ def test_analyze_of_what_cannot_be_read_says_why(kind: str) -> None:
 
 
 @pytest.mark.capability(18)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
 def test_analyze_says_where_and_how_a_tensor_lies(layout: torch.layout) -> None:
     dense = torch.eye(4, dtype=torch.float64)
