@@ -14,6 +14,7 @@ from .compat.lasting_objects import lasting
 
 if TYPE_CHECKING:
     from .actions import aio
+    from .actions.analysis.allocation_history import cuda_memory_history
     from .actions.analysis.anomaly_mode import anomaly_detection
     from .actions.analysis.backward_pass import debug_backward_pass
     from .actions.analysis.forward_pass import debug_forward_pass
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
     )
     from .actions.analysis.gradient_flow import analyze_gradient_flow
     from .actions.analysis.inspection import inspect_model
+    from .actions.analysis.model_memory import profile_memory_usage
     from .actions.analysis.monitoring import get_training_summary, monitor_training_step
     from .actions.analysis.optimizers import analyze_optimizer
     from .actions.analysis.parameters import check_model_parameters, snapshot_parameters
     from .actions.analysis.regions import debug_context, debug_operation
+    from .actions.analysis.snapshot_results import compare_memory_snapshots, memory_trend
     from .actions.analysis.summary import clear_debug_history, get_debug_summary
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
+    from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
     from .calls.robust_step import robust_training_step
     from .calls.safe_inference import safe_inference
     from .calls.training_session import debug_training_session
@@ -66,6 +70,8 @@ __all__ = [
     "clear_debug_history",
     "clear_memory",
     "clip_gradients",
+    "compare_memory_snapshots",
+    "cuda_memory_history",
     "debug_backward_pass",
     "debug_context",
     "debug_forward_pass",
@@ -75,10 +81,15 @@ __all__ = [
     "get_debug_summary",
     "get_training_summary",
     "inspect_model",
+    "memory_tracking",
+    "memory_trend",
     "monitor_training_step",
+    "profile_memory",
+    "profile_memory_usage",
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
+    "take_memory_snapshot",
     "track_tensor",
     "tracked_tensors",
     "watch",
@@ -106,6 +117,8 @@ _HOME = {
     "clear_debug_history": "actions.analysis.summary",
     "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
+    "compare_memory_snapshots": "actions.analysis.snapshot_results",
+    "cuda_memory_history": "actions.analysis.allocation_history",
     "debug_backward_pass": "actions.analysis.backward_pass",
     "debug_context": "actions.analysis.regions",
     "debug_forward_pass": "actions.analysis.forward_pass",
@@ -115,10 +128,15 @@ _HOME = {
     "get_debug_summary": "actions.analysis.summary",
     "get_training_summary": "actions.analysis.monitoring",
     "inspect_model": "actions.analysis.inspection",
+    "memory_tracking": "calls.memory_functions",
+    "memory_trend": "actions.analysis.snapshot_results",
     "monitor_training_step": "actions.analysis.monitoring",
+    "profile_memory": "calls.memory_functions",
+    "profile_memory_usage": "actions.analysis.model_memory",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "snapshot_parameters": "actions.analysis.parameters",
+    "take_memory_snapshot": "calls.memory_functions",
     "track_tensor": "actions.analysis.tensor_lives",
     "tracked_tensors": "actions.analysis.tensor_lives",
     "watch": "watching",

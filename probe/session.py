@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .actions.analysis.analysis_calls import AnalysisCalls
+from .actions.analysis.memory_calls import MemoryCalls
 from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
@@ -62,7 +63,7 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, RuleCalls):
+class Probe(AnalysisCalls, MemoryCalls, RuleCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -126,6 +127,7 @@ class Probe(AnalysisCalls, RuleCalls):
         probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
         probe._model_name, probe._run_name = parts.model, parts.name
+        probe._snapshots = parts.snapshots
         probe._key = id(root)
         _sessions[probe._key] = probe
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())

@@ -17,7 +17,7 @@ import msgspec
 
 WINDOW: Final = 16
 """Blocks that are judged together. A block is one reading, or 4, 16, 64 ... of them."""
-_FACTOR: Final = 4
+BLOCK: Final = 4
 _SCALES: Final = 9
 _WARMUP_STEPS: Final = 5
 """The first steps make the optimizer's state, gradients and scratch space: their growth is none."""
@@ -169,7 +169,7 @@ class _Scale:
         """Take a block; every fourth time return the four as one."""
         self.window.append(block)
         self._open.append(block)
-        if len(self._open) < _FACTOR:
+        if len(self._open) < BLOCK:
             return None
         lowest = min(self._open, key=lambda item: item.value)
         self._open.clear()

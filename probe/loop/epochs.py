@@ -31,6 +31,7 @@ class EpochWatch:
         attention: knows whether what this thread does belongs to the training loop.
         last_step: gives the number of the newest finished step; None before the first.
         log: takes values of the newest step.
+        on_end: called with the number of epochs that have ended, where memory is measured.
         guard: isolates what fails.
     """
 
@@ -42,10 +43,11 @@ class EpochWatch:
         *,
         last_step: Callable[[], int | None],
         log: Callable[[dict[str, LogValue]], None],
+        on_end: Callable[[int], None],
         guard: Guard,
     ) -> None:
         self._schedule, self._meters, self._attention = schedule, meters, attention
-        self._last_step, self._log, self._guard = last_step, log, guard
+        self._last_step, self._log, self._on_end, self._guard = last_step, log, on_end, guard
         self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
         """Iterators that are under way, and the last step when they began."""
         self._may_be_unknown = True
@@ -100,4 +102,5 @@ class EpochWatch:
         values = {"epoch": float(self._count)}
         if self._schedule.settings.features.memory:
             values |= self._meters.read_memory_of_epoch()
+            self._on_end(self._count)
         self._log({name: partial(float, value) for name, value in values.items()})

@@ -34,6 +34,7 @@ from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LOOKS, LeakWatch
+from ..memory.run_snapshots import RunSnapshots
 from ..settings.config import ProbeConfig, options_given
 from ..step.step_meters import StepMeters
 from ..threads.pieces import give_way
@@ -76,6 +77,7 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     incidents: IncidentReporter
     tracker: StepTracker
+    snapshots: RunSnapshots
 
 
 def build_session(
@@ -136,6 +138,7 @@ def build_session(
         recorder=recorder,
         incidents=incidents,
         tracker=tracker,
+        snapshots=parts.snapshots,
     )
 
 
@@ -291,6 +294,8 @@ def _tracker_parts(
         )
         policies.add_to(hooks)
     EvaluationLoss(hooks, log=logged.log, guard=guard)
+    snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
+    recorder.look_with(snapshots)
     return TrackerParts(
         incidents=incidents,
         model=model,
@@ -315,7 +320,9 @@ def _tracker_parts(
             attention,
             last_step=lambda: pipeline.last_step,
             log=logged.log,
+            on_end=snapshots.end_epoch,
             guard=guard,
         ),
+        snapshots=snapshots,
         mark=mark,
     )

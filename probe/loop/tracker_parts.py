@@ -12,6 +12,7 @@ from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
 from ..attach.watched_model import WatchedModel
 from ..incidents.incidents import IncidentReporter
+from ..memory.run_snapshots import RunSnapshots
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .epochs import EpochWatch
@@ -45,4 +46,5 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     incidents: IncidentReporter
     rules: RuleBook
     epochs: EpochWatch
+    snapshots: RunSnapshots
     mark: LoopMark

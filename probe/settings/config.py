@@ -92,6 +92,9 @@ class ProbeConfig:
     """Size of those inputs together; the oldest go first."""
     capture_limit_mib: int = 1024
     """A step whose captured inputs and output gradients are larger is not replayed."""
+    memory_snapshot_every: int = 0
+    """Steps between automatic memory snapshots, read beside the training four times a second at most; 0: none
+    but those at the end of each epoch."""
     journal_cap_mib: int = 2048
     """Journal size per run; the oldest metrics are evicted first, events never."""
     thresholds: DetectorThresholds = field(default_factory=DetectorThresholds)
@@ -143,6 +146,7 @@ class ProbeConfig:
         _require_at_least("black_box_steps", self.black_box_steps, 0)
         _require_at_least("black_box_mib", self.black_box_mib, 0)
         _require_at_least("capture_limit_mib", self.capture_limit_mib, 1)
+        _require_at_least("memory_snapshot_every", self.memory_snapshot_every, 0)
         _require_at_least("journal_cap_mib", self.journal_cap_mib, 1)
         _require_seconds("hang_seconds", self.hang_seconds)
         _require_seconds("pause_limit_s", self.pause_limit_s)

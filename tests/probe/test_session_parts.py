@@ -89,7 +89,7 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def parts() -> SessionParts:
-    made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker()}
+    made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker(), "snapshots": None}
     return SessionParts(run="a-run", model="net", name="train.py", **made)
 
 

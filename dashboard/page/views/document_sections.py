@@ -14,8 +14,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from probe.wire import start_facts
+from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
 
 from ...store.protocol import StoredDocument
+from .memory_section import memory_section
 from .start_facts_table import start_facts_table
 
 Content = Callable[[Sequence[StoredDocument]], Component]
@@ -34,6 +36,7 @@ class Section:
 
 
 SECTIONS: Final[tuple[Section, ...]] = (
+    Section(kind=MEMORY_SNAPSHOT, title="Memory", content=memory_section),
     Section(kind=start_facts.KIND, title="Run", content=start_facts_table),
 )
 

@@ -159,7 +159,9 @@ class AnalysisCalls(SummaryCalls):
             )
         return check_model_parameters(model, since=since, optimizer=optimizer)
 
-    def inspect_model(self, model: nn.Module | None = None, input: Any = None) -> ModelInspection:
+    def inspect_model(
+        self, model: nn.Module | None = None, input: Any = None, *, optimizer: Optimizer | None = None
+    ) -> ModelInspection:
         """See `probe.inspect_model`."""
         from .inspection import ModelInspection, inspect_model
 
@@ -175,7 +177,7 @@ class AnalysisCalls(SummaryCalls):
                 memory=None,
                 notes=(_NOTHING,),
             )
-        return inspect_model(model, input)
+        return inspect_model(model, input, optimizer=optimizer)
 
     def analyze_optimizer(self, optimizer: Optimizer, model: nn.Module | None = None) -> OptimizerReport:
         """See `probe.analyze_optimizer`."""

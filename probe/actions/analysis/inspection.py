@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import clean_name
 from ...compat import torch_memory
@@ -74,6 +75,8 @@ class Component(Result):
 class ModelMemory(Result):
     """Bytes on this rank, memory shared by several tensors counted once."""
 
+    _derived = ("total",)
+
     parameters: int
     gradients: int
     buffers: int
@@ -82,6 +85,14 @@ class ModelMemory(Result):
     input itself; None without an input, or where it could not be observed."""
     outputs: int | None
     """Of all leaf modules' outputs; None without an input."""
+    optimizer_state: int | None = None
+    """Of what the optimizer keeps for the parameters; None without an optimizer."""
+
+    @property
+    def total(self) -> int:
+        """Parameters, gradients, buffers, optimizer state and activations, as far as they are known."""
+        known = (self.parameters, self.gradients, self.buffers, self.optimizer_state, self.activations)
+        return sum(size for size in known if size is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +121,8 @@ class ModelInspection(Result):
             f"{len(self.modules)} modules",
             f"  memory: parameters {tables.size(memory.parameters)}, "
             f"gradients {tables.size(memory.gradients)}, buffers {tables.size(memory.buffers)}, "
-            f"saved for backward {tables.size(memory.activations)}",
+            f"optimizer state {tables.size(memory.optimizer_state)}, "
+            f"saved for backward {tables.size(memory.activations)}; total {tables.size(memory.total)}",
             *(f"  {note}" for note in self.notes),
         ]
         header = ("component", "type", "parameters", "share", "memory")
@@ -123,7 +135,9 @@ class ModelInspection(Result):
         return "\n".join([*lines, *tables.table(columns, [_row(m) for m in self.modules], left=4)])
 
 
-def inspect_model(model: nn.Module, input: Any = None) -> ModelInspection:
+def inspect_model(
+    model: nn.Module, input: Any = None, *, optimizer: Optimizer | None = None
+) -> ModelInspection:
     """Describe a model: modules, parameters, shapes, dtypes, memory, and the share of each component.
 
     Args:
@@ -131,6 +145,7 @@ def inspect_model(model: nn.Module, input: Any = None) -> ModelInspection:
         input: runs one forward with it, which gives shapes and activation memory: a tensor, a tuple of
             positional arguments or a dictionary of keyword arguments. It needs as much memory as a training
             forward.
+        optimizer: gives what it keeps for the parameters a place in the memory.
 
     Raises:
         ValueError: it is no module, or a lazy one without parameters as yet; or an input was given for a
@@ -141,7 +156,8 @@ def inspect_model(model: nn.Module, input: Any = None) -> ModelInspection:
         raise ValueError(
             f"{sharded} is under FSDP, whose forward needs every rank: inspect it without an input"
         )
-    recorder, saved = (None, None) if input is None else _trial_forward(root, input)
+    recorder, saved = (None, None) if input is None else trial_forward(root, input)
+    kept = None if optimizer is None else bytes_once(state_tensors([optimizer], root))
     calls = recorder.calls if recorder is not None else None
     rows = list(_module_rows(root, calls))
     names = [len(group) for group in _names_of_parameters(root).values()]
@@ -153,19 +169,20 @@ def inspect_model(model: nn.Module, input: Any = None) -> ModelInspection:
         modules=tuple(rows),
         components=tuple(_components(root, rows)),
         memory=ModelMemory(
-            parameters=_bytes_once(root.parameters()),
-            gradients=_bytes_once(p.grad for p in root.parameters() if p.grad is not None),
-            buffers=_bytes_once(root.buffers()),
+            parameters=bytes_once(root.parameters()),
+            gradients=bytes_once(p.grad for p in root.parameters() if p.grad is not None),
+            buffers=bytes_once(root.buffers()),
             activations=saved,
             outputs=None
             if calls is None
             else sum(c.output_bytes for c in calls if not _has_children(c.module)),
+            optimizer_state=kept,
         ),
         notes=tuple(_notes(root, rows, recorder)),
     )
 
 
-def _trial_forward(root: nn.Module, value: Any) -> tuple[CallRecorder, int | None]:
+def trial_forward(root: nn.Module, value: Any) -> tuple[CallRecorder, int | None]:
     """Run one forward whose effects are undone; return its calls and the bytes saved for its backward."""
     args, kwargs = split_input(value)
     meter = _SavedBytes(exclude=[*root.parameters(), *root.buffers(), *find_tensors((args, kwargs))])
@@ -217,7 +234,7 @@ def _storage_bytes(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else occupied_bytes(tensor)
 
 
-def _bytes_once(tensors: Iterable[Tensor]) -> int:
+def bytes_once(tensors: Iterable[Tensor]) -> int:
     """Sum of what tensors occupy; those in the same memory count once."""
     sizes: dict[object, int] = {}
     for tensor in tensors:
@@ -226,6 +243,15 @@ def _bytes_once(tensors: Iterable[Tensor]) -> int:
         place = (key, local.storage_offset()) if key and local.layout is torch.strided else id(tensor)
         sizes[place] = max(sizes.get(place, 0), occupied_bytes(tensor))
     return sum(sizes.values())
+
+
+def state_tensors(optimizers: Iterable[Optimizer], root: nn.Module) -> Iterable[Tensor]:
+    """Yield the tensors that optimizers keep for the parameters of a model."""
+    own = set(map(id, root.parameters()))
+    for optimizer in optimizers:
+        for parameter, state in list(optimizer.state.items()):
+            if id(parameter) in own:
+                yield from find_tensors(state)
 
 
 def _names_of_parameters(root: nn.Module) -> dict[int, list[str]]:
@@ -282,7 +308,7 @@ def _components(root: nn.Module, rows: list[ModuleRow]) -> Iterable[Component]:
             parameters=parameters,
             trainable=sum(row.trainable for row in mine),
             share=parameters / total if total else 0.0,
-            bytes=_bytes_once([*module.parameters(recurse=bool(name)), *module.buffers(recurse=bool(name))]),
+            bytes=bytes_once([*module.parameters(recurse=bool(name)), *module.buffers(recurse=bool(name))]),
             training=modes.pop() if len(modes) == 1 else None,
         )
 

@@ -124,6 +124,12 @@ def tracked_tensors() -> TrackedTensors:
     return TrackedTensors(tensors=tuple(one.life() for one in tracked))
 
 
+def alive_now() -> tuple[int, int]:
+    """Return number and bytes of the tracked tensors that live."""
+    known = tracked_tensors()
+    return known.alive_count, known.alive_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearedMemory(Result):
     """What `clear_memory` has given back."""

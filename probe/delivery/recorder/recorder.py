@@ -186,11 +186,20 @@ class Recorder:
 
     def document(self, document: Document) -> None:
         """Write a document as `event` writes an event; `MAX_DOCUMENTS` of them at most."""
+        if self.is_own_thread:
+            # What a task of the thread has measured is written while the session closes, too.
+            self._write_of_watch([document])
+        elif self._has_room_for(document):
+            self.event(document)
+
+    def _has_room_for(self, record: Event | Document) -> bool:
+        if not isinstance(record, Document):
+            return True
         if self._documents >= MAX_DOCUMENTS:
             self._note(f"more than {MAX_DOCUMENTS:,} snapshots, profiles and regions; the rest is not kept")
-            return
+            return False
         self._documents += 1
-        self.event(document)
+        return True
 
     def frame(self, frame: Frame | FrameSource, *, is_addition: bool = False) -> None:
         """Put a frame into the ring before returning, so that it survives a kill -9.
@@ -287,11 +296,11 @@ class Recorder:
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
             self._note(problem)
 
-    def _write_of_watch(self, events: Sequence[Event | Document]) -> None:
+    def _write_of_watch(self, records: Sequence[Event | Document]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
-        if events:
-            for event in events:
-                self._keep(event)
+        if records:
+            for record in filter(self._has_room_for, records):
+                self._keep(record)
             self._write_events()
 
     def _keep(self, record: Event | Layout | Document) -> None:

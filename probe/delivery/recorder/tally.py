@@ -28,6 +28,7 @@ class _Noted(NamedTuple):
     step: int
     time: float
     sentence: str
+    kind: str
 
 
 class Tally:
@@ -47,6 +48,7 @@ class Tally:
                 event.step,
                 event.time,
                 _sentence(event),
+                event.kind,
             )
 
     def add(self, others: Iterable[Tally]) -> Tally:
@@ -71,6 +73,10 @@ class Tally:
     def worst(self) -> str | None:
         """The worst in a sentence with its line: critical first, then a proven origin, then in order."""
         return min(self._noted.values()).sentence if self._noted else None
+
+    def sentences(self, kind: str) -> list[str]:
+        """Those of one kind, the worst first, each in a sentence with its line."""
+        return [noted.sentence for noted in sorted(self._noted.values()) if noted.kind == kind]
 
     def _count(self, severity: Severity) -> int:
         wanted = SEVERITIES.index(severity)

@@ -18,6 +18,7 @@ class Knot:
         self.tensor = torch.zeros(1000)
 
 
+@pytest.mark.capability(40)
 def test_tracked_tensor_is_alive_until_it_is_freed() -> None:
     tensor = torch.zeros(4, 5, dtype=torch.float64)
     tracked = probe.track_tensor(tensor, "features")
@@ -32,6 +33,7 @@ def test_tracked_tensor_is_alive_until_it_is_freed() -> None:
     assert tracked.life().lifetime_s == freed.lifetime_s
 
 
+@pytest.mark.capability(40)
 def test_tensor_that_a_graph_holds_is_alive() -> None:
     weight = torch.ones(3, requires_grad=True)
     hidden = weight * 2
@@ -43,6 +45,7 @@ def test_tensor_that_a_graph_holds_is_alive() -> None:
     assert not tracked.life().is_alive
 
 
+@pytest.mark.capability(40)
 def test_tracked_tensors_are_summed_while_they_live() -> None:
     before = probe.tracked_tensors()
     kept, lost = torch.zeros(8), torch.zeros(16)
@@ -61,6 +64,7 @@ def test_what_is_no_tensor_is_refused() -> None:
         probe.track_tensor([1.0], "numbers")  # type: ignore[arg-type]
 
 
+@pytest.mark.capability(41)
 def test_clear_memory_collects_cycles() -> None:
     gc.collect()
     gc.disable()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import probe
 from probe.actions.analysis.analysis_calls import AnalysisCalls
+from probe.actions.analysis.memory_calls import MemoryCalls
 from probe.actions.analysis.summary_calls import SummaryCalls
 from probe.actions.analysis.watched_tensors import STATISTICS, deferred_statistics
 
@@ -113,6 +114,7 @@ def test_training_through_an_inert_handle_is_the_same_training(
     assert region.report is not None
 
 
+@pytest.mark.capability(19)
 def test_watched_tensor_has_its_statistics_at_every_step(model: nn.Sequential) -> None:
     values = torch.tensor([3.0, -4.0, 0.0])
     optimizer = sgd(model)
@@ -322,13 +324,15 @@ def test_training_session_switched_off_writes_nothing(
 
 
 def test_every_analysis_call_is_a_method_and_a_function() -> None:
-    methods = {**vars(SummaryCalls), **vars(AnalysisCalls)}
+    methods = {**vars(SummaryCalls), **vars(AnalysisCalls), **vars(MemoryCalls)}
     names = {name for name in methods if not name.startswith("_")}
     only_methods = {"aio", "watch_tensor", "save_debug_report"}
+    only_methods |= {"memory_snapshots", "found_leaks"}  # of one run
     only_functions = {"AnomalyError", "Probe", "ProbeConfig", "watch", "aio", "debug_training_session"}
     only_functions |= {"clip_gradients"}  # a method of the session itself
     only_functions |= {"RuleResult", "StepView"}  # what rules get and give
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}
     only_functions |= {"robust_training_step", "safe_inference"}  # they take any model
     only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
+    only_functions |= {"compare_memory_snapshots", "cuda_memory_history"}
     assert names - only_methods == set(probe.__all__) - only_functions

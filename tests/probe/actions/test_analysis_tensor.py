@@ -201,6 +201,21 @@ def test_analyze_of_what_cannot_be_read_says_why(kind: str) -> None:
     assert found[0].note and found[0].mean is None and found[0].shape == (3,)
 
 
+@pytest.mark.capability(18)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
+def test_analyze_says_where_and_how_a_tensor_lies(layout: torch.layout) -> None:
+    dense = torch.eye(4, dtype=torch.float64)
+    report = analyze_tensor(dense if layout is torch.strided else dense.to_sparse(layout=layout), "eye")
+    assert (report.name, report.shape, report.dtype, report.device) == ("eye", (4, 4), "float64", "cpu")
+    assert report.layout == str(layout).removeprefix("torch.")
+    # Values, and two indices of each, or five row pointers and a column of each, of int64.
+    indices = {torch.strided: 0, torch.sparse_coo: 2 * 4 * 8, torch.sparse_csr: (5 + 4) * 8}[layout]
+    values = 16 * 8 if layout is torch.strided else 4 * 8
+    assert report.bytes == values + indices
+
+
+@pytest.mark.capability(18)
 def test_analyze_of_a_view_tells_what_it_keeps_alive() -> None:
     report = analyze_tensor(normal(1000)[:3])
     assert (report.bytes, report.storage_bytes) == (12, 4000)

@@ -56,3 +56,12 @@ def test_swap_in_use_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(host_memory, "_MACHINE", str(file))
     assert host_memory.read_swap() == 20 * 1024
     assert host_memory.machine_bytes() == (100 * 1024, 40 * 1024)
+
+
+def test_unique_memory_is_what_psutil_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = bytearray(os.urandom(64)) * MIB
+    unique = host_memory.unique_bytes()
+    assert abs(unique - psutil.Process().memory_full_info().uss) < 8 * MIB
+    assert len(block) < unique <= host_memory.resident_bytes() + 8 * MIB
+    monkeypatch.setattr(host_memory, "_OWN_PAGES", "/nonexistent/smaps_rollup")
+    assert abs(host_memory.unique_bytes() - unique) < 8 * MIB

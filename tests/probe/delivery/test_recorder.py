@@ -444,3 +444,56 @@ def test_documents_are_written_up_to_their_number_and_the_rest_is_told(
     written = [one.key for one in records(recorder.folder, "events") if isinstance(one, Document)]
     assert written == ["0", "1"]
     assert recorder.failed is not None and "more than 2 snapshots" in recorder.failed
+
+
+class Snapshots:
+    """A watch that has a document at each look, and one at the end."""
+
+    period_s = 0.01
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> list[Document]:
+        self.looks += 1
+        return [Document(kind="snapshot", key=f"look {self.looks}", time=1.0, body=b"{}")]
+
+    def close(self) -> list[Document]:
+        return [Document(kind="snapshot", key="end", time=1.0, body=b"{}")]
+
+
+@pytest.mark.parametrize(
+    ("most", "written"), [(2, ["look 1", "look 2"]), (4096, ["look 1", "look 2", "look 3"])]
+)
+def test_documents_of_a_watch_are_written_up_to_their_number(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, most: int, written: list[str]
+) -> None:
+    monkeypatch.setattr("probe.delivery.recorder.recorder.MAX_DOCUMENTS", most)
+    watch = Snapshots()
+    recorder.look_with(watch)
+    deadline_s = time.monotonic() + 20.0
+    while watch.looks < 4 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    recorder.close(outcome="finished", last_step=None)
+    found = [one.key for one in records(recorder.folder, "events") if isinstance(one, Document)]
+    assert found[:3] == written and (found[-1] == "end") == (most > 2)
+
+
+def test_document_of_the_threads_own_task_is_written_while_it_closes(recorder: Recorder) -> None:
+    begun, closing = threading.Event(), threading.Event()
+
+    def task() -> None:
+        begun.set()
+        closing.wait(20.0)
+        recorder.document(Document(kind="snapshot", key="late", time=1.0, body=b"{}"))
+
+    recorder.do_once(task)
+    assert begun.wait(20.0)
+    closer = threading.Thread(target=recorder.close, kwargs={"outcome": "finished", "last_step": None})
+    closer.start()
+    while recorder.is_open:
+        time.sleep(0.001)
+    closing.set()
+    closer.join(20.0)
+    written = [one for one in records(recorder.folder, "events") if isinstance(one, Document | RunEnd)]
+    assert [type(one) for one in written] == [Document, RunEnd]

@@ -330,6 +330,44 @@ def test_module_statistics_are_named_by_the_layout(spool: Path) -> None:
     assert unpack_column(frame.columns[0]).shape == (len(layout.parameters),)
 
 
+@pytest.mark.capability(20)
+def test_extreme_keeps_the_statistics_of_every_tensor_at_every_step(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    seen: list[dict[str, list[float]]] = []
+
+    def note(*_: object) -> None:
+        gradients = [p.grad.double() for p in model.parameters() if p.grad is not None]
+        values = [p.detach().double() for p in model.parameters()]
+        seen.append(
+            {
+                "grad_mean": [float(g.mean()) for g in gradients],
+                "grad_max_abs": [float(g.abs().max()) for g in gradients],
+                "parameter_mean": [float(v.mean()) for v in values],
+                "parameter_std": [float(v.std(correction=0)) for v in values],
+            }
+        )
+
+    optimizer.register_step_pre_hook(note)
+    with probe.watch(model, optimizer, level="extreme", overhead_limit=0.0):
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(
+                model(torch.randn(8, 5, 6, generator=generator)), torch.ones(8, dtype=torch.long)
+            ).backward()
+            optimizer.step()
+    frames = journal_in(spool).frames
+    assert len(frames) == len(seen) == 6
+    for frame, expected in zip(frames, seen, strict=True):
+        columns = {column.name: unpack_column(column) for column in frame.columns}
+        for column in frame.parameter_columns:
+            columns[column.name] = unpack_module_column(column, len(expected["grad_mean"]))[0]
+        for name, values in expected.items():
+            np.testing.assert_allclose(columns[name], values, rtol=1e-4, atol=1e-7, err_msg=name)
+    assert sum("activation_rms" in names(frame) for frame in frames) >= 3
+
+
 LONG_RUN = """
 import os, psutil, torch, probe
 torch.set_num_threads(1)

@@ -30,6 +30,7 @@ def events(spool: Path, run: str) -> list[Event]:
     return [record for record in records if isinstance(record, Event)]
 
 
+@pytest.mark.capability(39)
 @pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
 def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pacer, "note", lambda self, started_ns, took_ns, *, is_rising: None)
@@ -52,8 +53,11 @@ def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.Mo
     assert (leak.severity, leak.subject) == ("warning", "losses")
     assert "losses.append(loss)" in leak.stacks.training_loop[-1].code
     assert leak.advice
+    (sentence,) = run.found_leaks()
+    assert sentence.startswith("Memory leak: ") and "`losses`" in sentence
 
 
+@pytest.mark.capability(43)
 @pytest.mark.parametrize("in_c", [True, False])
 def test_session_says_what_the_recorders_thread_has_found_of_memory(
     spool: Path, monkeypatch: pytest.MonkeyPatch, in_c: bool
@@ -77,6 +81,20 @@ def test_session_says_what_the_recorders_thread_has_found_of_memory(
     assert bool(followed.steps) == in_c
     assert short.stacks.training_loop[-1].function.endswith("of_memory")
     assert "95% of the memory is used at step" in short.message
+
+
+@pytest.mark.capability(43)
+def test_session_names_the_largest_blocks_and_advises_when_memory_runs_out(spool: Path) -> None:
+    model, kept = seeded_model(), torch.ones(8 * 2**20)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.raises(RuntimeError), probe.watch(model, optimizer) as run:
+        for inputs, _ in batches(2):
+            model(inputs).sum().backward()
+            optimizer.step()
+        torch.empty(2**46)
+    (event,) = {one.id: one for one in events(spool, run.run) if one.kind == "out_of_memory"}.values()
+    assert event.severity == "critical" and event.advice and kept.nbytes == 32 * 2**20
+    assert "Largest: 32.0 MiB `kept` in" in event.message, event.message
 
 
 def test_session_says_what_was_alive_when_memory_ran_out(spool: Path) -> None:

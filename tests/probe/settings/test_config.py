@@ -49,6 +49,8 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("overhead_limit", "2 %", "overhead_limit='2 %' must be a fraction from 0"),
         ("hang_seconds", 0, "hang_seconds=0 must be a number of seconds above 0"),
         ("hang_seconds", "5 s", "hang_seconds='5 s' must be a number of seconds above 0"),
+        ("memory_snapshot_every", -1, "memory_snapshot_every=-1 must be a whole number of at least 0"),
+        ("memory_snapshot_every", 1.5, "memory_snapshot_every=1.5 must be a whole number"),
         ("stack_signal", 1, "stack_signal=1 must be True or False"),
         ("replay_limit_s", -1.0, "replay_limit_s=-1.0 must be a number of seconds above 0"),
         ("intended_infinities", "mask", "intended_infinities='mask' must be a list of names"),
