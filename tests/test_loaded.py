@@ -33,6 +33,7 @@ NOT_IN_A_HEALTHY_RUN = (
     # Of a suspicion, an event, or a level that measures more.
     *(f"probe.memory.{name}" for name in ("growth_lines", "heap_kinds", "heap_looks", "heap_names")),
     *(f"probe.memory.{name}" for name in ("heap_walk", "leaks", "open_look", "source_parts")),
+    *(f"probe.memory.{name}" for name in ("bounded", "followed", "plain_size")),
     *(f"probe.detectors.{name}" for name in ("advice_ops", "limits", "verdicts")),
     *(f"probe.attach.observation.{name}" for name in ("call_clock", "module_memory", "observed_step")),
     *(f"probe.attach.observation.{name}" for name in ("gradient_history", "gradient_noise")),

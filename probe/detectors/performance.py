@@ -33,9 +33,11 @@ PARTS: Final = 8
 """Equal parts of the run whose medians rise one after the other where steps take longer and longer: by chance
 that happens once in 8! = 40,320 runs, and then not to twice the time."""
 MIN_IN_PART: Final = 3
-JUDGED_EVERY: Final = 8
+STEPS_IN_PART: Final = 20
+"""One time in a part is enough where it is the mean of so many: samples of short steps lie that far apart."""
+JUDGED_EVERY: Final = 4
 """Samples."""
-GROWING_S: Final = 2.0
+GROWING_S: Final = 1.0
 """Seconds that such growth must have gone on for."""
 MIN_STEPS: Final = 50
 BUSY_SHARE: Final = 0.95
@@ -203,6 +205,7 @@ class _WholeRun:
     def __init__(self) -> None:
         self.first = 0
         self._seconds = 0.0
+        self._steps = 0
         self._times: list[tuple[float, float]] = []
         self._size = 0.0
         self._every, self._offered = 1, 0
@@ -211,6 +214,7 @@ class _WholeRun:
         if not self._offered:
             self.first, self._size = interval.step, interval.samples
         self._seconds += interval.seconds
+        self._steps += interval.steps
         if self._offered % self._every == 0:
             grown = max(interval.samples / self._size, 1.0) if self._size > 0.0 else 1.0
             steps = interval.steps * grown
@@ -222,7 +226,8 @@ class _WholeRun:
 
     def medians(self) -> tuple[Floats, Floats] | None:
         """Median times of equal parts of the run, whole and without waits; None while it is too short."""
-        if self._seconds < GROWING_S or len(self._times) < PARTS * MIN_IN_PART:
+        least = PARTS * MIN_IN_PART if self._steps < PARTS * STEPS_IN_PART else PARTS
+        if self._seconds < GROWING_S or len(self._times) < least:
             return None
         whole, own = (
             np.array([median_of(part) for part in np.array_split(times, PARTS)])

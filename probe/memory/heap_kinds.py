@@ -29,7 +29,7 @@ from torch import Tensor
 
 _MAX_NAMES: Final = 8192
 """Items of a dict with texts as keys, such as a model's modules; a longer one is entered at its ends."""
-_MAX_ITEMS: Final = 512
+MAX_ITEMS: Final = 512
 """Of other containers, in the same way."""
 _MANY: Final = 64
 """Items of a container that are data rather than structure: containers in it are entered at their ends."""
@@ -79,7 +79,7 @@ class Kind:
     def held_by(self, value: Any, *, most: int | None = None) -> Sequence[Any]:
         """Return what an object of this type holds, of a container with more than `most` items the ends."""
         if self.length is not None and (length := self.length(value)) > (most or _most_of(value, length)):
-            return _ends_of(value, (most or _MAX_ITEMS) // 2)
+            return _ends_of(value, (most or MAX_ITEMS) // 2)
         return () if self.referents is None else self.referents(value)
 
     def is_data(self, value: Any) -> bool:
@@ -88,7 +88,7 @@ class Kind:
 
 
 def _most_of(value: Any, length: int) -> int:
-    return _MAX_NAMES if length > _MAX_ITEMS and _has_names(value) else _MAX_ITEMS
+    return _MAX_NAMES if length > MAX_ITEMS and _has_names(value) else MAX_ITEMS
 
 
 def _has_names(value: Any) -> bool:

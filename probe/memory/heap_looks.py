@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..compat import torch_engine, torch_memory, torch_nodes
+from .plain_size import NO_SIZE, PlainSize, plain_size
 from .reachable import attributes
 from .time_slices import TimeSlice
 
@@ -110,10 +111,12 @@ class Content(NamedTuple):
     """In how many of the steps since the look the graphs were made that hang on tensors in them."""
     has_graph: bool
     """Whether most of them hold the graph that made them."""
+    plain: PlainSize = NO_SIZE
+    """Of Python objects other than these, in an item; nothing where it was not asked for."""
 
 
-def content_of(grown: Grown, before: Look) -> Content:
-    """Look into the items that a container has got."""
+def content_of(grown: Grown, before: Look, *, counts_objects: bool = False) -> Content:
+    """Look into the items that a container has got; where objects are to be counted, into plain ones, too."""
     items = list(itertools.islice(_newest(grown.container), min(grown.now - grown.before, _SAMPLED)))
     storages: dict[int, int] = {}
     steps: set[int] = set()
@@ -137,6 +140,7 @@ def content_of(grown: Grown, before: Look) -> Content:
         bytes_per_item=sum(storages.values()) / count,
         steps=len(steps - {0}),
         has_graph=2 * with_graph > len(items),
+        plain=plain_size(items) if counts_objects else NO_SIZE,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,9 @@ _EARLY_NS: Final = 30 * 10**9
 _FIRST_READINGS: Final = 128
 _FIRST_NS: Final = 300_000
 """The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
+_SLOW_READING_NS: Final = 3_000_000
+_MAX_SLOW_READINGS: Final = 3
+"""In a row; a single one may have been held up."""
 _STATM: Final = Path("/proc/self/statm")
 
 
@@ -87,6 +91,55 @@ def own_bytes() -> float | None:
     except (OSError, ValueError):
         return None
     return float((int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE"))
+
+
+class HeapMeter:
+    """Reads the heap; gives it up where that is slow: malloc counts its free pieces, one by one, each time.
+
+    From then on growth of the process's own pages is what makes the watch look.
+
+    Args:
+        read: returns the bytes in use; None where nothing tells them.
+
+    Attributes:
+        can_read: whether there is something to read.
+    """
+
+    def __init__(self, read: Callable[[], float] | None) -> None:
+        self._read = read
+        self.can_read = read is not None
+        self._slow_readings = 0
+        """In a row."""
+
+    def read(self) -> float | None:
+        """Return the bytes in use; None where they cannot be read."""
+        if self._read is None or not self.can_read:
+            return None
+        cpu_ns = time.thread_time_ns()
+        value = self._read()
+        is_slow = time.thread_time_ns() - cpu_ns > _SLOW_READING_NS
+        self._slow_readings = self._slow_readings + 1 if is_slow else 0
+        self.can_read = self._slow_readings < _MAX_SLOW_READINGS
+        return value
+
+
+class Highest:
+    """The most that was ever in use, by place.
+
+    Args:
+        floor: less than this many bytes more is the same.
+    """
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self._highest: dict[str, float] = {}
+
+    def add(self, place: str, value: float) -> bool:
+        """Whether so much was never in use before."""
+        if value <= self._highest.get(place, 0.0) + self._floor:
+            return False
+        self._highest[place] = value
+        return True
 
 
 class Pacer:

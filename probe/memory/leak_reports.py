@@ -48,10 +48,14 @@ def leak_finding(
 ) -> Finding:
     """Return one finding for the worst of some leaks; the others are named in it."""
     worst = leaks[0]
+    # Small objects do not lie where memory was read.
+    growth = None if worst.is_plain else growth
+    pace = worst.bytes_per_step if worst.is_plain else None if growth is None else growth.bytes_per_step
+    holder = "They have" if worst.is_group else "It has"
     lines = [
         f"Memory leak: {worst.sentence()}",
-        *([] if growth is None else [_pace(growth, free_bytes)]),
-        *([f"It has {worst.length:,} items at step {step}."] if worst.content else []),
+        *([] if pace is None else [_pace(pace, free_bytes)]),
+        *([f"{holder} {worst.length:,} items at step {step}."] if worst.content else []),
         *(f"And {leak.sentence()}" for leak in leaks[1:4]),
         worst.remedy(),
     ]
@@ -60,7 +64,7 @@ def leak_finding(
         severity="warning",
         subject=worst.subject,
         message="\n".join(lines),
-        value=None if growth is None else growth.bytes_per_step,
+        value=pace,
         threshold=None,
         baseline=_baseline(growth, worst),
         neighbours=() if growth is None else growth.readings,
@@ -87,7 +91,7 @@ def unexplained_finding(
             [
                 f"Memory of the process grows without end: {size_text(growth.grown)} since step "
                 f"{growth.readings[-1][0] - growth.total_steps}",
-                _pace(growth, free_bytes),
+                _pace(growth.bytes_per_step, free_bytes),
                 f"{_NOT_FOUND if has_looked else _NOT_IN_HEAP}{'' if looks is None else _more(*looks)}",
             ]
         ),
@@ -105,9 +109,8 @@ def _more(before: Look, now: Look) -> str:
     return f" More tensors than at step {before.step}: {shape_text(more)}." if more else ""
 
 
-def _pace(growth: Growth, free_bytes: float | None) -> str:
-    """How fast memory grows, and when it is used up."""
-    pace = growth.bytes_per_step
+def _pace(pace: float, free_bytes: float | None) -> str:
+    """How fast memory grows, in bytes a step, and when it is used up."""
     text = f"Memory grows by {size_text(pace)} a step, {size_text(1000 * pace)} in 1,000 steps"
     if free_bytes is not None and pace > 0:
         steps = free_bytes / pace

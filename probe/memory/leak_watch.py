@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector
-from .heap_meter import Pacer, cuda_reader, device_use, heap_reader, own_bytes
+from .certainty import HELD_BYTES, HELD_FRACTION, Certainty, bytes_left
+from .heap_meter import HeapMeter, Highest, Pacer, cuda_reader, device_use, heap_reader, own_bytes
 from .leak_reports import (
     MemoryIncident,
     leak_finding,
@@ -26,21 +27,24 @@ from .leak_reports import (
     stack_to,
     unexplained_finding,
 )
+from .look_bars import LookBars
 from .machine_watch import MachineWatch
+from .object_watch import ObjectWatch
 from .process_watch import ProcessWatch
 from .reachable import user_frames
 from .time_slices import LookBudget, TimeSlice
 
 if TYPE_CHECKING:
+    from .followed import FollowedContainers
     from .heap_looks import Look
-    from .leaks import Leak, LeakSearch
+    from .leaks import Leak, LeakSearch, Suspect
     from .open_look import OpenLook
 
 LOOKS: Final = tuple(
     f"probe.memory.{name}"
     for name in (
         *("heap_kinds", "heap_walk", "heap_names", "heap_looks"),
-        *("source_parts", "growth_lines", "leaks", "open_look"),
+        *("plain_size", "source_parts", "growth_lines", "bounded", "leaks", "followed", "open_look"),
     )
 )
 """Modules that only a look needs, each after those that it imports: 20 ms to load all of them."""
@@ -51,15 +55,7 @@ _LOOK_STEPS: Final = (10, 40, 160)
 """Steps from the first look to each comparison with it; then memory must grow further before the next."""
 _QUIET_READINGS: Final = 8
 """Readings in a row without growth that end a series of looks."""
-_REGROWTH_BYTES: Final = 4 * _MIB
-"""What memory grows by before looks that have found nothing are repeated; twice as much every time."""
-_HELD_BYTES: Final = 32 * _MIB
-_HELD_FRACTION: Final = 0.05
-"""A container without graphs is a leak when it holds so much, absolutely and of the process's memory."""
 _MAX_REPORTS: Final = 5
-_SLOW_READING_NS: Final = 3_000_000
-_MAX_SLOW_READINGS: Final = 3
-"""In a row; a single one may have been held up."""
 
 
 class LeakWatch:
@@ -70,6 +66,7 @@ class LeakWatch:
         read_heap: reads the bytes in use on the host; None where nothing tells them.
         read_process: reads the process's own resident bytes; None of them: not known.
         pacer: when allocators are read.
+        object_pacer: when Python's objects are counted.
         budget: when there may be a slice of a look.
         can_look: whether `LOOKS` are loaded; asked before the first look, and has them loaded.
 
@@ -84,26 +81,27 @@ class LeakWatch:
         read_heap: Callable[[], float] | None = None,
         read_process: Callable[[], float | None] = own_bytes,
         pacer: Pacer | None = None,
+        object_pacer: Pacer | None = None,
         budget: LookBudget | None = None,
         can_look: Callable[[], bool] = lambda: True,
     ) -> None:
         self.looks = 0
         self._clock_ns = clock_ns
-        self._read_heap, self._read_cuda = read_heap, cuda_reader()
+        self._host, self._read_cuda = HeapMeter(read_heap), cuda_reader()
         self._can_look = can_look
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
         self._process, self._machine = ProcessWatch(read_process), MachineWatch()
-        self._pacer, self._budget = pacer or Pacer(), budget or LookBudget(clock_ns=clock_ns)
+        self._pacer, self._budget = (
+            pacer or Pacer(),
+            budget or LookBudget(clock_ns=clock_ns, lived_ns=time.process_time_ns()),
+        )
         self._growth: Growth | None = None
         self._suspicion: Growth | None = None
         """What made the watch look."""
         self._value = 0.0
         self._quiet_readings = 0
         """In a row, without growth."""
-        self._highest = {"host": 0.0, "device": 0.0}
-        """Bytes in use, of all readings."""
-        self._slow_readings = 0
-        """In a row, of the heap."""
+        self._highest = Highest(_FLOOR)
         self._open: OpenLook | None = None
         """A look that is not finished."""
         self._search: LeakSearch | None = None
@@ -113,17 +111,16 @@ class LeakWatch:
         """What the first is compared with."""
         self._compared = 0
         self._has_compared = False
-        self._suspect_bytes: list[float] = []
-        """What the containers that have grown hold, at the newest comparison."""
+        self._suspects: list[Suspect] = []
+        """The containers that have grown, at the newest comparison."""
         self._fruitless = 0
         """Series of looks that have found nothing."""
         self._place: Literal["host", "device"] = "host"
-        self._bars = {"host": 0.0, "device": 0.0}
-        """Bytes from which on looks are taken."""
-        self._regrowth_bytes = _REGROWTH_BYTES
-        self._grown_before: set[int] = set()
-        self._lengths: dict[int, int] = {}
-        self._emptied: set[int] = set()
+        self._bars = LookBars()
+        self._objects = ObjectWatch(object_pacer)
+        self._certainty = Certainty(self._objects)
+        self._followed: FollowedContainers | None = None
+        """What has grown and may come to hold enough to be a leak."""
         self._reported: set[str] = set()
 
     @classmethod
@@ -143,18 +140,19 @@ class LeakWatch:
     @property
     def wants(self) -> bool:
         """Whether `follow` has anything to do at this step, but for a look; from any thread."""
-        return self._machine.has_found or self._clock_ns() >= self._next_reading_ns
+        now_ns = self._clock_ns()
+        return self._machine.has_found or now_ns >= min(self._next_reading_ns, self._objects.next_ns)
 
     @property
     def _next_reading_ns(self) -> int:
-        if self._read_heap is None and self._read_cuda is None:
+        if not self._host.can_read and self._read_cuda is None:
             return max(self._pacer.next_ns, self._process.next_ns)
         return self._pacer.next_ns
 
     @property
     def is_looking(self) -> bool:
         """Whether a series of looks has been begun: each step has a part in it."""
-        return self._first is not None or self._open is not None
+        return self._first is not None or self._open is not None or self._search is not None
 
     def follow(self, step: int, frame: FrameType | None) -> list[MemoryIncident]:
         """A step has ended.
@@ -174,10 +172,9 @@ class LeakWatch:
                 found, has_looked = self.look(step, frame), True
         findings = self._machine.take()
         # A reading takes up to milliseconds, too: never in one step with a slice.
-        if not has_looked and self._clock_ns() >= self._next_reading_ns:
-            findings += self._read(step)
-            if self.wants_look() and self._can_look() and self._budget.allows():
-                self._open_look(step)
+        if not has_looked:
+            self._follow_known(step, frame)
+            findings += self._read_what_is_due(step)
         stack = loop_stack(frame) if findings else []
         return [*found, *(MemoryIncident(finding, stack) for finding in findings)]
 
@@ -191,35 +188,56 @@ class LeakWatch:
 
     def _end_series(self) -> None:
         self._first = self._newest = self._open = self._search = None
+        self._objects.forget()
+
+    def _read_what_is_due(self, step: int) -> list[Finding]:
+        """Take the readings that are due; where memory grows, begin to look."""
+        now_ns = self._clock_ns()
+        findings = self._read(step) if (is_due := now_ns >= self._next_reading_ns) else []
+        # A look makes and drops many objects of its own.
+        if not self.is_looking and now_ns >= self._objects.next_ns:
+            self._objects.read(step, now_ns)
+            is_due = True
+        if is_due and self.wants_look() and self._can_look() and self._budget.allows():
+            self._open_look(step)
+        return findings
+
+    def _follow_known(self, step: int, frame: FrameType | None) -> None:
+        """Search for the lines of containers that were found to grow, once they hold enough to be leaks."""
+        followed = self._followed
+        if followed is None or self.is_looking or step < followed.next_step or not self._budget.allows():
+            return
+        time_slice = self._budget.open_slice()
+        is_certain = self._certainty.of_now(self._reported, self._least_held())
+        suspects = followed.look(step, frame, is_certain)
+        if suspects:
+            from .leaks import find_leaks
+
+            files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
+            self._search = find_leaks(suspects, [], files, is_certain=is_certain)
+            self._followed, self._suspects = None, []
+        self._budget.note(time_slice.spent_ns())
 
     def _read(self, step: int) -> list[Finding]:
         """Read the allocators and the process, all at one place of a step, and judge what they say."""
         started_ns, cpu_ns = self._clock_ns(), time.thread_time_ns()
         is_rising = False
-        if self._read_heap is not None:
-            value = self._read_heap() - self._remembered_bytes()
-            self._note_heap_reading(time.thread_time_ns() - cpu_ns)
-            is_open = self.is_looking or value >= self._bars["host"]
+        if (in_use := self._host.read()) is not None:
+            value = in_use - self._remembered_bytes()
+            is_open = self.is_looking or value >= self._bars.of["host"]
             self._note_growth("host", self._heap.add(step, started_ns / 1e9, value, judge=is_open))
-            is_rising = self._is_highest("host", value)
+            is_rising = self._highest.add("host", value)
         if self._read_cuda is None:
             self._read_cuda = cuda_reader()
         else:
             value = self._read_cuda()
             if (on_device := self._cuda.add(step, started_ns / 1e9, value)) is not None:
                 self._note_growth("device", on_device)
-            is_rising |= self._is_highest("device", value)
+            is_rising |= self._highest.add("device", value)
         findings = self._follow_process(step, started_ns)
         self._quiet_readings = self._quiet_readings + 1 if self._growth is None else 0
         self._pacer.note(started_ns, time.thread_time_ns() - cpu_ns, is_rising=is_rising)
         return findings
-
-    def _is_highest(self, place: Literal["host", "device"], value: float) -> bool:
-        """Whether so much was never in use before."""
-        if value <= self._highest[place] + _FLOOR:
-            return False
-        self._highest[place] = value
-        return True
 
     def _follow_process(self, step: int, now_ns: int) -> list[Finding]:
         """Read what grows beside the allocators, once a second; growth that nothing explains is found."""
@@ -228,20 +246,11 @@ class LeakWatch:
         growth = self._process.follow(step, now_ns, or_else=self._machine.rss_bytes)
         if growth is None:
             return []
-        if self._read_heap is None:
+        if not self._host.can_read:
             self._note_growth("host", growth)
         is_leak = self._process.is_leak(growth, step, free_bytes=self._machine.free_bytes)
         leak = self._unattributed(growth) if is_leak else None
         return [] if leak is None else [leak]
-
-    def _note_heap_reading(self, took_ns: int) -> None:
-        """Give the heap up where reading it is slow: malloc counts its free pieces, one by one, each time.
-
-        From then on growth of the process's own pages is what makes the watch look.
-        """
-        self._slow_readings = self._slow_readings + 1 if took_ns > _SLOW_READING_NS else 0
-        if self._slow_readings >= _MAX_SLOW_READINGS:
-            self._read_heap = None
 
     def _note_growth(self, place: Literal["host", "device"], growth: Growth | None) -> None:
         self._growth = growth
@@ -250,12 +259,12 @@ class LeakWatch:
 
     def wants_look(self) -> bool:
         """Whether memory grows, and what grows is not being looked for already."""
-        if self.is_looking or self._growth is None or len(self._reported) >= _MAX_REPORTS:
+        if self.is_looking or len(self._reported) >= _MAX_REPORTS:
             return False
-        if not self._growth.keeps_pace:
-            # The probe's own histories fill in the first some thousand steps, ever more slowly.
-            return False
-        return self._growth.value >= self._bars[self._place]
+        if self._bars.are_passed("objects", self._objects.growth):
+            return True
+        # The probe's own histories fill in the first some thousand steps, ever more slowly.
+        return self._bars.are_passed(self._place, self._growth)
 
     def _is_time_to_look(self, step: int) -> bool:
         """Whether there is something to look at now, and time for it."""
@@ -281,15 +290,20 @@ class LeakWatch:
         Their tables alone: what is smaller does not come from malloc.
         """
         looks = [look.tables() for look in (self._first, self._newest, self._open) if look is not None]
-        own = self._lengths, self._grown_before, self._emptied
-        return sum(map(sys.getsizeof, {id(table): table for table in chain(own, *looks)}.values()))
+        tables = chain(self._certainty.tables(), *looks)
+        return sum(map(sys.getsizeof, {id(table): table for table in tables}.values()))
 
     def _open_look(self, step: int) -> None:
         """Begin a look, whose first slice is the next step's."""
         from .open_look import OpenLook
 
         # What no variable of the script leads to is looked for when the rest has explained nothing.
-        self._open = OpenLook(step, before=self._first, is_wide=self._fruitless % 2 == 1)
+        self._open = OpenLook(
+            step,
+            before=self._first,
+            is_wide=self._fruitless % 2 == 1,
+            counts_objects=self._objects.growth is not None,
+        )
         if self._first is None:
             self._open.look.mark()
 
@@ -307,10 +321,11 @@ class LeakWatch:
         from .leaks import find_leaks
 
         files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
-        self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=self._certain_ones())
+        is_certain = self._certainty.of_now(self._reported, self._least_held())
+        self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=is_certain)
         self._newest = taken.look
-        self._suspect_bytes = [suspect.leak().held_bytes for suspect in taken.suspects]
-        self._remember(taken)
+        self._suspects = taken.suspects
+        self._certainty.remember(taken.grown, taken.look.sizes)
         self._compared += 1
         self._has_compared = True
         return True
@@ -331,52 +346,33 @@ class LeakWatch:
         """A comparison has come to its end."""
         found = self._report(step, leaks, frame)
         least = self._least_held()
-        suspects = [held for held in self._suspect_bytes if _MIB <= held < least]
-        if found or self._compared >= len(_LOOK_STEPS) or suspects or self._is_quiet():
-            self._raise_bar(suspects)
-            self._fruitless = 0 if found or suspects else self._fruitless + 1
+        held = [each for suspect in self._suspects if _MIB <= (each := suspect.leak().held_bytes) < least]
+        if found or self._compared >= len(_LOOK_STEPS) or held or self._is_quiet():
+            self._bars.raise_to(
+                self._place, self._value, least - max(held) if held else None, self._objects.growth
+            )
+            self._fruitless = 0 if found or held else self._fruitless + 1
+            self._follow_from_now_on(step)
             self._end_series()
         if found:
-            self._bars[self._place] = 2 * self._value
+            self._bars.double(self._place, self._value)
         return found
 
     def _is_quiet(self) -> bool:
         """Whether memory has stopped growing; what grows in few steps takes some to show."""
-        return self._compared > 1 and self._quiet_readings >= _QUIET_READINGS
+        has_grown = self._objects.growth is not None or self._quiet_readings < _QUIET_READINGS
+        return self._compared > 1 and not has_grown
 
-    def _raise_bar(self, suspects: Sequence[float]) -> None:
-        """Look again when a container that grows may hold enough to be a leak, else after some growth."""
-        if suspects:
-            self._bars[self._place] = self._value + self._least_held() - max(suspects)
-        else:
-            self._bars[self._place] = self._value + self._regrowth_bytes
-            self._regrowth_bytes *= 2
+    def _follow_from_now_on(self, step: int) -> None:
+        """Ask what may come to hold enough for its length, instead of looking for it anew."""
+        from .followed import FollowedContainers
+
+        least = self._least_held()
+        is_open = [suspect for suspect in self._suspects if suspect.leak().subject not in self._reported]
+        self._followed = FollowedContainers(is_open, step, lambda leak: bytes_left(leak, least))
 
     def _least_held(self) -> float:
-        return max(_HELD_BYTES, _HELD_FRACTION * (self._process.own_bytes or 0.0))
-
-    def _certain_ones(self) -> Callable[[Leak], bool]:
-        """What says whether something is a leak whatever comes: it keeps graphs, or holds much and grows."""
-        grown_before, emptied = frozenset(self._grown_before), frozenset(self._emptied)
-
-        def is_certain(leak: Leak) -> bool:
-            if leak.subject in self._reported:
-                return False
-            if leak.has_graph:
-                return True
-            if leak.is_dataset or leak.identity in emptied or leak.identity not in grown_before:
-                return False
-            return leak.held_bytes >= self._least_held()
-
-        return is_certain
-
-    def _remember(self, taken: OpenLook) -> None:
-        """Which containers have grown, and which of those that had have been emptied since."""
-        for identity, length in self._lengths.items():
-            if taken.look.sizes.get(identity, 0) < length:
-                self._emptied.add(identity)
-        self._grown_before |= taken.grown.keys()
-        self._lengths |= taken.grown
+        return max(HELD_BYTES, HELD_FRACTION * (self._process.own_bytes or 0.0))
 
     def _report(self, step: int, leaks: Sequence[Leak], frame: FrameType | None) -> list[MemoryIncident]:
         if not leaks or len(self._reported) >= _MAX_REPORTS:

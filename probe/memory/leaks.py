@@ -13,8 +13,10 @@ import msgspec
 from msgspec.structs import replace
 from torch.utils.data import Dataset
 
+from .bounded import is_bounded
 from .growth_lines import GrowthLine, Search, search_growth
 from .heap_looks import Content
+from .object_watch import LEAST_PER_STEP
 from .reachable import Access, is_own_or_torch
 
 LEAST_STEPS: Final = 3
@@ -45,6 +47,8 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
     line: GrowthLine | None
     is_dataset: bool = False
     """Held by a `Dataset`: a cache, which is full after an epoch."""
+    is_group: bool = False
+    """Several containers in another one, together."""
 
     @property
     def has_graph(self) -> bool:
@@ -56,6 +60,28 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
         """Estimated bytes of tensors and arrays in it."""
         return 0.0 if self.content is None else self.content.bytes_per_item * self.length
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds Python objects, and neither tensors nor arrays."""
+        return self.content is not None and not self.has_graph and not self.content.bytes_per_item
+
+    @property
+    def plain_bytes(self) -> float:
+        """Estimated bytes of plain Python objects in it."""
+        return 0.0 if self.content is None else self.content.plain.num_bytes * self.length
+
+    @property
+    def objects_per_step(self) -> float:
+        """Plain Python objects that it gets in a step."""
+        return 0.0 if self.content is None else self.content.plain.objects * self.per_step
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Estimated bytes that it gets in a step: of tensors where there are some, else of plain objects."""
+        if self.content is None:
+            return 0.0
+        return (self.content.bytes_per_item or self.content.plain.num_bytes) * self.per_step
+
     def sentence(self) -> str:
         """Say what grows, where, and what with, in one line."""
         where = f" {self.place}" if self.place else ""
@@ -66,6 +92,8 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
                 f"steps are kept{at}"
             )
         graph = ", each with the graph that made it" if self.has_graph else ""
+        if self.is_plain:
+            graph = f", about {self.objects_per_step:,.0f} objects a step"
         return (
             f"`{self.subject}` ({self.kind}){where} gets {_rate(self.per_step, self.content.what)}{graph}{at}"
         )
@@ -76,12 +104,16 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
             return "Carry on `.detach()` of it (a sum for the log: `.item()`), or truncate every few steps."
         if self.has_graph:
             return "Keep `.item()` or `.detach()` of it: a tensor that needs gradients keeps its whole graph."
+        if self.is_plain:
+            return (
+                "Keep sums or means of it, bound it (`deque(maxlen=...)`), or write it to disk as it comes."
+            )
         return "Bound it (`collections.deque(maxlen=...)`), clear it, or write it to disk as it comes."
 
 
 def _rate(per_step: float, what: str) -> str:
     if per_step >= 0.95:
-        count = f"{per_step:.3g}"
+        count = f"{per_step:,.0f}" if per_step >= 100 else f"{per_step:.3g}"
         return f"{count} {what} a step" if count == "1" else f"{count} of {what} a step"
     return f"1 {what} in {1 / per_step:.3g} steps"
 
@@ -98,6 +130,8 @@ class Suspect(msgspec.Struct, frozen=True):
     steps: int
     """In so many steps."""
     length: int
+    is_group: bool = False
+    """Several containers in another one, together: the way to it ends at any of them."""
 
     @property
     def is_named(self) -> bool:
@@ -116,6 +150,7 @@ class Suspect(msgspec.Struct, frozen=True):
             content=self.content,
             line=line,
             is_dataset=any(issubclass(owner, Dataset) for owner in self.access.owners()),
+            is_group=self.is_group,
         )
 
 
@@ -141,13 +176,15 @@ def find_leaks(
     """
     pairs = [(suspect, suspect.leak()) for suspect in _worst(suspects)]
     has_graph = any(leak.has_graph for _, leak in pairs)
-    pairs.sort(key=lambda pair: (not pair[1].has_graph, -pair[1].held_bytes))
+    pairs.sort(key=lambda pair: (not pair[1].has_graph, -pair[1].held_bytes, -pair[1].plain_bytes))
     pairs = [pair for pair in pairs if is_certain(pair[1])]
     found = []
     for suspect, leak in pairs[:_NAMED_LINES]:
         line = yield from _line(suspect.access, files)
+        if leak.is_plain and line is not None and is_bounded(suspect.access.name(), line.file):
+            continue
         found.append(replace(leak, line=line))
-    found += [leak for _, leak in pairs[_NAMED_LINES:]]
+    found += [leak for _, leak in pairs[_NAMED_LINES:] if not leak.is_plain]
     if not has_graph:
         value = yield from _carried(carried, files)
         found = [value, *found] if value is not None and is_certain(value) else found
@@ -161,9 +198,16 @@ def _worst(suspects: Sequence[Suspect]) -> list[Suspect]:
     return [*(suspect for suspect in suspects if suspect.is_named), *unnamed[:_MAX_UNNAMED]]
 
 
-def matters(content: Content) -> bool:
-    """Whether the new items of a container keep tensors, arrays or graphs."""
-    return content.bytes_per_item > 0 or content.has_graph
+def matters(content: Content, per_step: float) -> bool:
+    """Whether the new items of a container keep tensors, arrays or graphs, or are many objects.
+
+    Args:
+        content: of the items.
+        per_step: items that come in a step.
+    """
+    return (
+        content.bytes_per_item > 0 or content.has_graph or content.plain.objects * per_step >= LEAST_PER_STEP
+    )
 
 
 def _carried(found: Sequence[Access], files: Sequence[str]) -> Generator[None, None, Leak | None]:

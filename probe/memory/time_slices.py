@@ -60,12 +60,14 @@ class LookBudget:
 
     Args:
         clock_ns: a clock that only goes forward.
+        lived_ns: what the process has lived for already, to import torch say: a leak of a short run is found
+            while it runs only when its first looks do not have to wait.
     """
 
-    def __init__(self, *, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, *, clock_ns: Callable[[], int] = time.perf_counter_ns, lived_ns: int = 0) -> None:
         self._clock_ns = clock_ns
         self._seen_ns = clock_ns()
-        self._credit_ns = float(_SLICE_NS)
+        self._credit_ns = min(max(lived_ns / _SHARE, float(_SLICE_NS)), float(_SAVED_NS))
 
     def allows(self) -> bool:
         """Whether so much time has passed since the last slices that there may be one now."""

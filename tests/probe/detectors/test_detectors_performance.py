@@ -178,6 +178,22 @@ def test_steps_that_take_longer_and_longer_are_found_within_seconds(name: str) -
     assert seconds[: found[0][0]].sum() < 10.0
 
 
+@pytest.mark.parametrize("factor", [5.0, 10.0])
+def test_short_steps_that_take_longer_are_found_with_a_sample_in_twenty(factor: float) -> None:
+    seconds = 0.0012 * (1.0 + factor * np.arange(350) / 350.0) * jitter(350, 1.0)
+    found = slow(timed(seconds, every=20))
+    assert found
+    assert {severity for _, severity in found} == {"warning"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("scatter", [0.2, 0.5, 1.0])
+def test_short_steps_that_scatter_are_silent_with_a_sample_in_twenty(seed: int, scatter: float) -> None:
+    # Scatter of whole stretches, as other programs make it.
+    noise = np.random.default_rng(seed).standard_normal(100).repeat(20)
+    assert slow(timed(0.004 * np.exp(scatter * noise), every=20)) == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
     seconds = 0.02 * np.exp(0.5 * np.random.default_rng(seed).standard_normal(500))

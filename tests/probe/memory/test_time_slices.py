@@ -57,3 +57,15 @@ def test_budget_after_a_long_time_allows_some_slices_and_no_more() -> None:
 
 def test_budget_allows_the_first_slice_at_once() -> None:
     assert LookBudget(clock_ns=Clock()).allows()
+
+
+def test_budget_of_a_process_that_has_lived_allows_a_whole_look_at_once() -> None:
+    clock = Clock()
+    slices = {}
+    for lived_s in (0, 2):
+        budget = LookBudget(clock_ns=clock, lived_ns=lived_s * 1000 * MS)
+        slices[lived_s] = 0
+        while budget.allows():
+            budget.note(3 * MS)
+            slices[lived_s] += 1
+    assert slices == {0: 1, 2: 9}

@@ -1,0 +1,87 @@
+"""When a container that has grown is a leak, whatever comes: how it has grown in looks at the heap so far.
+
+Used by the leak watch on the training thread. Keeps numbers and identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from .object_watch import LEAST_PER_STEP, ObjectWatch
+
+if TYPE_CHECKING:
+    from .leaks import Leak
+
+_MIB: Final = 2**20
+HELD_BYTES: Final = 32 * _MIB
+HELD_FRACTION: Final = 0.05
+"""A container of tensors without graphs is a leak when it holds so much, absolutely and of the process's
+memory."""
+PLAIN_BYTES: Final = 8 * _MIB
+"""One without tensors, where so many objects come to it in a step as `LEAST_PER_STEP` says."""
+
+
+class Certainty:
+    """Which containers have grown, and which of those that had have been emptied since.
+
+    Args:
+        objects: says whether the number of objects grows.
+    """
+
+    def __init__(self, objects: ObjectWatch) -> None:
+        self._objects = objects
+        self._grown_before: set[int] = set()
+        self._lengths: dict[int, int] = {}
+        self._emptied: set[int] = set()
+
+    def tables(self) -> list[Collection[int]]:
+        """Return what it keeps; most of its memory is theirs."""
+        return [self._lengths, self._grown_before, self._emptied]
+
+    def remember(self, grown: Mapping[int, int], sizes: Mapping[int, int]) -> None:
+        """Take a comparison.
+
+        Args:
+            grown: length of each container that has grown, by identity.
+            sizes: of all there are.
+        """
+        for identity, length in self._lengths.items():
+            if sizes.get(identity, 0) < length:
+                self._emptied.add(identity)
+        self._grown_before |= grown.keys()
+        self._lengths |= grown
+
+    def of_now(self, reported: Collection[str], least_bytes: float) -> Callable[[Leak], bool]:
+        """Return what says whether something is a leak: it keeps graphs, or holds much and grows.
+
+        Args:
+            reported: subjects of which an event has been written.
+            least_bytes: that a container of tensors holds.
+        """
+        grown_before, emptied = frozenset(self._grown_before), frozenset(self._emptied)
+
+        def is_certain(leak: Leak) -> bool:
+            if leak.subject in reported:
+                return False
+            if leak.has_graph:
+                return True
+            if leak.is_dataset or leak.identity in emptied or leak.identity not in grown_before:
+                return False
+            return leak.held_bytes >= least_bytes or (
+                leak.plain_bytes >= PLAIN_BYTES
+                and leak.objects_per_step >= LEAST_PER_STEP
+                and self._objects.supports(leak.objects_per_step)
+            )
+
+        return is_certain
+
+
+def bytes_left(leak: Leak, least_bytes: float) -> float:
+    """Return how many bytes more make a container that grows a leak.
+
+    Args:
+        leak: what is known of it.
+        least_bytes: that a container of tensors holds.
+    """
+    return PLAIN_BYTES - leak.plain_bytes if leak.is_plain else least_bytes - leak.held_bytes
