@@ -116,6 +116,9 @@ class Attacher:
             self._look()
             return self._attach_all(self._reached_by_hand(losses))
         holders = [item for item in self._find_holders(optimizers) if item not in self._attached]
+        if losses and all(loss.is_leaf for loss in losses):
+            # Cut off from every model: which one it is of nobody can say, and each is to be told of it.
+            return self._attach_all(holders)
         leaves = set(map(id, torch_nodes.leaves_of(losses))) if holders else set()
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
         return self._attach_all(reached)
