@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
+    from .actions.profiling.profiled_block import profiling
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.robust_step import robust_training_step
@@ -76,6 +77,7 @@ __all__ = [
     "get_training_summary",
     "inspect_model",
     "monitor_training_step",
+    "profiling",
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
@@ -116,6 +118,7 @@ _HOME = {
     "get_training_summary": "actions.analysis.monitoring",
     "inspect_model": "actions.analysis.inspection",
     "monitor_training_step": "actions.analysis.monitoring",
+    "profiling": "actions.profiling.profiled_block",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "snapshot_parameters": "actions.analysis.parameters",

@@ -1,0 +1,102 @@
+"""What torch.profiler does not say in public: whether one runs, who starts another, modules, calling lines.
+
+Loaded when a profile is asked for. Without the event tree modules have the names that the trace gives them,
+and a line is that of its function's beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+from .torch_lookup import symbol
+
+_enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
+_prepare: Callable[[Any], None] | None = getattr(autograd_profiler.profile, "_prepare_trace", None)
+_PYTHON = ("PyCall", "PyCCall")
+
+
+def available() -> dict[str, bool]:
+    """Return which of the private symbols here this torch has."""
+    return {
+        "torch._C._autograd._profiler_enabled": _enabled is not None,
+        "torch.autograd.profiler.profile._prepare_trace": _prepare is not None,
+        "torch._C._autograd._ProfilerResult.experimental_event_tree": symbol(
+            "_autograd", "_ProfilerResult", "experimental_event_tree"
+        )
+        is not None,
+    }
+
+
+def is_running() -> bool:
+    """Whether a profiler of torch's is recording on this thread."""
+    return _enabled is not None and bool(_enabled())
+
+
+class OtherProfilers:
+    """Tells of the next profiler that begins in this process, before it does: torch would end ours silently.
+
+    Args:
+        tell: called on the thread that begins it; may not raise. Once at most.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._original: Any = None
+
+    def watch(self) -> None:
+        """From now on."""
+        if _prepare is None:
+            return
+        original: Any = autograd_profiler.profile._prepare_trace
+        self._original, watcher = original, self
+
+        def _prepare_trace(self: Any) -> None:
+            watcher.stop()
+            watcher._tell()
+            original(self)
+
+        autograd_profiler.profile._prepare_trace = _prepare_trace  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        """No more. Idempotent."""
+        original, self._original = self._original, None
+        if original is not None:
+            autograd_profiler.profile._prepare_trace = original  # type: ignore[method-assign]
+
+
+class PythonCalls(NamedTuple):
+    """What a trace does not say of the Python functions in it."""
+
+    modules: Mapping[str, str]
+    """By the name in the trace ("nn.Module: Linear_0"), the qualified name."""
+    calling_lines: Mapping[int, int]
+    """By the beginning of a call, in ns of the profiler's clock, the line from which it was called."""
+
+
+def read_python_calls(profiler: torch.profiler.profile, names: Mapping[int, str]) -> PythonCalls:
+    """Read the event tree of a profile that has ended, on any thread.
+
+    Args:
+        profiler: that has recorded stacks.
+        names: qualified name by the `id` of each module.
+    """
+    results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
+    tree = getattr(results, "experimental_event_tree", None)
+    modules: dict[str, str] = {}
+    lines: dict[int, int] = {}
+    waiting: list[Any] = [] if tree is None else list(tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag.name not in _PYTHON:
+            continue
+        call = event.extra_fields
+        lines[event.start_time_ns] = call.caller.line_number
+        module = getattr(call, "module", None)
+        if module is not None and (name := names.get(module.self_ptr)) is not None:
+            modules[event.name] = name
+    return PythonCalls(modules, lines)
