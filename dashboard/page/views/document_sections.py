@@ -13,7 +13,10 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from probe.wire.profiles import KIND
+
 from ...store.protocol import StoredDocument
+from .profile_section import profile_content
 
 Content = Callable[[Sequence[StoredDocument]], Component]
 
@@ -30,7 +33,7 @@ class Section:
     decode is named as such, never fatal."""
 
 
-SECTIONS: Final[tuple[Section, ...]] = ()
+SECTIONS: Final[tuple[Section, ...]] = (Section(kind=KIND, title="Profiles", content=profile_content),)
 
 
 def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:
