@@ -58,14 +58,14 @@ def find_bottlenecks(table: ProfileTable) -> list[ProfileFinding]:
 
 def _input_wait(table: ProfileTable) -> list[ProfileFinding]:
     waited_us = max(table.input_wait_us - TRACED_US * table.traced_in_input, 0.0)
-    share = waited_us / max(table.wall_us - TRACED_US * table.traced, waited_us, 1.0)
+    share = waited_us / table.wall_us
     if share < INPUT_WAIT:
         return []
     each = waited_us / table.steps
     return [
         ProfileFinding(
             kind="input_wait",
-            message=f"Training waits for its DataLoader {share:.0%} of the time ({_time(each)} a step)",
+            message=f"Training waits for its DataLoader {_percent(share)} of the time ({_time(each)} a step)",
             value=share,
             threshold=INPUT_WAIT,
             advice=[
@@ -85,7 +85,7 @@ def _idle_gpu(table: ProfileTable) -> list[ProfileFinding]:
     return [
         ProfileFinding(
             kind="idle_gpu",
-            message=f"The GPU does nothing {idle:.0%} of the time",
+            message=f"The GPU does nothing {_percent(idle)} of the time",
             value=idle,
             threshold=IDLE_GPU,
             advice=[
@@ -112,9 +112,8 @@ def _host_sync(table: ProfileTable) -> list[ProfileFinding]:
     if each >= SYNCS:
         parts.append(f"{each:,.0f} elements a step are read one by one, by .item() or the like{where}")
     if share >= SYNC_SHARE:
-        parts.append(
-            f"the host waits for the GPU {share:.0%} of the time ({_time(waited_us / table.steps)} a step)"
-        )
+        each_us = waited_us / table.steps
+        parts.append(f"the host waits for the GPU {_percent(share)} of the time ({_time(each_us)} a step)")
     message = "; ".join(parts)
     counts = each >= SYNCS
     return [
@@ -174,7 +173,7 @@ def _copies(table: ProfileTable) -> list[ProfileFinding]:
     return [
         ProfileFinding(
             kind="copies",
-            message=f"Copies and conversions take {share:.0%} of the time "
+            message=f"Copies and conversions take {_percent(share)} of the time "
             f"({_time(copied_us / table.steps)} a step, {len(copies) / table.steps:,.0f} calls{where})",
             value=share,
             threshold=COPIES,
@@ -205,7 +204,7 @@ def _dominant_op(table: ProfileTable) -> list[ProfileFinding]:
     return [
         ProfileFinding(
             kind="dominant_op",
-            message=f"{name}{inside}{_at(line)} takes {share:.0%} of the time "
+            message=f"{name}{inside}{_at(line)} takes {_percent(share)} of the time "
             f"({_time(_weight(total, table) / table.steps)} a step, {total.calls / table.steps:,.0f} calls)",
             value=share,
             threshold=DOMINANT,
@@ -232,6 +231,10 @@ def _most_common(lines: list[str | None]) -> str | None:
 
 def _at(line: str | None) -> str:
     return "" if line is None else f" at {line}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _time(us: float) -> str:

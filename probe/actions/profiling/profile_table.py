@@ -65,10 +65,8 @@ class ProfileTable:
     calls: list[OpCall] = field(default_factory=list)
     input_wait_us: float = 0.0
     """In DataLoaders' `__next__`, on the thread that trains."""
-    traced: int = 0
-    """Events of that thread, each of which took the profiler's time ..."""
     traced_in_input: int = 0
-    """... and those of them in `__next__`."""
+    """Events in there, each of which took the profiler's time."""
     device_us: float = 0.0
     """In which at least one kernel or copy ran."""
     has_device: bool = False
@@ -129,7 +127,7 @@ def _optimizers_and_ops(events: list[TraceEvent]) -> tuple[int, int]:
 def _add_loaders(table: ProfileTable, events: list[TraceEvent]) -> None:
     waits = [one for one in events if one.cat == "user_annotation" and one.name.startswith(_LOADER)]
     waits.sort(key=lambda event: event.ts)
-    table.input_wait_us, table.traced = _covered_us(waits), len(events)
+    table.input_wait_us = _covered_us(waits)
     begins = [event.ts for event in waits]
     for event in events:
         at = bisect_right(begins, event.ts) - 1

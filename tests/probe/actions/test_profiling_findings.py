@@ -97,9 +97,9 @@ def test_copies_are_found() -> None:
 
 def test_healthy_training_is_silent() -> None:
     torch.manual_seed(0)
-    dataset = torch.utils.data.TensorDataset(torch.randn(1600, 8))
-    batches = (batch for (batch,) in torch.utils.data.DataLoader(dataset, batch_size=400))
-    report = profiled(wide_model(), batches, steps=4)
+    ready = [torch.randn(1000, 8) for _ in range(8)]
+    loader = torch.utils.data.DataLoader(ready, batch_size=None)  # type: ignore[arg-type]
+    report = profiled(wide_model(), loader, steps=8)
     assert report.ops and found(report) == {}
 
 
@@ -130,7 +130,7 @@ def kinds(made: ProfileTable) -> list[str]:
 def test_gpu_that_idles_is_found_and_a_busy_one_is_not() -> None:
     idle = table(call("aten::mm", 100.0), has_device=True, device_us=2_000.0)
     assert kinds(idle) == ["idle_gpu"]
-    assert "80%" in find_bottlenecks(idle)[0].message
+    assert "80 %" in find_bottlenecks(idle)[0].message
     assert kinds(table(call("aten::mm", 100.0), has_device=True, device_us=9_000.0)) == []
 
 
@@ -142,6 +142,12 @@ def test_waits_for_the_gpu_are_found_by_their_time() -> None:
 def test_optimizers_own_reads_are_left_out() -> None:
     reads = [call("aten::_local_scalar_dense", 1.0, is_in_optimizer=True) for _ in range(100)]
     assert kinds(table(*reads)) == []
+
+
+def test_time_of_recording_is_no_wait_for_input() -> None:
+    busy = call("aten::mm", 2_000.0)
+    assert kinds(table(busy, input_wait_us=3_000.0)) == ["input_wait"]
+    assert kinds(table(busy, input_wait_us=3_000.0, traced_in_input=900)) == []
 
 
 def test_probes_own_operations_are_left_out() -> None:
