@@ -23,6 +23,7 @@ def available() -> dict[str, bool]:
     """Return which of the private symbols here this torch has."""
     return {
         "torch._C._autograd._profiler_enabled": _enabled is not None,
+        "torch.autograd.profiler._is_profiler_enabled": hasattr(autograd_profiler, "_is_profiler_enabled"),
         "torch.autograd.profiler.profile._prepare_trace": _prepare is not None,
         "torch._C._autograd._ProfilerResult.experimental_event_tree": symbol(
             "_autograd", "_ProfilerResult", "experimental_event_tree"
@@ -32,8 +33,9 @@ def available() -> dict[str, bool]:
 
 
 def is_running() -> bool:
-    """Whether a profiler of torch's is recording on this thread."""
-    return _enabled is not None and bool(_enabled())
+    """Whether a profiler of torch's is recording, on this thread or on another one."""
+    is_on_any = getattr(autograd_profiler, "_is_profiler_enabled", False)
+    return bool(is_on_any) or (_enabled is not None and bool(_enabled()))
 
 
 class OtherProfilers:

@@ -7,6 +7,7 @@ would do so without a word, and then the script's own would be ended by ours.
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +27,7 @@ from .trace_events import read_base
 _logger = logging.getLogger(__name__)
 _one = threading.Lock()
 BUSY = "a profiler is running in this process already, and torch has room for one; end it first"
+_OTHER_FUNCTION = "No modules and lines: sys.setprofile is in use, and torch needs it for Python functions."
 _TAKEN_OVER = "The profile ended early: the script began a profiler of its own."
 
 
@@ -40,9 +42,6 @@ class Recording:
 
     Raises:
         ValueError: another profiler runs.
-
-    Attributes:
-        was_taken_over: whether another profiler has ended it.
     """
 
     def __init__(
@@ -55,7 +54,11 @@ class Recording:
     ) -> None:
         if torch_profiler.is_running() or not _one.acquire(blocking=False):
             raise ValueError(BUSY)
-        self.was_taken_over = False
+        self._notes: list[str] = []
+        if stacks and sys.getprofile() is not None:
+            # Torch would take its place, and not give it back.
+            stacks = False
+            self._notes.append(_OTHER_FUNCTION)
         self._stacks, self._on_takeover = stacks, on_takeover
         self._thread = threading.get_ident()
         self._others = torch_profiler.OtherProfilers(self._end_for_other)
@@ -105,7 +108,7 @@ class Recording:
             _one.release()
 
     def _end_for_other(self) -> None:
-        self.was_taken_over = True
+        self._notes.append(_TAKEN_OVER)
         _, error = outcome_of(self.stop)
         if error is not None:
             _logger.warning("nanscope: a profile could not be ended: %s", error)
@@ -143,5 +146,5 @@ class Recording:
             ends_us=tuple((end - base_ns) / 1e3 for end in self._ends_ns),
             modules=calls.modules,
             calling_lines=calls.calling_lines,
-            notes=(_TAKEN_OVER,) if self.was_taken_over else (),
+            notes=tuple(self._notes),
         )

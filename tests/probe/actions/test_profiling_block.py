@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,30 @@ def test_block_of_a_run_is_recorded_and_marks_its_steps(spool: Path) -> None:
     assert profile.report is not None
     assert (body.steps, body.asked_by, body.trace) == (2, "run.profiling()", "block.json.gz")
     assert session.marked_steps() == [3, 4, 5]
+
+
+def test_function_of_setprofile_stays_in_place() -> None:
+    def mine(*_: object) -> None:
+        pass
+
+    sys.setprofile(mine)
+    try:
+        with probe.profiling() as profile:
+            train_some()
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+    assert profile.report is not None and profile.report.ops and not profile.report.lines
+    assert "sys.setprofile" in str(profile)
+
+
+def test_workers_of_a_loader_are_profiled_with_it() -> None:
+    ready = [torch.ones(8, 6)] * 6
+    loader = torch.utils.data.DataLoader(ready, batch_size=None, num_workers=2)  # type: ignore[arg-type]
+    with probe.profiling() as profile:
+        batches = list(loader)
+    assert len(batches) == 6
+    assert profile.report is not None and profile.report.input_wait_s > 0.0
 
 
 @pytest.mark.parametrize("steps", [0, 1.5, True])

@@ -189,6 +189,24 @@ def test_kernels_belong_to_what_launched_them() -> None:
     assert [one.cuda_us for one in made.calls] == [40] and made.device_us == 40 and made.has_device
 
 
+@pytest.mark.parametrize(
+    ("functions", "is_ours"),
+    [
+        (["train.py(3): main", "probe/measure/update_meter.py(9): read"], True),
+        (
+            ["train.py(3): main", "probe/measure/update_meter.py(9): read", "torch/functional.py(7): norm"],
+            True,
+        ),
+        (["train.py(3): main", "probe/attach/hooks.py(9): backward", "torch/_tensor.py(7): backward"], False),
+        (["probe/actions/rules/user_rule.py(9): call", "train.py(3): my_rule"], False),
+        (["probe/forensics/rerun.py(9): rerun", "nn.Module: Linear_0"], False),
+    ],
+)
+def test_operations_below_the_probes_functions_are_its_own(functions: list[str], is_ours: bool) -> None:
+    outer = [event(name, at, 50 - 2 * at, "python_function") for at, name in enumerate(functions)]
+    assert build(*outer, event("aten::mm", 10, 3))["aten::mm"].place.is_ours is is_ours
+
+
 def test_backward_on_another_thread_stands_where_its_forward_does() -> None:
     calls = build(
         event("train.py(3): main", 0, 100, "python_function"),

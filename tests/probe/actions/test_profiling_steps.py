@@ -21,6 +21,8 @@ from torch.profiler import profile as torch_profile
 from probe.actions.profiling import step_profiler
 from probe.delivery.control.control_messages import Profile, read_request
 from probe.errors import WireError
+from probe.loop.budget import Budget
+from probe.loop.throttle import Change
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
@@ -63,6 +65,25 @@ def test_profiled_steps_are_marked_and_the_one_that_writes_it(session: Session) 
     session.train(6)
     session.run.close()
     assert session.marked_steps() == [5, 6, 7]
+
+
+def test_profiled_steps_are_no_part_of_the_overhead(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary: list[bool] = []
+    account = Budget.end_step
+
+    def note(self: Budget, *, step_ns: int, own_ns: int, is_ordinary: bool = True) -> tuple[Change, ...]:
+        ordinary.append(is_ordinary)
+        return account(self, step_ns=step_ns, own_ns=own_ns, is_ordinary=is_ordinary)
+
+    monkeypatch.setattr(Budget, "end_step", note)
+    session.train(40)
+    session.run.profile(steps=2)
+    session.train(7)
+    session.run.close()
+    # Of steps 41, 42 and the one that writes the profile.
+    assert ordinary.count(False) == 3
 
 
 @pytest.mark.parametrize("steps", [0, -1, 101, 2.5, True, "3"])
