@@ -6,6 +6,7 @@ and a line is that of its function's beginning.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from torch.autograd import profiler as autograd_profiler
 from .torch_lookup import symbol
 
 _enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
-_prepare: Callable[[Any], None] | None = getattr(autograd_profiler.profile, "_prepare_trace", None)
+_BEGINNINGS = ("_prepare_trace", "_start_trace")
+"""A profiler with a schedule is made ready some steps before it begins."""
 _PYTHON = ("PyCall", "PyCCall")
 
 
@@ -24,7 +26,9 @@ def available() -> dict[str, bool]:
     return {
         "torch._C._autograd._profiler_enabled": _enabled is not None,
         "torch.autograd.profiler._is_profiler_enabled": hasattr(autograd_profiler, "_is_profiler_enabled"),
-        "torch.autograd.profiler.profile._prepare_trace": _prepare is not None,
+        "torch.autograd.profiler.profile._prepare_trace": hasattr(
+            autograd_profiler.profile, "_prepare_trace"
+        ),
         "torch._C._autograd._ProfilerResult.experimental_event_tree": symbol(
             "_autograd", "_ProfilerResult", "experimental_event_tree"
         )
@@ -38,36 +42,51 @@ def is_running() -> bool:
     return bool(is_on_any) or (_enabled is not None and bool(_enabled()))
 
 
+def is_any_ready() -> bool:
+    """Whether a profiler with a schedule is made ready, and has yet to begin; looks at all objects."""
+    kind = torch.profiler.profile
+    return any(_is_ready(one) for one in gc.get_objects() if type(one) is kind)
+
+
+def _is_ready(profiler: torch.profiler.profile) -> bool:
+    """Whether it warms up; one that was stopped meanwhile has results, and the same action for ever."""
+    is_warm = getattr(profiler, "current_action", None) == torch.profiler.ProfilerAction.WARMUP
+    inner = getattr(profiler, "profiler", None)
+    return is_warm and inner is not None and getattr(inner, "kineto_results", None) is None
+
+
 class OtherProfilers:
     """Tells of the next profiler that begins in this process, before it does: torch would end ours silently.
 
     Args:
-        tell: called on the thread that begins it; may not raise. Once at most.
+        tell: called once on the thread that begins it, which goes on when this returns; may not raise.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        self._original: Any = None
+        self._originals: dict[str, Callable[[Any], None]] = {}
 
     def watch(self) -> None:
         """From now on."""
-        if _prepare is None:
-            return
-        original: Any = autograd_profiler.profile._prepare_trace
-        self._original, watcher = original, self
+        kind: Any = autograd_profiler.profile
+        self._originals = {name: getattr(kind, name) for name in _BEGINNINGS if hasattr(kind, name)}
+        for name, original in self._originals.items():
+            setattr(kind, name, self._telling(original))
 
-        def _prepare_trace(self: Any) -> None:
-            watcher.stop()
-            watcher._tell()
-            original(self)
+    def _telling(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def begin(profiler: Any) -> None:
+            if self._originals:
+                self.stop()
+                self._tell()
+            original(profiler)
 
-        autograd_profiler.profile._prepare_trace = _prepare_trace  # type: ignore[method-assign]
+        return begin
 
     def stop(self) -> None:
         """No more. Idempotent."""
-        original, self._original = self._original, None
-        if original is not None:
-            autograd_profiler.profile._prepare_trace = original  # type: ignore[method-assign]
+        originals, self._originals = self._originals, {}
+        for name, original in originals.items():
+            setattr(autograd_profiler.profile, name, original)
 
 
 class PythonCalls(NamedTuple):

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import nn
@@ -31,6 +32,10 @@ _OTHER_FUNCTION = "No modules and lines: sys.setprofile is in use, and torch nee
 _TAKEN_OVER = "The profile ended early: the script began a profiler of its own."
 
 
+_PATIENCE_S: Final = 10.0
+"""How long a profiler that begins on another thread waits for ours to end."""
+
+
 class Recording:
     """A running recording.
 
@@ -42,6 +47,9 @@ class Recording:
 
     Raises:
         ValueError: another profiler runs.
+
+    Attributes:
+        has_to_end: whether another thread waits for its end.
     """
 
     def __init__(
@@ -52,8 +60,10 @@ class Recording:
         stacks: bool = True,
         on_takeover: Callable[[], None] = lambda: None,
     ) -> None:
-        if torch_profiler.is_running() or not _one.acquire(blocking=False):
+        if torch_profiler.is_running() or torch_profiler.is_any_ready() or not _one.acquire(blocking=False):
             raise ValueError(BUSY)
+        self.has_to_end = False
+        self._ended = threading.Event()
         self._notes: list[str] = []
         if stacks and sys.getprofile() is not None:
             # Torch would take its place, and not give it back.
@@ -106,9 +116,15 @@ class Recording:
             self._profiler.stop()
         finally:
             _one.release()
+            self._ended.set()
 
     def _end_for_other(self) -> None:
         self._notes.append(_TAKEN_OVER)
+        if not self.is_of_this_thread:
+            # Only the thread that has begun it can end it; two at once crash torch.
+            self.has_to_end = True
+            self._ended.wait(_PATIENCE_S)
+            return
         _, error = outcome_of(self.stop)
         if error is not None:
             _logger.warning("nanscope: a profile could not be ended: %s", error)

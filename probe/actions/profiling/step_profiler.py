@@ -83,7 +83,7 @@ class StepProfiler:
             self._last_step = step
             recording.end_step()
             count = step - self._first_step + 1
-            if count >= asked[0]:
+            if count >= asked[0] or recording.has_to_end:
                 self._end("")
             elif recording.elapsed_s > LONGEST_S:
                 self._end(f"It took longer than {LONGEST_S:.0f} s, and ended after {count} steps.")

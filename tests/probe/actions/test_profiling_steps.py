@@ -17,6 +17,7 @@ from profiled_training import Session
 from small_training import seeded_model, train
 from torch import nn
 from torch.profiler import profile as torch_profile
+from torch.profiler import schedule
 
 from probe.actions.profiling import step_profiler
 from probe.delivery.control.control_messages import Profile, read_request
@@ -162,6 +163,41 @@ def test_profile_while_the_script_profiles_says_so(session: Session) -> None:
     assert not session.profiles()
     (event,) = session.events()
     assert "Not profiled" in event.message and "running in this process already" in event.message
+
+
+def test_profile_while_a_schedule_of_the_script_warms_up_is_not_taken(session: Session) -> None:
+    session.train(1)
+    with torch_profile(schedule=schedule(wait=0, warmup=8, active=2, repeat=1), with_stack=True) as theirs:
+        session.run.profile(steps=20)
+        for _ in range(12):
+            session.train(1)
+            theirs.step()
+    assert not session.profiles()
+    (event,) = session.events()
+    assert "Not profiled" in event.message
+
+
+def test_profiler_on_another_thread_waits_until_ours_has_ended(session: Session) -> None:
+    session.train(1)
+    session.run.profile(steps=90)
+    session.train(3)
+    seen: list[str] = []
+
+    def profile_elsewhere() -> None:
+        with torch_profile(with_stack=True) as theirs:
+            torch.ones(3).add(1)
+        seen.extend(row.key for row in theirs.key_averages())
+
+    thread = threading.Thread(target=profile_elsewhere)
+    thread.start()
+    for _ in range(400):
+        session.train(1)
+        if not thread.is_alive():
+            break
+    thread.join(60)
+    assert "aten::add" in seen
+    (body,) = session.profiles().values()
+    assert body.steps < 90
 
 
 def test_profile_ends_early_when_it_takes_long(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
