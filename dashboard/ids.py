@@ -55,5 +55,9 @@ WATCHPOINT_ACTION: Final = "watchpoint-action"
 WATCHPOINT_ADD: Final = "watchpoint-add"
 WATCHPOINT_RESUME: Final = "watchpoint-resume"
 
+PROFILE_STEPS: Final = "profile-steps"
+PROFILE_ASK: Final = "profile-ask"
+PROFILE_SAID: Final = "profile-said"
+
 EMPTY_STATE: Final = "empty-state"
 CHARTS: Final = "charts"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
+    from .actions.profiling.profiled_block import profiling
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
@@ -86,6 +87,7 @@ __all__ = [
     "monitor_training_step",
     "profile_memory",
     "profile_memory_usage",
+    "profiling",
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
@@ -133,6 +135,7 @@ _HOME = {
     "monitor_training_step": "actions.analysis.monitoring",
     "profile_memory": "calls.memory_functions",
     "profile_memory_usage": "actions.analysis.model_memory",
+    "profiling": "actions.profiling.profiled_block",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "snapshot_parameters": "actions.analysis.parameters",

@@ -19,6 +19,8 @@ from torch.optim.optimizer import Optimizer
 
 from .actions.analysis.analysis_calls import AnalysisCalls
 from .actions.analysis.memory_calls import MemoryCalls
+from .actions.profiling.profile_calls import ProfileCalls
+from .actions.profiling.profile_desk import ProfileDesk
 from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
@@ -63,7 +65,7 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, MemoryCalls, RuleCalls):
+class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -171,6 +173,10 @@ class Probe(AnalysisCalls, MemoryCalls, RuleCalls):
     def _rule_book(self) -> RuleBook | None:
         tracker = self._tracker
         return None if tracker is None else tracker.rules
+
+    def _profile_desk(self) -> ProfileDesk | None:
+        tracker = self._tracker
+        return None if tracker is None else tracker.profiles
 
     # -- `Session`, for those who act on a run from outside; the user has the model and the optimizer
 

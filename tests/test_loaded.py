@@ -42,6 +42,8 @@ NOT_IN_A_HEALTHY_RUN = (
     *("probe.forensics.bundle.writer", "probe.wire.bundle_format", "probe.wire.event_json"),
     *(f"probe.actions.rules.{name}" for name in ("pause", "quantities", "snapshots")),
     *("probe.delivery.control.grammar", "probe.wire.messages"),
+    *(f"probe.actions.profiling.{name}" for name in ("step_profiler", "profiled_block", "recording")),
+    *("probe.compat.torch_profiler", "torch.profiler", "probe.wire.profiles"),
     *("probe.settings.policies", "probe.settings.recovery_options"),
 )
 """Loaded by what first needs it, at a fault, a call or a request: by name, with all that lies inside."""

@@ -22,6 +22,7 @@ from .views.event_table import event_table
 from .views.heatmap import CIVIDIS, heatmap_axes
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
+from .views.profile_section import profile_form
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
@@ -277,6 +278,7 @@ def _charts() -> Component:
                     *(plot for id_, plot in plots.items() if id_ not in first),
                     _logged_section(),
                     html.Div(id=ids.DOCUMENTS, className="ns-charts"),
+                    profile_form(),
                     watchpoint_section(),
                 ],
                 id="step-charts",

@@ -5,6 +5,7 @@ Called once by the server while it starts. Imports Dash, Plotly and pandas, so i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from dash import Dash
@@ -17,11 +18,13 @@ from ..packaged import packaged_file
 from ..page.callbacks.documents import register_documents
 from ..page.callbacks.events import register_events
 from ..page.callbacks.page import register_page
+from ..page.callbacks.profiles import register_profiles
 from ..page.callbacks.rows import register_rows
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
 from ..store.protocol import Store
 from .control_routes import add_control_routes
+from .profile_routes import add_profile_routes
 from .routes import add_routes
 from .run_routes import add_run_routes
 
@@ -43,7 +46,9 @@ _INDEX: Final = """<!DOCTYPE html>
 </html>"""
 
 
-def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str) -> tuple[Dash, FastAPI]:
+def create_app(
+    store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str, spool: Path
+) -> tuple[Dash, FastAPI]:
     """Return the page and the FastAPI app that serves it.
 
     Args:
@@ -52,6 +57,7 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
         desk: Takes requests to running trainings.
         page: Address of the page, without the token.
         ingest: Address that probes ship to.
+        spool: Where trainings on this machine write; it has the traces of profiles.
     """
     # Swagger's own pages load scripts from elsewhere; the description stays at /openapi.json.
     server = FastAPI(title="nanscope", docs_url=None, redoc_url=None)
@@ -72,9 +78,11 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
     register_rows(app, store)
     register_documents(app, store)
     register_watchpoints(app, desk)
+    register_profiles(app, desk)
     add_routes(server, store)
     add_control_routes(server, store, desk)
     add_run_routes(server, store, hub.notify)
+    add_profile_routes(server, spool)
     _add_live_feed(server, hub)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)

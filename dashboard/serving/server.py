@@ -174,7 +174,12 @@ class Server:
         assert self._hub is not None
         assert self._collector is not None
         dash, fastapi = create_app(
-            self.store, self._hub, self._collector.desk, page=self.page, ingest=self._ingest
+            self.store,
+            self._hub,
+            self._collector.desk,
+            page=self.page,
+            ingest=self._ingest,
+            spool=self._spool,
         )
         rules = access_rules(
             token=self._credentials.token,

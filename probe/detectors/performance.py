@@ -87,6 +87,10 @@ class SlowdownDetector:
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding while steps are slow."""
         last = self._last
+        if "profiled" in sample.scalars:
+            # A profiler has made the step longer, and so the time since the one before.
+            self._last = None
+            return []
         self._last = (sample.step, sample.time)
         if last is None or sample.step <= last[0] or sample.time <= last[1]:
             if last is not None and sample.step < last[0]:

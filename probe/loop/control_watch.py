@@ -104,6 +104,7 @@ class ControlWatch:
         from ..delivery.control.control_messages import (
             AddWatchpoint,
             AskState,
+            Profile,
             RemoveWatchpoint,
             Resume,
             WriteBundle,
@@ -126,6 +127,8 @@ class ControlWatch:
         elif isinstance(request, Resume):
             if not rules.resume(who):
                 raise ValueError("the training is not paused")
+        elif isinstance(request, Profile):
+            self._tracker.profiles.ask(request.steps, who)
         elif not isinstance(request, AskState):
             self._post(_command(request, ask.source))
         return None
@@ -175,6 +178,7 @@ class ControlWatch:
             preset=settings.preset,
             overhead_limit=settings.limit,
             is_paused=self._tracker.rules.is_paused,
+            is_profiling=self._tracker.profiles.is_profiling,
             watchpoints=[
                 WatchpointState(name=one.name, condition=one.condition, action=one.action, once=one.once)
                 for one in self._tracker.rules.watchpoints

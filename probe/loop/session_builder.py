@@ -14,6 +14,8 @@ import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ..actions.profiling.profile_desk import ProfileDesk
+from ..actions.profiling.profile_parts import ProfileMarks, ProfileParts
 from ..actions.rules.entry_points import add_installed_rules
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
@@ -296,6 +298,18 @@ def _tracker_parts(
     EvaluationLoss(hooks, log=logged.log, guard=guard)
     snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
     recorder.look_with(snapshots)
+    profiles = ProfileDesk(
+        ProfileParts(
+            model,
+            meters,
+            recorder=recorder,
+            incidents=incidents,
+            marks=ProfileMarks(hooks, incidents, logged.log),
+            hooks=hooks,
+        ),
+        is_off=lambda: schedule.is_off,
+        ask_for_a_look=fast.ask_for_a_look,
+    )
     return TrackerParts(
         incidents=incidents,
         model=model,
@@ -312,8 +326,16 @@ def _tracker_parts(
         records=records,
         logged=logged,
         rules=RuleBook(
-            model, meters, config=config, recorder=recorder, incidents=incidents, hooks=hooks, guard=guard
+            model,
+            meters,
+            config=config,
+            recorder=recorder,
+            incidents=incidents,
+            hooks=hooks,
+            profile=profiles.ask,
+            guard=guard,
         ),
+        profiles=profiles,
         epochs=EpochWatch(
             schedule,
             meters,

@@ -44,6 +44,7 @@ class StepTracker:
 
     Attributes:
         rules: the user's watchpoints and rules.
+        profiles: takes requests for them.
         mark: where the training loop is, for who watches over it.
         epochs: counts them.
         fast: has C follow the steps.
@@ -56,6 +57,7 @@ class StepTracker:
         self._hooks, self._attachment, self._attention = parts.hooks, parts.attachment, parts.attention
         self._failed, self._records, self._logged = parts.failed, parts.records, parts.logged
         self.rules, self.mark, self.epochs, self.fast = parts.rules, parts.mark, parts.epochs, parts.fast
+        self.profiles = parts.profiles
         self._root_is_open = False
         self._incidents = parts.incidents
         self._transforms: int | None = 0

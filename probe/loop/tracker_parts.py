@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..actions.profiling.profile_desk import ProfileDesk
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
@@ -45,6 +46,7 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     logged: LoggedValues
     incidents: IncidentReporter
     rules: RuleBook
+    profiles: ProfileDesk
     epochs: EpochWatch
     snapshots: RunSnapshots
     mark: LoopMark

@@ -222,6 +222,7 @@ SCALARS: Final[dict[str, str]] = {
     "samples": "first dimension of the first input, summed over the micro-steps",
     "probe_fraction": "CPU time of the probe's calls on the training thread, as a fraction (0-1) of the step",
     "probe_failures": "failures of the probe's own code, which switched a part of it off",
+    "profiled": "1 at steps that a profiler has made longer; absent at the others",
     "epoch": "passes over the training data that have ended, at the last step of one",
     "process_rss_bytes": "resident memory of the training process, read at most once a second",
     "system_used_bytes": "memory in use on the machine, read at most once a second",

@@ -13,11 +13,12 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
-from probe.wire import start_facts
+from probe.wire import profiles, start_facts
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
 
 from ...store.protocol import StoredDocument
 from .memory_section import memory_section
+from .profile_section import profile_content
 from .start_facts_table import start_facts_table
 
 Content = Callable[[Sequence[StoredDocument]], Component]
@@ -37,6 +38,7 @@ class Section:
 
 SECTIONS: Final[tuple[Section, ...]] = (
     Section(kind=MEMORY_SNAPSHOT, title="Memory", content=memory_section),
+    Section(kind=profiles.KIND, title="Profiles", content=profile_content),
     Section(kind=start_facts.KIND, title="Run", content=start_facts_table),
 )
 

@@ -20,6 +20,7 @@ _ACTION_LABELS: Final = {
     "snapshot": "keep a snapshot",
     "bundle": "write a bundle",
     "pause": "pause the training",
+    "profile": "profile the next steps",
 }
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 MAX_RULES: Final = 50
 MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
 """Of all watchpoints: 0.5 KiB for each match of each comparison with a history."""
+PROFILED_STEPS: Final = 5
+"""Steps that a watchpoint has profiled."""
 _Evidence = Callable[[], StepEvidence]
 
 
@@ -60,6 +62,7 @@ class RuleBook:
         recorder: has the folder for snapshots, and the newest reading of memory.
         incidents: makes the events.
         hooks: it is called there as long as there is something to judge, or to wait for.
+        profile: has so many steps profiled, for this one who asks; raises ValueError where that cannot be.
         guard: of the training thread.
     """
 
@@ -72,9 +75,10 @@ class RuleBook:
         recorder: Recorder,
         incidents: IncidentReporter,
         hooks: StepHooks,
+        profile: Callable[[int, str], None],
         guard: Guard,
     ) -> None:
-        self._hooks = hooks
+        self._hooks, self._profile = hooks, profile
         self._model, self._meters = model, meters
         self._recorder, self._incidents, self._guard = recorder, incidents, guard
         self._with_ranks = config.pause_ranks
@@ -297,10 +301,19 @@ class RuleBook:
             event = self._incidents.bundle(event, None if evidence is None else evidence())
         elif action == "pause":
             event = self._ask_for_pause(event, is_before_update=evidence is not None)
+        elif action == "profile":
+            event = self._ask_for_profile(event, watchpoint.options.name)
         if action != "event":
             self._incidents.note_look()
         self._incidents.write(event)
         return event
+
+    def _ask_for_profile(self, event: Event, name: str) -> Event:
+        try:
+            self._profile(PROFILED_STEPS, f"watchpoint {name}")
+        except ValueError as error:
+            return _with_line(event, f"Not profiled: {error}.")
+        return _with_line(event, f"The next {PROFILED_STEPS} steps are profiled.")
 
     def _ask_for_pause(self, event: Event, *, is_before_update: bool) -> Event:
         if self._is_ending:

@@ -57,10 +57,10 @@ class RuleCalls:
 
         Args:
             condition: an expression.
-            action: "event", "snapshot" (keeps all numbers of the step), "bundle" (keeps what reproduces it)
-                or "pause" (the training thread waits for `resume`).
+            action: "event", "snapshot" (keeps all numbers of the step), "bundle" (keeps what reproduces it),
+                "pause" (the training thread waits for `resume`) or "profile" (of the next 5 steps).
             name: what events call it; the condition by default.
-            severity: of its events; "warning", of a snapshot "info", by default.
+            severity: of its events; "warning", of a snapshot and a profile "info", by default.
             once: whether it is over after its first event.
             cooldown_steps: so many steps after the beginning of an event it begins no other.
 

@@ -12,6 +12,7 @@ import msgspec
 
 from ...errors import WireError
 from ...wire import Count, Severity, Text
+from ...wire.profiles import MAX_STEPS
 from .grammar import MAX_LENGTH
 
 VERSION: Final = 1
@@ -57,7 +58,7 @@ class AddWatchpoint(_Struct, tag="add_watchpoint", tag_field="do", frozen=True):
     """Watch a condition; see `rules.options.WatchpointOptions`."""
 
     condition: Condition
-    action: Literal["event", "snapshot", "bundle", "pause"] = "event"
+    action: Literal["event", "snapshot", "bundle", "pause", "profile"] = "event"
     name: Name = ""
     severity: Severity | None = None
     once: bool = False
@@ -78,6 +79,12 @@ class WriteBundle(_Struct, tag="bundle", tag_field="do", frozen=True):
     """Write a bundle of the next step."""
 
 
+class Profile(_Struct, tag="profile", tag_field="do", frozen=True):
+    """Profile the next steps."""
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] = 5
+
+
 Request: TypeAlias = (
     AskState
     | ChangeLevel
@@ -88,6 +95,7 @@ Request: TypeAlias = (
     | RemoveWatchpoint
     | Resume
     | WriteBundle
+    | Profile
 )
 
 
@@ -118,6 +126,8 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     overhead_limit: float
     is_paused: bool
     watchpoints: Annotated[list[WatchpointState], msgspec.Meta(max_length=1000)]
+    is_profiling: bool = False
+    """Whether steps are profiled, or about to be."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

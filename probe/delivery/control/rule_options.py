@@ -9,7 +9,7 @@ from ...wire import SEVERITIES, Severity
 from .grammar import MAX_LENGTH
 from .parser import parse, without_when
 
-Action: TypeAlias = Literal["event", "snapshot", "bundle", "pause"]
+Action: TypeAlias = Literal["event", "snapshot", "bundle", "pause", "profile"]
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 MAX_WATCHPOINTS: Final = 50
 MAX_NAME: Final = 200
@@ -19,6 +19,7 @@ _SEVERITY_OF: Final[dict[Action, Severity]] = {
     "snapshot": "info",
     "bundle": "warning",
     "pause": "warning",
+    "profile": "info",
 }
 
 
@@ -35,7 +36,7 @@ class WatchpointOptions:
     name: str = ""
     """What events call it; its condition by default."""
     severity: Severity | None = None
-    """Of its events; "info" for a snapshot, else "warning", by default."""
+    """Of its events; "info" for a snapshot or a profile, else "warning", by default."""
     once: bool = False
     """Whether it is over after its first event."""
     cooldown_steps: int = 0

@@ -188,7 +188,7 @@ class RankWatch:
         group.replicas.reach(rank, frame.step, frame.time, total)
         group.first_bad.reach(rank, frame.step)
         before, step_s = scalars.get("before_backward_s"), scalars.get("step_time_s")
-        if before is not None and step_s is not None:
+        if before is not None and step_s is not None and "profiled" not in scalars:
             own = scalars.get("own_backward_s")
             if "process_rss_bytes" in scalars:
                 group.waited[rank] = scalars.get("processor_wait", 0.0)

@@ -48,6 +48,14 @@ def test_slowdown_to_three_times_is_a_warning_after_ten_seconds(every: int) -> N
     assert at + 39 <= found[0][0] <= at + 120
 
 
+def test_profiled_steps_are_no_slowdown() -> None:
+    seconds = np.concatenate([jitter(300), jitter(100, 1.0), jitter(300)])
+    samples = timed(seconds)
+    for sample in samples[300:401]:
+        sample.scalars["profiled"] = 1.0  # type: ignore[index]
+    assert slow(timed(seconds)) and not slow(samples)
+
+
 def test_slowdown_by_a_little_more_than_half_is_information() -> None:
     found = slow(timed(np.concatenate([jitter(300), jitter(300, 0.18)])))
     assert {severity for _, severity in found} == {"info"}

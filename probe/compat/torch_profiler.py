@@ -1,0 +1,123 @@
+"""What torch.profiler does not say in public: whether one runs, who starts another, modules, calling lines.
+
+Loaded when a profile is asked for. Without the event tree modules have the names that the trace gives them,
+and a line is that of its function's beginning.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+from .torch_lookup import symbol
+
+_enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
+_BEGINNINGS = ("_prepare_trace", "_start_trace")
+"""A profiler with a schedule is made ready some steps before it begins."""
+_PYTHON = ("PyCall", "PyCCall")
+
+
+def available() -> dict[str, bool]:
+    """Return which of the private symbols here this torch has."""
+    return {
+        "torch._C._autograd._profiler_enabled": _enabled is not None,
+        "torch.autograd.profiler._is_profiler_enabled": hasattr(autograd_profiler, "_is_profiler_enabled"),
+        "torch.autograd.profiler.profile._prepare_trace": hasattr(
+            autograd_profiler.profile, "_prepare_trace"
+        ),
+        "torch._C._autograd._ProfilerResult.experimental_event_tree": symbol(
+            "_autograd", "_ProfilerResult", "experimental_event_tree"
+        )
+        is not None,
+    }
+
+
+def is_running() -> bool:
+    """Whether a profiler of torch's is recording, on this thread or on another one."""
+    is_on_any = getattr(autograd_profiler, "_is_profiler_enabled", False)
+    return bool(is_on_any) or (_enabled is not None and bool(_enabled()))
+
+
+def is_any_ready() -> bool:
+    """Whether a profiler with a schedule is made ready, and has yet to begin; looks at all objects."""
+    kind = torch.profiler.profile
+    return any(_is_ready(one) for one in gc.get_objects() if type(one) is kind)
+
+
+def _is_ready(profiler: torch.profiler.profile) -> bool:
+    """Whether it warms up; one that was stopped meanwhile has results, and the same action for ever."""
+    is_warm = getattr(profiler, "current_action", None) == torch.profiler.ProfilerAction.WARMUP
+    inner = getattr(profiler, "profiler", None)
+    return is_warm and inner is not None and getattr(inner, "kineto_results", None) is None
+
+
+class OtherProfilers:
+    """Tells of the next profiler that begins in this process, before it does: torch would end ours silently.
+
+    Args:
+        tell: called once on the thread that begins it, which goes on when this returns; may not raise.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._originals: dict[str, Callable[[Any], None]] = {}
+
+    def watch(self) -> None:
+        """From now on."""
+        kind: Any = autograd_profiler.profile
+        self._originals = {name: getattr(kind, name) for name in _BEGINNINGS if hasattr(kind, name)}
+        for name, original in self._originals.items():
+            setattr(kind, name, self._telling(original))
+
+    def _telling(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def begin(profiler: Any) -> None:
+            if self._originals:
+                self.stop()
+                self._tell()
+            original(profiler)
+
+        return begin
+
+    def stop(self) -> None:
+        """No more. Idempotent."""
+        originals, self._originals = self._originals, {}
+        for name, original in originals.items():
+            setattr(autograd_profiler.profile, name, original)
+
+
+class PythonCalls(NamedTuple):
+    """What a trace does not say of the Python functions in it."""
+
+    modules: Mapping[str, str]
+    """By the name in the trace ("nn.Module: Linear_0"), the qualified name."""
+    calling_lines: Mapping[int, int]
+    """By the beginning of a call, in ns of the profiler's clock, the line from which it was called."""
+
+
+def read_python_calls(profiler: torch.profiler.profile, names: Mapping[int, str]) -> PythonCalls:
+    """Read the event tree of a profile that has ended, on any thread.
+
+    Args:
+        profiler: that has recorded stacks.
+        names: qualified name by the `id` of each module.
+    """
+    results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
+    tree = getattr(results, "experimental_event_tree", None)
+    modules: dict[str, str] = {}
+    lines: dict[int, int] = {}
+    waiting: list[Any] = [] if tree is None else list(tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag.name not in _PYTHON:
+            continue
+        call = event.extra_fields
+        lines[event.start_time_ns] = call.caller.line_number
+        module = getattr(call, "module", None)
+        if module is not None and (name := names.get(module.self_ptr)) is not None:
+            modules[event.name] = name
+    return PythonCalls(modules, lines)

@@ -1,0 +1,25 @@
+"""Trains until its standard input ends, with an element read at each row: what a profile is to find."""
+
+import sys
+import threading
+
+import torch
+from torch import nn
+
+import probe
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+run = probe.watch(model, optimizer)
+print(run.run, flush=True)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+while not ended.is_set():
+    outputs = model(torch.randn(30, 16))
+    total = sum(row.item() for row in outputs.detach())
+    optimizer.zero_grad()
+    outputs.square().mean().backward()
+    optimizer.step()
+    ended.wait(0.005)
+run.close()
