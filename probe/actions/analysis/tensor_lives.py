@@ -19,7 +19,7 @@ from . import tables
 from .call_results import Result
 from .tensor import occupied_bytes
 
-_MOST: Final = 1000
+MOST_TRACKED: Final = 1000
 """Tensors that are remembered; the oldest are forgotten first."""
 
 
@@ -99,7 +99,7 @@ class TrackedTensor:
         )
 
 
-_tracked: deque[TrackedTensor] = deque(maxlen=_MOST)
+_tracked: deque[TrackedTensor] = deque(maxlen=MOST_TRACKED)
 _lock = threading.Lock()
 
 
@@ -122,6 +122,11 @@ def tracked_tensors() -> TrackedTensors:
     with _lock:
         tracked = list(_tracked)
     return TrackedTensors(tensors=tuple(one.life() for one in tracked))
+
+
+def tracked_count() -> int:
+    """How many tensors are remembered, freed ones too."""
+    return len(_tracked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
