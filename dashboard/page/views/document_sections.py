@@ -13,7 +13,10 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from probe.wire.region_times import REGION_KIND
+
 from ...store.protocol import StoredDocument
+from .region_table import region_table
 
 Content = Callable[[Sequence[StoredDocument]], Component]
 
@@ -30,7 +33,7 @@ class Section:
     decode is named as such, never fatal."""
 
 
-SECTIONS: Final[tuple[Section, ...]] = ()
+SECTIONS: Final[tuple[Section, ...]] = (Section(kind=REGION_KIND, title="Regions", content=region_table),)
 
 
 def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:
