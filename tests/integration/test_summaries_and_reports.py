@@ -50,16 +50,24 @@ class Loop:
         self.optimizer.step()
 
     def train(
-        self, steps: int, spikes: Collection[int] = (), *, step: Callable[..., None] | None = None
+        self,
+        steps: int,
+        spikes: Collection[int] = (),
+        *,
+        step: Callable[..., None] | None = None,
+        logs: bool = False,
     ) -> None:
+        """Make steps; what logs has each of them judged by the detectors of sampled numbers, too."""
         for number in range(steps):
             (step or self.step)(1e6 if number in spikes else 1.0)
+            if logs:
+                self.run.log(mark=1.0)
 
 
 @pytest.mark.capability(14, 26, 56)
 def test_summaries_count_what_was_planted(spool: Path) -> None:
     loop = Loop(mode="warn")
-    with pytest.warns(RuntimeWarning, match="gradient_explosion"), loop.run as run:
+    with pytest.warns(RuntimeWarning, match="step"), loop.run as run:
         loop.train(100, SPIKES)
         training, summary = run.get_training_summary(), run.get_debug_summary()
         assert dict(probe.get_training_summary(loop.model)) == dict(training)
@@ -173,7 +181,7 @@ def test_report_of_a_run_has_what_was_planted(tmp_path: Path, monkeypatch: pytes
     assert [one["name"] for one in report["parameter_table"]] == [n for n, _ in loop.model.named_parameters()]
     assert "planted" in text and "gradient_explosion x8" in text
     assert page.count("<svg") >= 5 and "gradient_explosion" in page and "<script" not in page
-    assert not re.search(r"""(?:src|href)=|url\\(""", page)
+    assert not re.search(r"(?:src|href)=|url[(]", page)
 
 
 @pytest.mark.parametrize("ending", [".json", ".txt", ".html"])
@@ -212,7 +220,8 @@ def test_dashboard_run_writes_the_report_that_it_is_asked_for(tmp_path: Path) ->
     (path,) = (tmp_path / "out").iterdir()
     report = json.loads(path.read_text())
     assert path.name == f"nanscope-{report['run']}.json"
-    assert len(report["steps"]) == len(ended.stdout.splitlines()) > 0
+    printed = [float(line) for line in ended.stdout.splitlines() if re.fullmatch(r"[0-9.e-]+", line)]
+    assert [step["loss"] for step in report["steps"]] == pytest.approx(printed) and len(printed) == 5
 
 
 def test_variable_asks_for_a_report_and_an_option_goes_first(
@@ -240,9 +249,7 @@ def test_training_session_writes_its_report_unasked(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyError), probe.debug_training_session(model, optimizer, anomaly=True) as run:
         assert torch.is_anomaly_enabled()
         for _ in range(5):
-            run.debug_training_step(
-                model, torch.ones(2, 4), torch.zeros(2, 1), nn.functional.mse_loss, optimizer
-            )
+            run.debug_training_step(model, torch.ones(2, 4), torch.zeros(2, 1), nn.MSELoss(), optimizer)
         raise KeyError("planted")
     report = json.loads((tmp_path / f"nanscope-{run.run}.json").read_text())
     assert report["last_step"] == 4 and report["event_counts"]["exception"] == 1
@@ -259,17 +266,14 @@ def test_clearing_saves_first_and_counts_begin_anew(
         for number in range(MAX_REGIONS + 5):
             with run.debug_context(f"region {number}"):
                 pass
-        sizes, limits = run.get_debug_summary()["history_sizes"], run.get_debug_summary()["history_limits"]
+        summary = run.get_debug_summary()
+        sizes, limits = summary["history_sizes"], summary["history_limits"]
         assert sizes["regions"] == limits["regions"] == MAX_REGIONS + 1
         assert sizes["operations"] == limits["operations"] == MAX_RUNS
         loop.train(60, range(50, 60))
         saved = run.clear()
         cleared = run.get_debug_summary()
-        assert (cleared["total_steps"], cleared["total_anomalies"], cleared["gradient_explosions"]) == (
-            0,
-            0,
-            0,
-        )
+        assert [cleared[name] for name in NINE] == [0] * 9 and cleared["total_anomalies"] == 0
         assert cleared["total_operations"] == 0 and cleared["history_sizes"]["operations"] == 0
         loop.train(10, (4, 5))
         again = run.get_training_summary()
@@ -280,7 +284,7 @@ def test_clearing_saves_first_and_counts_begin_anew(
     assert (again["total_steps"], again["gradient_explosions"]) == (10, 2)
     events = read_journal(spool / run.run).latest_events
     assert [event.step for event in events if event.kind == "gradient_explosion"] == [50, 64]
-    assert [event.evidence.value for event in events if event.kind == "cleared"] == [60, 70, 70]
+    assert [event.evidence.value for event in events if event.kind == "cleared"] == [60, 70]
 
 
 @pytest.mark.capability(59)
@@ -291,7 +295,7 @@ def test_many_anomalies_are_one_warning_of_their_rate(
     with loop.run as run:
         loop.train(60)
         for _ in range(3):
-            loop.train(20, range(20))
+            loop.train(20, range(20), logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
     capsys.readouterr()
     assert main(["events", str(spool / run.run), "--json"]) == 0
@@ -304,8 +308,8 @@ def test_many_anomalies_are_one_warning_of_their_rate(
 def test_high_anomaly_rate_begins_anew_after_clearing() -> None:
     loop = Loop()
     with loop.run as run:
-        loop.train(80, range(50, 80))
+        loop.train(80, range(50, 80), logs=True)
         assert "high_anomaly_rate" in run.get_debug_summary()["event_counts"]
         run.clear(report=False)
-        loop.train(80)
+        loop.train(80, logs=True)
         assert "high_anomaly_rate" not in run.get_debug_summary()["event_counts"]
