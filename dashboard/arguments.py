@@ -86,6 +86,11 @@ def _add_run(commands: Commands) -> None:
     run.add_argument(
         "--connect", type=_address, metavar="ADDRESS", help="dashboard to ship to (default: the local one)"
     )
+    run.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a report when the training ends (.json, .txt or .html; a folder gets nanscope-RUN.json)",
+    )
     run.add_argument("--quiet", action="store_true", help="write no line of nanscope's own to stderr")
     run.set_defaults(parser=run)
 

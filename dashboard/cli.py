@@ -138,6 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
         level=arguments.level,
         spool=arguments.spool,
         connect=arguments.connect,
+        report=arguments.report,
         is_quiet=arguments.quiet,
     )
     return 0

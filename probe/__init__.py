@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from .actions.analysis.gradient_flow import analyze_gradient_flow
     from .actions.analysis.inspection import inspect_model
     from .actions.analysis.model_memory import profile_memory_usage
-    from .actions.analysis.monitoring import get_training_summary, monitor_training_step
+    from .actions.analysis.monitoring import monitor_training_step
     from .actions.analysis.optimizers import analyze_optimizer
     from .actions.analysis.parameters import check_model_parameters, snapshot_parameters
-    from .actions.analysis.regions import debug_context, debug_operation
     from .actions.analysis.snapshot_results import compare_memory_snapshots, memory_trend
-    from .actions.analysis.summary import clear_debug_history, get_debug_summary
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
@@ -41,6 +39,14 @@ if TYPE_CHECKING:
     from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
     from .calls.robust_step import robust_training_step
     from .calls.safe_inference import safe_inference
+    from .calls.session_calls import (
+        clear_debug_history,
+        debug_context,
+        debug_operation,
+        get_debug_summary,
+        get_training_summary,
+        save_debug_report,
+    )
     from .calls.training_session import debug_training_session
     from .errors import AnomalyError, PolicyError
     from .session import Probe
@@ -90,6 +96,7 @@ __all__ = [
     "profiling",
     "robust_training_step",
     "safe_inference",
+    "save_debug_report",
     "snapshot_parameters",
     "take_memory_snapshot",
     "track_tensor",
@@ -116,19 +123,19 @@ _HOME = {
     "check_gradient_vanishing": "actions.analysis.gradient_checks",
     "check_gradients": "actions.analysis.gradient_checks",
     "check_model_parameters": "actions.analysis.parameters",
-    "clear_debug_history": "actions.analysis.summary",
+    "clear_debug_history": "calls.session_calls",
     "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
     "compare_memory_snapshots": "actions.analysis.snapshot_results",
     "cuda_memory_history": "actions.analysis.allocation_history",
     "debug_backward_pass": "actions.analysis.backward_pass",
-    "debug_context": "actions.analysis.regions",
+    "debug_context": "calls.session_calls",
     "debug_forward_pass": "actions.analysis.forward_pass",
-    "debug_operation": "actions.analysis.regions",
+    "debug_operation": "calls.session_calls",
     "debug_training_session": "calls.training_session",
     "debug_training_step": "actions.analysis.training_step",
-    "get_debug_summary": "actions.analysis.summary",
-    "get_training_summary": "actions.analysis.monitoring",
+    "get_debug_summary": "calls.session_calls",
+    "get_training_summary": "calls.session_calls",
     "inspect_model": "actions.analysis.inspection",
     "memory_tracking": "calls.memory_functions",
     "memory_trend": "actions.analysis.snapshot_results",
@@ -138,6 +145,7 @@ _HOME = {
     "profiling": "actions.profiling.profiled_block",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
+    "save_debug_report": "calls.session_calls",
     "snapshot_parameters": "actions.analysis.parameters",
     "take_memory_snapshot": "calls.memory_functions",
     "track_tensor": "actions.analysis.tensor_lives",

@@ -7,10 +7,12 @@ Once it is attached, nothing of ours reaches the training script (see `guard.py`
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -19,6 +21,7 @@ from torch.optim.optimizer import Optimizer
 
 from .actions.analysis.analysis_calls import AnalysisCalls
 from .actions.analysis.memory_calls import MemoryCalls
+from .actions.analysis.report_calls import ReportCalls
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.profiling.profile_desk import ProfileDesk
 from .actions.rules.rule_book import RuleBook
@@ -53,6 +56,8 @@ _sessions: dict[int, Probe] = {}
 _unfinished: list[Probe] = []
 """Sessions that no longer watch and have yet to write their end."""
 _ending = Ending()
+_reports: dict[str, str] = {}
+"""Run that has written a report at its end, by what it was asked to write."""
 
 
 def running_session(model: nn.Module) -> Probe | None:
@@ -65,7 +70,7 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
+class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -93,6 +98,9 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
         self._config: ProbeConfig | None = None
         self._model_name, self._run_name, self._closed_level = "", "", ""
         self._tell_refusal: Callable[[str], None] | None = None
+        self._end_report: str | Path | None = None
+        self._reported_model: weakref.ref[nn.Module] | None = None
+        """What the report at the end is of besides the journal."""
 
     @classmethod
     def inert(cls, model: nn.Module) -> Probe:
@@ -113,7 +121,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
             _logger.error("nanscope: this run is not recorded: %s", error)
             return cls()
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
-        probe._config = config
+        probe._config, probe._end_report = config, config.report
         if not config.quiet and rank_and_world_size()[0] == 0:
             _ending.let_speak(parts.recorder, may=True)
             kind = type(unwrap(model)).__name__
@@ -318,9 +326,11 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
 
     def flush(self) -> None:
         """Wait until everything recorded so far is judged and in the journal."""
-        tracker, recorder = self._tracker, self._recorder
+        tracker, recorder, incidents = self._tracker, self._recorder, self._incidents
         if tracker is not None:
             tracker.judge_waiting()
+        if incidents is not None:
+            self._guard.run("flush", incidents.bring_up_to_date, time=time.time())
         if recorder is not None:
             recorder.flush()
 
@@ -383,7 +393,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
         if _sessions.get(self._key) is self:
             del _sessions[self._key]
         self.active = False
-        self._model_reference = None
+        self._reported_model, self._model_reference = self._model_reference, None
         tracker.rules.end_pauses()
         tracker.stop()
         if not _sessions:
@@ -422,9 +432,29 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
             is_written = recorder.close(outcome=self._outcome(), last_step=self._last_step)
             while is_written and self in _unfinished:
                 _unfinished.remove(self)
+                self._write_end_report()
                 _ending.end(recorder)
         finally:
             self._is_finishing = False
+
+    def _write_end_report(self) -> None:
+        """Write the report that `watch(report=...)` asked for; whatever comes of it, the script goes on."""
+        path, self._end_report = self._end_report, None
+        if path is not None:
+            model = None if self._reported_model is None else self._reported_model()
+            self.report_at_end(_own_report(path, self.run), model=model)
+
+    def _progress(self) -> tuple[int, int] | None:
+        tracker = self._tracker
+        return None if tracker is None else (tracker.next_step, tracker.open_backwards)
+
+    def _forget_found(self) -> None:
+        tracker, incidents, model = self._tracker, self._incidents, self._watched_model()
+        if tracker is not None and incidents is not None:
+            self.flush()
+            steps = 0 if tracker.last_step is None else tracker.last_step + 1
+            self._guard.run("clear", incidents.clear, steps=steps, time=time.time())
+        self._guard.run("clear", self._forget_analysis, model)
 
     def _close_tracker(self) -> None:
         tracker, incidents = self._tracker, self._incidents
@@ -432,6 +462,9 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
             return
         tracker.close()
         self._last_step, self._closed_level = tracker.last_step, tracker.settings.level
+        if self._region_records is not None:
+            step = 0 if self._last_step is None else self._last_step
+            self._guard.run("regions", self._region_records.close, step=step, now=time.time())
         if incidents is not None and self._last_step is not None:
             self._guard.run("close", tracker.rules.close, self._last_step, time.time())
             self._guard.run("close", incidents.close, step=self._last_step, time=time.time())
@@ -453,6 +486,16 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, RuleCalls):
         if name not in self._complained:
             self._complained.add(name)
             _logger.warning("nanscope: %s (not recorded)", problem)
+
+
+def _own_report(path: str | Path, run: str) -> str | Path:
+    """A file of one's own, where several sessions of a process were asked for the same one."""
+    taken = _reports.setdefault(str(path), run)
+    is_folder = str(path).endswith(("/", os.sep)) or Path(path).is_dir()
+    if taken == run or is_folder:
+        return path
+    file = Path(path)
+    return file.with_name(f"{file.stem}-{run}{file.suffix}")
 
 
 def _close_all() -> None:

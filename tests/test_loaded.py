@@ -47,7 +47,7 @@ NOT_IN_A_HEALTHY_RUN = (
     *("probe.settings.policies", "probe.settings.recovery_options"),
 )
 """Loaded by what first needs it, at a fault, a call or a request: by name, with all that lies inside."""
-OF_ANALYSIS = {"", ".analysis_calls", ".summary_calls", ".default_limits", ".memory_calls"}
+OF_ANALYSIS = {"", ".analysis_calls", ".report_calls", ".summary_calls", ".default_limits", ".memory_calls"}
 """What a session needs of `probe.actions.analysis`."""
 THERE_BEFORE_IT_IS_NEEDED = (
     # A lack of memory or of file descriptors: then an import fails, and the event would say nothing.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import probe
 
-_WITH_VALUE = frozenset({"--level", "--spool", "--connect"})
+_WITH_VALUE = frozenset({"--level", "--spool", "--connect", "--report"})
 LEVELS = ("off", "basic", "advanced", "extreme")
 _SITE = Path(probe.__file__).parent / "calls" / "launch" / "site"
 
@@ -47,6 +47,7 @@ def run_script(
     level: str | None = None,
     spool: Path | None = None,
     connect: str | None = None,
+    report: str | None = None,
     is_quiet: bool = False,
 ) -> None:
     """Replace this process by ``python COMMAND``; does not return.
@@ -56,11 +57,15 @@ def run_script(
         level: of recording; None leaves it to NANSCOPE_LEVEL.
         spool: folder for the journals; None leaves it to NANSCOPE_SPOOL.
         connect: address of a dashboard; None leaves it to NANSCOPE_CONNECT.
+        report: file or folder for a report at the end; None leaves it to NANSCOPE_REPORT.
         is_quiet: say nothing on stderr.
     """
     environment = dict(os.environ)
     folder = None if spool is None else str(spool.absolute())
     chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect, "QUIET": "1" if is_quiet else None}
+    if report is not None:
+        # The slash that says "folder" has to stay.
+        chosen["REPORT"] = f"{Path.cwd() / report}{'/' if report.endswith('/') else ''}"
     environment |= {f"NANSCOPE_{name}": value for name, value in chosen.items() if value is not None}
     if environment.get("NANSCOPE_LEVEL") != "off":
         environment |= launch_environment(environment, is_quiet=is_quiet)

@@ -12,12 +12,11 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..actions.analysis.anomaly_mode import anomaly_detection
-from ..actions.analysis.parameters import ParameterSnapshot, snapshot_parameters
+from ..actions.analysis.parameters import snapshot_parameters
 from ..guard import Guard
 from ..session import Probe, running_session
 from ..watching import watch
 
-_logger = logging.getLogger(__name__)
 _PROBE_LOGGER: Final = "probe"
 
 
@@ -31,7 +30,7 @@ def debug_training_session(
     logger: logging.Logger | None = None,
     **options: Any,
 ) -> Iterator[Probe]:
-    """Watch a training; write `<report>.json` and `<report>.txt` when the block ends, exception or not.
+    """Watch a training; write a report when the block ends, exception or not.
 
     Everything that `watch` finds is recorded as usual; the report adds what a person wants in one place:
     series, events, gradients by layer, parameters that never moved, regions. An exception is recorded and
@@ -40,8 +39,9 @@ def debug_training_session(
     Args:
         model: as for `watch`.
         optimizer: as for `watch`.
-        report: path without an ending; `nanscope-<run id>` in the working directory by default. Of several
-            ranks, each but the first adds its number.
+        report: the file, as for `Probe.save_debug_report`; `nanscope-<run id>.json` in the working
+            directory by default. Of several ranks, each but the first adds its number.
+            Where it cannot be written, one line on stderr says so.
         anomaly: autograd's anomaly mode for the whole block: 1.1-8 times the time, rarely worth it.
         logger: gets what the probe would log to the logger "probe" of its own, from debug to error.
         **options: the other options of `watch`: level, name, mode, ...
@@ -60,25 +60,12 @@ def debug_training_session(
             stack.enter_context(_forwarded(logger))
         if run.active:
             since = guard.run("snapshot", snapshot_parameters, model, keep_values=False)
-            stack.callback(guard.run, "report", _write, run, model, report, since=since, optimizer=optimizer)
+            stack.callback(run.report_at_end, report, model=model, since=since, optimizer=optimizer)
         if not is_running:
             stack.enter_context(run)
         if anomaly:
             stack.enter_context(anomaly_detection())
         yield run
-
-
-def _write(
-    run: Probe,
-    model: nn.Module,
-    report: str | Path | None,
-    *,
-    since: ParameterSnapshot | None,
-    optimizer: Optimizer | None,
-) -> None:
-    stem = Path.cwd() / f"nanscope-{run.run}" if report is None else Path(report)
-    _, text = run.save_debug_report(stem, model=model, since=since, optimizer=optimizer)
-    _logger.info("nanscope: the report of run %s is in %s", run.run, text)
 
 
 @contextmanager

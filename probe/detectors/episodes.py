@@ -27,6 +27,8 @@ class _Episode(msgspec.Struct):
     written_at: float
     count: int = 1
     quiet: int = 0
+    told: int = 1
+    """Its count when it was written last."""
 
     def record(self, *, ended: bool = False) -> Event:
         """The event in its present state; everything but the count and the end is the first state's."""
@@ -97,6 +99,17 @@ class EpisodeTracker:
             episode.quiet += len(steps)
         return True
 
+    def brought_up_to_date(self, time: float) -> list[Event]:
+        """Return the running episodes that have grown since they were written last, as they are now.
+
+        Args:
+            time: UNIX seconds.
+        """
+        grown = [episode for episode in self._running.values() if episode.count != episode.told]
+        for episode in grown:
+            episode.written_at, episode.told = time, episode.count
+        return [episode.record() for episode in grown]
+
     def close(self, step: int, time: float) -> list[Event]:
         """End every running episode and return their last records; a second call returns nothing.
 
@@ -145,7 +158,7 @@ class EpisodeTracker:
         episode.last_step = step
         if episode.count & (episode.count - 1) and time - episode.written_at < REWRITE_S:
             return []
-        episode.written_at = time
+        episode.written_at, episode.told = time, episode.count
         return [episode.record()]
 
     def _start(self, key: tuple[str, str], event: Event, *, step: int, time: float) -> Event:

@@ -256,6 +256,11 @@ class AnomalyRateDetector:
         if not self._steps or step > self._steps[-1]:
             self._steps.append(step)
 
+    def clear(self) -> None:
+        """Begin anew at the next step."""
+        self._steps.clear()
+        self._first = None
+
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding while too many of the recent steps had one."""
         if self._first is None or sample.step < self._last:

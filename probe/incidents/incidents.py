@@ -7,7 +7,7 @@ recorder's thread, under `lock`. The only place that decides what an event says.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +72,8 @@ class IncidentReporter(EventWriter):
         self._bundles: BundleWriter | None = None
         """Made for the first bundle."""
         self._looks = 0
+        self.forget_also: list[Callable[[], None]] = []
+        """Called, under `lock`, when what was found is cleared."""
 
     @property
     def loss_bound(self) -> LossBoundDetector:
@@ -312,6 +314,35 @@ class IncidentReporter(EventWriter):
             events = self._episodes.close(step, time) + self._sampled_episodes.close(step, time)
         for event in events:
             self._recorder.event(event)
+
+    def bring_up_to_date(self, *, time: float) -> None:
+        """Write how long the episodes that are going on have lasted: else only at steps 2, 4, 8, ..."""
+        with self.lock:
+            episodes = self._episodes, self._sampled_episodes
+            events = [event for one in episodes for event in one.brought_up_to_date(time)]
+        for event in events:
+            self._recorder.event(event)
+
+    def clear(self, *, steps: int, time: float) -> None:
+        """End what is going on and write the event from which on counts begin anew.
+
+        Args:
+            steps: made so far.
+            time: UNIX seconds.
+        """
+        step = max(0, steps - 1)
+        with self.lock:
+            self.close(step=step, time=time)
+            for forget in self.forget_also:
+                forget()
+        self.note(
+            "cleared",
+            "run",
+            f"Cleared after {steps} steps: counts and rates begin anew; what is stored stays stored",
+            step=step,
+            time=time,
+            value=float(steps),
+        )
 
     def _event(
         self, finding: Finding, time: float, step: int, evidence: StepEvidence | LateEvidence

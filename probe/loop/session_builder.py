@@ -182,6 +182,7 @@ def _tracker_parts(
             config, model, incidents=incidents, guard=guard, optimizers=lambda: measures.optimizers
         )
     bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
+    incidents.forget_also.append(bank.anomaly_rate.clear)
     samples = SampleJudge(bank, incidents, recorder.processors.share)
     timing = VerdictTiming(config, model, schedule)
     writer, looks = StepWriter(model, recorder), LateParts(LOOKS, recorder.do_once)

@@ -345,6 +345,11 @@ class StepTracker:
         return self._measures.optimizers
 
     @property
+    def open_backwards(self) -> int:
+        """Backwards of the step under way that Python has seen: while C follows the steps it sees none."""
+        return self._loop.open.backwards
+
+    @property
     def open_samples(self) -> int | None:
         """Samples of the step under way; None where they are not known."""
         return self._loop.open.samples or None

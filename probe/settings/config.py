@@ -115,6 +115,9 @@ class ProbeConfig:
     none are given, those of an `argparse.Namespace`, of `TrainingArguments` or of Lightning's `hparams`."""
     logger: logging.Logger | None = None
     """Where events are logged; the package's own logger by default."""
+    report: str | Path | None = None
+    """File that a report is written to when the session ends, exception or not: ``.json``, ``.txt`` or
+    ``.html``; a folder gets `nanscope-<run id>.json`. None writes none."""
     quiet: bool = False
     """Write no line to stderr, neither at the start nor at the end of a session that found something; events
     are logged only where logging is set up."""
@@ -170,6 +173,12 @@ class ProbeConfig:
         if not isinstance(self.spool, Path):
             raise ValueError(f"spool={self.spool!r} must be a folder, as a text or a Path")
         check_connect(self.connect)
+        if self.report is not None:
+            if not isinstance(self.report, str | Path) or str(self.report) == "":
+                raise ValueError(f"report={self.report!r} must be a file or a folder, as a text or a Path")
+            # The script may change its working directory; the slash that says "folder" has to stay.
+            folder = "/" if str(self.report).endswith("/") else ""
+            object.__setattr__(self, "report", f"{Path.cwd() / self.report}{folder}")
 
     def _check_actions(self) -> None:
         """Check what changes a training; few ask for any of it."""
@@ -223,11 +232,13 @@ class ProbeConfig:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read NANSCOPE_LEVEL, NANSCOPE_CONNECT, NANSCOPE_SPOOL, NANSCOPE_RUN and NANSCOPE_QUIET."""
+    """Read NANSCOPE_LEVEL, _CONNECT, _SPOOL, _RUN, _REPORT and _QUIET."""
     found: dict[str, Any] = {"spool": default_spool(environment)}
     for option in ("level", "run"):
         if value := environment.get(f"NANSCOPE_{option.upper()}"):
             found[option] = value
+    if value := environment.get("NANSCOPE_REPORT"):
+        found["report"] = value
     if environment.get("NANSCOPE_QUIET", "") not in ("", "0"):
         found["quiet"] = True
     if "NANSCOPE_CONNECT" in environment:

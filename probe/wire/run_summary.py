@@ -1,7 +1,8 @@
 """Counts and rates of a run out of its events: what Python's summaries, the HTTP API and reports say. Pure.
 
 An *anomaly* is an event at severity warning or critical. An event lasts (an episode): its `count` is the
-number of steps at which it was found, and the counts by kind are sums of those.
+number of steps at which it was found, and the counts by kind are sums of those. What comes before the newest
+event `cleared` (`run.clear()`) is left out: counts begin anew there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ import msgspec
 from .records import Event
 
 LOSS_KINDS: Final = frozenset({"nonfinite_loss", "loss_spike", "loss_divergence", "loss_plateau"})
+TRAINING_FIELDS: Final = (
+    *("total_steps", "anomaly_steps", "gradient_explosions", "gradient_vanishing", "loss_anomalies"),
+    *("anomaly_rate", "loss_anomaly_rate", "gradient_explosion_rate", "gradient_vanishing_rate"),
+)
+"""What a training summary says, everywhere."""
+CLEARED: Final = "cleared"
+"""Kind of the event that `run.clear()` writes."""
 _ANOMALOUS: Final = frozenset({"critical", "warning"})
 
 
@@ -32,6 +40,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Of the kinds in `LOSS_KINDS`, of any severity."""
     events: int = 0
     """Events of every severity."""
+    nonfinite_steps: int = 0
+    """Steps with NaN or Inf in loss, gradients, parameters, ..."""
     steps_by_kind: dict[str, int] = {}
     events_by_kind: dict[str, int] = {}
     events_by_severity: dict[str, int] = {}
@@ -62,18 +72,7 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     def training(self) -> dict[str, Any]:
         """Return the nine fields of a training summary, in the order in which they are documented."""
-        names = (
-            "total_steps",
-            "anomaly_steps",
-            "gradient_explosions",
-            "gradient_vanishing",
-            "loss_anomalies",
-            "anomaly_rate",
-            "loss_anomaly_rate",
-            "gradient_explosion_rate",
-            "gradient_vanishing_rate",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in TRAINING_FIELDS}
 
 
 def count_run(events: Iterable[Event], total_steps: int) -> RunCounts:
@@ -81,9 +80,10 @@ def count_run(events: Iterable[Event], total_steps: int) -> RunCounts:
 
     Args:
         events: of one rank; those of several ranks would count a step more than once.
-        total_steps: that the rank has made.
+        total_steps: that the rank has made, those before a clearing too.
     """
-    known = list(events)
+    known, before = since_cleared(events)
+    total_steps = max(0, total_steps - before)
     steps: Counter[str] = Counter()
     for event in known:
         steps[event.kind] += event.count
@@ -96,10 +96,26 @@ def count_run(events: Iterable[Event], total_steps: int) -> RunCounts:
         gradient_vanishing=steps["gradient_vanishing"],
         loss_anomalies=_steps_of([event for event in known if event.kind in LOSS_KINDS]),
         events=len(known),
+        nonfinite_steps=_steps_of([event for event in known if event.kind.startswith("nonfinite")]),
         steps_by_kind=dict(steps),
         events_by_kind=dict(Counter(event.kind for event in known)),
         events_by_severity=dict(Counter(event.severity for event in known)),
     )
+
+
+def since_cleared(events: Iterable[Event]) -> tuple[list[Event], int]:
+    """Return the events after the newest `cleared`, and the number of steps before it.
+
+    All of them, and 0, where there is none. What was found in the same instant as the clearing is before it.
+    """
+    known = list(events)
+    marks = [event for event in known if event.kind == CLEARED]
+    if not marks:
+        return known, 0
+    newest = max(marks, key=lambda event: (event.time, event.step))
+    steps = newest.evidence.value
+    before = int(steps) if steps is not None and 0 <= steps < 2**53 else 0
+    return [event for event in known if event.time > newest.time], before
 
 
 def _steps_of(events: Sequence[Event]) -> int:

@@ -1,6 +1,7 @@
 """The Lightning callback with the real trainer: how a run begins and ends, and what else is asked of it."""
 
 import copy
+import json
 import re
 import textwrap
 from datetime import timedelta
@@ -171,3 +172,9 @@ def test_lightning_documented_lines_attach(spool: Path) -> None:
     exec(textwrap.dedent(lines), names)  # noqa: S102 - our own documentation
     names["trainer"].fit(Net(), make_loader())
     assert len(run_of(spool).frames) == 8
+
+
+def test_lightning_callback_writes_the_report_that_it_is_asked_for(tmp_path: Path) -> None:
+    make_trainer(NanscopeCallback(report=tmp_path / "end.json")).fit(Net(), make_loader())
+    report = json.loads((tmp_path / "end.json").read_text())
+    assert [step["step"] for step in report["steps"]] == list(range(8))

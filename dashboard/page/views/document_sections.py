@@ -15,10 +15,12 @@ from dash.development.base_component import Component
 
 from probe.wire import profiles, start_facts
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
+from probe.wire.region_times import REGION_KIND
 
 from ...store.protocol import StoredDocument
 from .memory_section import memory_section
 from .profile_section import profile_content
+from .region_table import region_table
 from .start_facts_table import start_facts_table
 
 Content = Callable[[Sequence[StoredDocument]], Component]
@@ -39,6 +41,7 @@ class Section:
 SECTIONS: Final[tuple[Section, ...]] = (
     Section(kind=MEMORY_SNAPSHOT, title="Memory", content=memory_section),
     Section(kind=profiles.KIND, title="Profiles", content=profile_content),
+    Section(kind=REGION_KIND, title="Regions", content=region_table),
     Section(kind=start_facts.KIND, title="Run", content=start_facts_table),
 )
 

@@ -34,6 +34,7 @@ HEADLINE_LENGTH: Final = 280
 _SUBJECT_IS_TOLD: Final = frozenset(
     {
         "replayed",
+        "cleared",
         "level_changed",
         "throttled",
         "recovery",

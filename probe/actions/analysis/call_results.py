@@ -30,6 +30,18 @@ class Result:
         return {name: _plain(getattr(self, name)) for name in (*self._derived, *shown)}
 
 
+class MappingResult(Result, dict[str, Any]):
+    """A result that is also a dictionary of what `to_dict` returns: `summary["anomaly_rate"]`, `json.dumps`.
+
+    Its dataclasses are made with `eq=False, repr=False`. A change of the dictionary changes no attribute.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        self.update(self.to_dict())
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Result):
         return value.to_dict()

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from torch import Tensor, nn
@@ -22,8 +22,9 @@ from ...detectors.base import DetectorThresholds, Finding, Observation
 from ...detectors.gradient_limits import OutsideLimit, outside_limits
 from ...measure.statistics.statistics import Floats, TensorStatistics, tensor_statistics
 from ...wire import Severity
+from ...wire.run_summary import LOSS_KINDS, TRAINING_FIELDS
 from . import tables
-from .call_results import Result
+from .call_results import MappingResult, Result
 from .gradient_checks import require_layout, require_module
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ _LOG_LEVELS: Final[Mapping[Severity, int]] = {
     "warning": logging.WARNING,
     "info": logging.INFO,
 }
-_LOSS_KINDS: Final = frozenset({"nonfinite_loss", "loss_spike", "loss_divergence", "loss_plateau"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,12 @@ class MonitoredStep(Result):
         return "\n".join([*lines, f"  {self.note}"] if self.note else lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSummary(Result):
-    """Counts over the steps that were monitored, in steps; rates are fractions (0-1) of them."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TrainingSummary(MappingResult):
+    """Counts in steps, rates as fractions (0-1) of them: of a watched run, or of the monitored steps.
+
+    A dictionary, too: its first keys are the nine of `RunCounts.training`.
+    """
 
     _derived = ("anomaly_rate", "loss_anomaly_rate", "gradient_explosion_rate", "gradient_vanishing_rate")
 
@@ -121,12 +124,17 @@ class TrainingSummary(Result):
         return self._rate(self.gradient_vanishing)
 
     def _rate(self, count: int) -> float:
-        return count / self.total_steps if self.total_steps else 0.0
+        return min(1.0, count / self.total_steps) if self.total_steps else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as builtins, the documented names first."""
+        found = MappingResult.to_dict(self)
+        return {name: found[name] for name in TRAINING_FIELDS} | found
 
     def __str__(self) -> str:
         """Three lines."""
         return (
-            f"{self.total_steps:,} steps monitored, {self.anomaly_steps:,} with anomalies "
+            f"{self.total_steps:,} steps, {self.anomaly_steps:,} with anomalies "
             f"({self.anomaly_rate:.2%}), {self.nonfinite_steps:,} with NaN or Inf\n"
             f"  gradient explosions {self.gradient_explosions:,}, vanishing {self.gradient_vanishing:,}, "
             f"loss anomalies {self.loss_anomalies:,}\n"
@@ -337,7 +345,7 @@ def _counted(summary: TrainingSummary, step: MonitoredStep) -> TrainingSummary:
         total_anomalies=summary.total_anomalies + len(bad),
         gradient_explosions=summary.gradient_explosions + ("gradient_explosion" in kinds),
         gradient_vanishing=summary.gradient_vanishing + ("gradient_vanishing" in kinds),
-        loss_anomalies=summary.loss_anomalies + bool(kinds & _LOSS_KINDS),
+        loss_anomalies=summary.loss_anomalies + bool(kinds & LOSS_KINDS),
         nonfinite_steps=summary.nonfinite_steps + any(kind.startswith("nonfinite") for kind in kinds),
         last_step=step.step,
         best_loss=min((v for v in (summary.best_loss, loss) if v is not None), default=None),

@@ -1,4 +1,7 @@
-"""What a session's run has found and measured so far, for `run.get_debug_summary()`. Reads its journal."""
+"""What a session's run has found and measured so far, for its summaries. Reads its journal.
+
+Everything counts from the newest `run.clear()` on.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...wire import Event
+from ...wire.event_json import event_json
+from ...wire.run_summary import RunCounts, count_run, since_cleared
 from . import tables
 from .call_results import Result
-from .run_report import EpochMemory, RunReport, read_report
+from .monitoring import TrainingSummary
+from .report_contents import Contents, EpochMemory, read_contents
+from .report_curves import SeriesSummary
 
-_HISTORY: Final = 100
-_LOSS_KINDS: Final = ("nonfinite_loss", "loss_spike", "loss_divergence", "loss_plateau")
+HISTORY: Final = 100
+_EPOCHS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +41,24 @@ class RecordedSummary(Result):
     rates: dict[str, float]
     """By kind, `steps_found` over `total_steps`."""
     loss_anomalies: int
-    """Events about the loss."""
+    """Steps with an event about the loss."""
     step_time_mean_s: float | None
     step_time_max_s: float | None
     peak_rss_bytes: float | None
     """Of the process, read about once a second."""
     epochs: tuple[EpochMemory, ...]
     """Memory at the end of each epoch, see `RunReport.epochs`."""
+    documents: dict[str, int]
+    """What was measured as a whole (memory snapshots, profiles, regions), by kind; since the start."""
+    training: TrainingSummary
+    """Counts and rates under the documented names."""
     history: tuple[dict[str, Any], ...]
     """The newest 100 events: step, kind, severity, subject, count and the message's first line."""
+
+    @property
+    def events(self) -> int:
+        """Events of every severity."""
+        return sum(self.event_counts.values())
 
     def __str__(self) -> str:
         """A line of totals, then a row for each kind."""
@@ -51,35 +68,53 @@ class RecordedSummary(Result):
 
 
 def summarise_recorded(writer: Path, *, mode: str) -> RecordedSummary:
-    """Read what one incarnation of one rank has written so far; see `read_report`."""
-    report = read_report(writer)
-    steps = 0 if report.last_step is None else report.last_step + 1
-    found: Counter[str] = Counter()
-    for event in report.events:
-        found[event["kind"]] += event["count"]
-    series = {one.name: one for one in report.series}
+    """Read what one incarnation of one rank has written so far; see `read_contents`."""
+    contents = read_contents(writer, only_since_cleared=True)
+    events = sorted(since_cleared(contents.events.values())[0], key=lambda event: (event.step, event.time))
+    counts = count_run(contents.events.values(), contents.total_steps)
+    series = {name: summary.summary(name) for name, summary in contents.series.items()}
     step_time, memory = series.get("step_time_s"), series.get("process_rss_bytes")
     return RecordedSummary(
-        run=report.run,
+        run=writer.parent.name,
         mode=mode,
-        total_steps=steps,
-        total_anomalies=sum(report.severity_counts.get(name, 0) for name in ("critical", "warning")),
-        event_counts=report.event_counts,
-        severity_counts=report.severity_counts,
-        steps_found=dict(found),
-        rates={kind: count / steps for kind, count in found.items()} if steps else {},
-        loss_anomalies=sum(report.event_counts.get(kind, 0) for kind in _LOSS_KINDS),
+        total_steps=counts.total_steps,
+        total_anomalies=counts.total_anomalies,
+        event_counts=counts.events_by_kind,
+        severity_counts=counts.events_by_severity,
+        steps_found=counts.steps_by_kind,
+        rates={kind: counts.rate(steps) for kind, steps in counts.steps_by_kind.items()},
+        loss_anomalies=counts.loss_anomalies,
         step_time_mean_s=None if step_time is None else step_time.mean,
         step_time_max_s=None if step_time is None else step_time.high,
         peak_rss_bytes=None if memory is None else memory.high,
-        epochs=report.epochs,
-        history=_history(report),
+        epochs=tuple(contents.epochs.values())[-_EPOCHS:],
+        documents=dict(Counter(kind for kind, _ in contents.documents)),
+        training=_training(contents, counts, series),
+        history=_history(events),
     )
 
 
-def _history(report: RunReport) -> tuple[dict[str, Any], ...]:
+def _training(contents: Contents, counts: RunCounts, series: dict[str, SeriesSummary]) -> TrainingSummary:
+    loss, norm = series.get("loss"), series.get("grad_norm")
+    return TrainingSummary(
+        total_steps=counts.total_steps,
+        anomaly_steps=counts.anomaly_steps,
+        total_anomalies=counts.total_anomalies,
+        gradient_explosions=counts.gradient_explosions,
+        gradient_vanishing=counts.gradient_vanishing,
+        loss_anomalies=counts.loss_anomalies,
+        nonfinite_steps=counts.nonfinite_steps,
+        last_step=contents.last_step,
+        best_loss=None if loss is None else loss.low,
+        last_loss=None if loss is None else loss.last,
+        max_total_norm=None if norm is None else norm.high,
+    )
+
+
+def _history(events: list[Event]) -> tuple[dict[str, Any], ...]:
     shown = ("step", "kind", "severity", "subject", "count")
+    plain = [event_json(event) for event in events[-HISTORY:]]
     return tuple(
         {name: event[name] for name in shown} | {"message": event["message"].partition("\n")[0]}
-        for event in report.events[-_HISTORY:]
+        for event in plain
     )

@@ -10,11 +10,12 @@ import inspect
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
@@ -29,6 +30,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_REGIONS: Final = 1000
 """Names that are kept; further ones are counted together."""
+MAX_RUNS: Final = 1000
+"""Newest runs that are kept one by one."""
+AVERAGED_RUNS: Final = 20
+"""Newest runs whose average is judged."""
 _REST: Final = "(other regions)"
 
 
@@ -55,6 +60,10 @@ class RegionReport(Result):
     """Most that torch has had allocated there since the script last reset it; None without CUDA."""
     error: str | None
     """Class of the exception that left the region."""
+    cuda_bytes: int | None = None
+    """What torch has allocated there at the end."""
+    steps: tuple[int, int] | None = None
+    """First and last step whose gradients were made or used in it; None where there was none."""
 
     @property
     def ok(self) -> bool:
@@ -84,6 +93,17 @@ class RegionStatistics(Result):
     max_s: float
     last_s: float
     max_rss_delta_bytes: int
+    running_mean_s: float = 0.0
+    """Average of the newest 20 runs, which is what `slow_above_s` limits."""
+    total_rss_bytes: int = 0
+    """Resident memory of the process at the ends, added up."""
+    rss_delta_bytes: int = 0
+    """Of the newest run."""
+    cuda_bytes: int | None = None
+    """What torch had allocated on the current device at the end of the newest run; None without CUDA."""
+    max_cuda_delta_bytes: int | None = None
+    gradient_anomalies: int | None = None
+    """Events about gradients at steps that it was a part of; None outside a session."""
 
     @property
     def mean_s(self) -> float:
@@ -104,10 +124,14 @@ class RegionTable:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[str, RegionStatistics] = {}
+        self._recent: dict[str, deque[float]] = {}
+        """Seconds of the newest runs, by path."""
+        self._runs: deque[RegionReport] = deque(maxlen=MAX_RUNS)
 
-    def add(self, report: RegionReport) -> None:
-        """Count one run."""
+    def add(self, report: RegionReport) -> RegionStatistics:
+        """Count one run; return what its path has come to."""
         with self._lock:
+            self._runs.append(report)
             is_known = report.path in self._rows or len(self._rows) < MAX_REGIONS
             path = report.path if is_known else _REST
             row = self._rows.get(path)
@@ -115,7 +139,9 @@ class RegionTable:
                 row = RegionStatistics(
                     path=path, count=0, errors=0, total_s=0.0, max_s=0.0, last_s=0.0, max_rss_delta_bytes=0
                 )
-            self._rows[path] = replace(
+            recent = self._recent.setdefault(path, deque(maxlen=AVERAGED_RUNS))
+            recent.append(report.duration_s)
+            row = self._rows[path] = replace(
                 row,
                 count=row.count + 1,
                 errors=row.errors + (report.error is not None),
@@ -123,7 +149,18 @@ class RegionTable:
                 max_s=max(row.max_s, report.duration_s),
                 last_s=report.duration_s,
                 max_rss_delta_bytes=max(row.max_rss_delta_bytes, report.rss_delta_bytes),
+                running_mean_s=sum(recent) / len(recent),
+                total_rss_bytes=row.total_rss_bytes + report.rss_bytes,
+                rss_delta_bytes=report.rss_delta_bytes,
+                cuda_bytes=report.cuda_bytes,
+                max_cuda_delta_bytes=_larger(row.max_cuda_delta_bytes, report.cuda_delta_bytes),
             )
+            return row
+
+    def runs(self) -> tuple[RegionReport, ...]:
+        """The newest 1000 runs of all regions, in the order of their ends."""
+        with self._lock:
+            return tuple(self._runs)
 
     def rows(self) -> tuple[RegionStatistics, ...]:
         """In the order in which the regions first ended."""
@@ -134,6 +171,17 @@ class RegionTable:
         """Forget everything."""
         with self._lock:
             self._rows.clear()
+            self._recent.clear()
+            self._runs.clear()
+
+
+class Progress(NamedTuple):
+    """Where a training is."""
+
+    step: int
+    """That is under way, or about to begin."""
+    backwards: int
+    """That it has had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +195,7 @@ class _Entry:
     rss_bytes: int
     cuda_bytes: int | None
     anomaly: anomaly_detection | None
+    progress: Progress | None
 
 
 _open: ContextVar[tuple[_Entry, ...]] = ContextVar("nanscope_open_regions", default=())
@@ -161,10 +210,12 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
     Args:
         name: what the region is called.
         anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
-        slow_above_s: a run that takes longer is logged as a warning; None never is.
+        slow_above_s: while the newest 20 runs through the region's path take longer on average, it is slow:
+            that is logged once, as a warning. None never is.
         logger: gets that warning, and the exceptions that leave the region.
-        table: where the measurements go; the process's own by default.
-        on_end: called with each report, and whether it took longer than `slow_above_s`.
+        table: tells where the measurements go; to the process's own by default.
+        progress: tells where a training is.
+        on_end: called with each report, what its path has come to, and the limit; whether it is recorded.
 
     Raises:
         ValueError: an empty name, or a limit that is not above 0.
@@ -177,8 +228,9 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         anomaly: bool = False,
         slow_above_s: float | None = None,
         logger: logging.Logger | None = None,
-        table: RegionTable | None = None,
-        on_end: Callable[[RegionReport, bool], None] | None = None,
+        table: Callable[[], RegionTable] | None = None,
+        progress: Callable[[], Progress | None] | None = None,
+        on_end: Callable[[RegionReport, RegionStatistics, float | None], bool] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"a region needs a name, got {name!r}")
@@ -188,8 +240,9 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         self.report: RegionReport | None = None
         self._anomaly, self._slow_above_s = anomaly, slow_above_s
         self._logger = logger or _logger
-        self._table = process_regions if table is None else table
-        self._on_end = on_end
+        self._table = table or (lambda: process_regions)
+        self._progress, self._on_end = progress, on_end
+        self._is_slow = False
 
     def __enter__(self) -> debug_context:
         outer = _open.get()
@@ -204,6 +257,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
             rss_bytes=resident_bytes(),
             cuda_bytes=_cuda_bytes(),
             anomaly=anomaly,
+            progress=None if self._progress is None else self._progress(),
         )
         _open.set((*outer, entry))
         return self
@@ -219,15 +273,20 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         _open.set(entries[:place])
         if entry.anomaly is not None:
             entry.anomaly.__exit__(kind, error, trace)
-        self.report = report = _report(entry, kind)
-        self._table.add(report)
-        is_slow = self._slow_above_s is not None and report.duration_s > self._slow_above_s
+        left = None if self._progress is None else self._progress()
+        self.report = report = _report(entry, kind, left)
+        row = self._table().add(report)
         if report.error is not None:
             self._logger.warning("%s", report)
-        elif is_slow:
-            self._logger.warning("%s; the limit is %s", report, tables.duration(self._slow_above_s))
-        if self._on_end is not None:
-            self._on_end(report, is_slow)
+        is_told = self._on_end is not None and self._on_end(report, row, self._slow_above_s)
+        self._judge(row, is_told=is_told and self._logger is _logger)
+
+    def _judge(self, row: RegionStatistics, *, is_told: bool) -> None:
+        """Log once that the average has passed the limit, unless a session has made an event of it."""
+        before, limit_s = self._is_slow, self._slow_above_s
+        self._is_slow = limit_s is not None and row.running_mean_s > limit_s
+        if self._is_slow and not before and not is_told:
+            self._logger.warning("%s", slow_message(row, limit_s))
 
 
 def debug_operation(
@@ -246,7 +305,7 @@ def debug_operation(
     Args:
         name: of the region; the function's qualified name by default.
         anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
-        slow_above_s: a call that takes longer is logged as a warning.
+        slow_above_s: average seconds of a call above which it is slow, see `debug_context`.
         logger: gets that warning, and the exceptions that leave the function.
         region: makes the region; a session's own records it with the run.
 
@@ -284,7 +343,30 @@ def debug_operation(
     return decorate
 
 
-def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
+def slow_message(row: RegionStatistics, limit_s: float | None) -> str:
+    """Say how long the newest runs through a region take on average, and what the limit is."""
+    runs = min(row.count, AVERAGED_RUNS)
+    newest = "its only run" if runs == 1 else f"its newest {runs} runs"
+    return (
+        f"The region {row.path} is slow: {newest} took {tables.duration(row.running_mean_s)} on average; "
+        f"the limit is {tables.duration(limit_s)}"
+    )
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _steps(began: Progress | None, ended: Progress | None) -> tuple[int, int] | None:
+    """Steps whose update was made in between, and the one under way where it had a backward in between."""
+    if began is None or ended is None or ended.step < began.step:
+        return None
+    before = began.backwards if ended.step == began.step else 0
+    last = ended.step if ended.backwards > before else ended.step - 1
+    return None if last < began.step else (began.step, last)
+
+
+def _report(entry: _Entry, kind: type[BaseException] | None, left: Progress | None) -> RegionReport:
     rss_bytes, cuda_bytes = resident_bytes(), _cuda_bytes()
     is_on_cuda = cuda_bytes is not None
     return RegionReport(
@@ -297,6 +379,8 @@ def _report(entry: _Entry, kind: type[BaseException] | None) -> RegionReport:
         cuda_delta_bytes=None if cuda_bytes is None else cuda_bytes - (entry.cuda_bytes or 0),
         cuda_peak_bytes=torch.cuda.max_memory_allocated() if is_on_cuda else None,
         error=None if kind is None else kind.__name__,
+        cuda_bytes=cuda_bytes,
+        steps=_steps(entry.progress, left),
     )
 
 

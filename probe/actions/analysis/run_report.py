@@ -1,62 +1,34 @@
 """What a run's journal says, as one report for a person and one for a program. Reads files; no torch.
 
 Called at the end of a run. Of a long run only the newest metrics are read, and the report says so.
+`report_html.py` draws it, `report_files.py` writes it.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from ...delivery.journal.journal_reader import Skipped, read_stream
-from ...delivery.journal.segment_files import list_segments
-from ...errors import WireError
-from ...wire import Event, Frame, Layout, Record, RunStart, StreamName, decode_record
-from ...wire.columns import unpack_column, unpack_missing
+from ...wire import Event, Layout
 from ...wire.event_json import event_json
+from ...wire.run_summary import count_run
 from . import tables
 from .call_results import Result
+from .report_contents import Contents, EpochMemory, gradient_flow, layer_norms, read_contents
+from .report_curves import CurvePoint, SeriesSummary
 
-METRICS_BYTES: Final = 64 * 1024 * 1024
-"""Newest metrics that are read: half a second of decoding."""
 _EPOCHS: Final = 1000
 _SEVERITIES: Final = ("critical", "warning", "info")
-_STREAMS: Final[tuple[StreamName, ...]] = ("events", "metrics")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesSummary(Result):
-    """One scalar of the steps that were read; non-finite values are counted, and left out of the rest."""
-
-    name: str
-    count: int
-    first: float | None
-    last: float | None
-    low: float | None
-    high: float | None
-    mean: float | None
-    nonfinite: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochMemory(Result):
-    """What was in use at the end of an epoch."""
-
-    epoch: int
-    """How many had ended, this one included."""
-    step: int
-    """Its last; the next one, where the epoch ended in the middle of an accumulation."""
-    time: float
-    """UNIX seconds of that step."""
-    process_rss_bytes: float | None
-    """Resident memory of the training process."""
-    cuda_allocated_bytes: float | None
-    """Of the current device; None where CUDA is not in use."""
+_MOST_PARAMETERS: Final = 10_000
+GRADIENT_KINDS: Final = frozenset(
+    {
+        *("gradient_explosion", "gradient_vanishing", "nonfinite_gradient", "zero_gradient"),
+        "accumulated_gradient",
+    }
+)
+"""Events that say that gradients are not as they should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +44,45 @@ class RunReport(Result):
     started: float | None
     """UNIX seconds."""
     versions: dict[str, str]
+    facts: dict[str, Any]
+    """What `run.json` says besides: host, command line, git commit, devices, seed, ..."""
     model: str
     layers: int
     parameters: int
     """Parameter tensors."""
+    parameter_table: tuple[dict[str, Any], ...]
+    """Name, shape, dtype and layer of each parameter, the first 10,000."""
     first_step: int | None
     """Of the metrics that were read."""
     last_step: int | None
     metrics_complete: bool
     """False when only the newest metrics were read, or some are lost."""
+    training: dict[str, Any]
+    """Counts and rates, see `wire.run_summary`."""
     series: tuple[SeriesSummary, ...]
+    curves: dict[str, tuple[CurvePoint, ...]]
+    """Of the main series, pooled to at most 256 points."""
+    steps: tuple[dict[str, Any], ...]
+    """The newest 500 steps with all their scalars."""
     epochs: tuple[EpochMemory, ...]
     """Of the metrics that were read, the newest 1000."""
     last_gradient_norms: dict[str, float]
     """L2 norm of each layer's gradient at the last step that has them."""
+    gradient_flow: dict[str, Any]
+    """See `report_contents.gradient_flow`."""
+    gradient_violations: tuple[dict[str, Any], ...]
+    """The events of `GRADIENT_KINDS`."""
     event_counts: dict[str, int]
     """By kind."""
     severity_counts: dict[str, int]
     events: tuple[dict[str, Any], ...]
     """As docs/interfaces.md fixes them, by step."""
+    memory_snapshots: tuple[dict[str, Any], ...]
+    profiles: tuple[dict[str, Any], ...]
+    regions: tuple[dict[str, Any], ...]
+    """Documents of these kinds: `key`, `step`, `time`, `body`."""
     extra: dict[str, Any]
-    """What the caller adds: parameters, regions, model."""
+    """What the caller adds: parameters, settings, summary, CUDA, model."""
     notes: tuple[str, ...]
 
     @property
@@ -101,12 +91,9 @@ class RunReport(Result):
         return not any(self.severity_counts.get(severity) for severity in ("critical", "warning"))
 
     def __str__(self) -> str:
-        """Verdict, series, events, and what the caller added."""
-        seen = "no step" if self.last_step is None else f"steps {self.first_step} to {self.last_step}"
-        counts = ", ".join(f"{self.severity_counts.get(severity, 0)} {severity}" for severity in _SEVERITIES)
+        """Verdict, series, events, regions, and what the caller added."""
         lines = [
-            f"run {self.run} ({self.name}), rank {self.rank}, level {self.level}: {seen}; events: {counts}",
-            f"  model {self.model}: {self.layers} layers, {self.parameters} parameter tensors",
+            *self.headline(),
             *(f"  {note}" for note in self.notes),
         ]
         rows = [
@@ -118,30 +105,32 @@ class RunReport(Result):
             lines += ["", *tables.table(header, rows)]
         if self.epochs:
             lines += ["", *_epoch_table(self.epochs)]
+        lines += ["", *_flow_table(self.gradient_flow, self.last_gradient_norms)]
         lines += ["", "events" if self.events else "no events"]
         lines += [_event_line(event) for event in self.events[-tables.MAX_ROWS :]]
+        for title, documents in self.documents().items():
+            lines += ["", f"{title}:", *(f"  {one['key']}: {one['body']}" for one in documents[-20:])]
         for title, value in self.extra.items():
             lines += ["", f"{title}:", str(value)]
         return "\n".join(lines)
 
-    def save(self, stem: Path) -> tuple[Path, Path]:
-        """Write `<stem>.json` and `<stem>.txt`, each in one piece; return both paths.
+    def headline(self) -> list[str]:
+        """Which run, how many steps, how many events; which model."""
+        seen = "no step" if self.last_step is None else f"steps {self.first_step} to {self.last_step}"
+        counts = ", ".join(f"{self.severity_counts.get(severity, 0)} {severity}" for severity in _SEVERITIES)
+        return [
+            f"run {self.run} ({self.name}), rank {self.rank}, level {self.level}: {seen}; events: {counts}",
+            f"  model {self.model}: {self.layers} layers, {self.parameters} parameter tensors",
+        ]
 
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        written = []
-        for ending, text in (
-            (".json", json.dumps(self.to_dict(), indent=2, allow_nan=False)),
-            (".txt", f"{self}\n"),
-        ):
-            path = stem.with_name(stem.name + ending)
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
-            written.append(path)
-        return written[0], written[1]
+    def documents(self) -> dict[str, tuple[dict[str, Any], ...]]:
+        """What was measured as a whole, by title, where there is any."""
+        named = {
+            "memory snapshots": self.memory_snapshots,
+            "profiles": self.profiles,
+            "regions": self.regions,
+        }
+        return {title: documents for title, documents in named.items() if documents}
 
 
 def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunReport:
@@ -151,9 +140,9 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
         writer: its folder, `SPOOL/<run id>/<rank>-<incarnation>`.
         extra: results to be added, by title: `Result`s or anything that is JSON.
     """
-    journal = _read(writer)
-    start, layout = journal.start, journal.layout
-    events = sorted(journal.events.values(), key=lambda event: (event.step, event.time))
+    contents = read_contents(writer)
+    start, layout = contents.start, contents.layout
+    events = sorted(contents.events.values(), key=lambda event: (event.step, event.time))
     return RunReport(
         run=writer.parent.name,
         name="" if start is None else start.name,
@@ -161,155 +150,70 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
         level="" if start is None else start.level,
         started=None if start is None else start.time,
         versions={} if start is None else dict(start.versions),
+        facts=_facts(contents),
         model="" if layout is None else layout.model,
         layers=0 if layout is None else len(layout.layers),
         parameters=0 if layout is None else len(layout.parameters),
-        first_step=journal.first_step,
-        last_step=journal.last_step,
-        metrics_complete=not journal.notes,
-        series=tuple(series.summary(name) for name, series in journal.series.items()),
-        epochs=tuple(journal.epochs.values())[-_EPOCHS:],
-        last_gradient_norms=_layer_norms(journal),
+        parameter_table=() if layout is None else _parameter_table(layout),
+        first_step=contents.first_step,
+        last_step=contents.last_step,
+        metrics_complete=not contents.notes,
+        training=count_run(events, contents.total_steps).training(),
+        series=tuple(series.summary(name) for name, series in contents.series.items()),
+        curves={name: curve.points() for name, curve in contents.curves.items()},
+        steps=tuple(contents.steps),
+        epochs=tuple(contents.epochs.values())[-_EPOCHS:],
+        last_gradient_norms=layer_norms(contents, contents.newest),
+        gradient_flow=gradient_flow(contents),
+        gradient_violations=_violations(events),
         event_counts=dict(Counter(event.kind for event in events)),
         severity_counts=dict(Counter(event.severity for event in events)),
         events=tuple(event_json(event) for event in events),
+        memory_snapshots=tuple(contents.documents_of("memory_snapshot")),
+        profiles=tuple(contents.documents_of("profile")),
+        regions=tuple(contents.documents_of("region")),
         extra=extra or {},
-        notes=tuple(journal.notes),
+        notes=tuple(contents.notes),
     )
 
 
-class _Series:
-    """Running summary of one scalar."""
-
-    def __init__(self) -> None:
-        self._count = self._nonfinite = 0
-        self._sum = 0.0
-        self._first: float | None = None
-        self._last: float | None = None
-        self._low, self._high = math.inf, -math.inf
-
-    def add(self, value: float) -> None:
-        self._count += 1
-        if not math.isfinite(value):
-            self._nonfinite += 1
-            return
-        self._first = value if self._first is None else self._first
-        self._last = value
-        self._sum += value
-        self._low, self._high = min(self._low, value), max(self._high, value)
-
-    def summary(self, name: str) -> SeriesSummary:
-        finite = self._count - self._nonfinite
-        return SeriesSummary(
-            name=name,
-            count=self._count,
-            first=self._first,
-            last=self._last,
-            low=self._low if finite else None,
-            high=self._high if finite else None,
-            mean=self._sum / finite if finite else None,
-            nonfinite=self._nonfinite,
-        )
-
-
-class _Journal:
-    """What has been read of one writer."""
-
-    def __init__(self) -> None:
-        self.start: RunStart | None = None
-        self.layouts: dict[int, Layout] = {}
-        self.events: dict[str, Event] = {}
-        self.series: dict[str, _Series] = {}
-        self.first_step: int | None = None
-        self.last_step: int | None = None
-        self.epochs: dict[int, EpochMemory] = {}
-        """By number; the latest word on each."""
-        self.newest: Frame | None = None
-        """The last frame that has gradient norms."""
-        self.notes: list[str] = []
-
-    @property
-    def layout(self) -> Layout | None:
-        """The newest one."""
-        return self.layouts[max(self.layouts)] if self.layouts else None
-
-    def add(self, record: Record) -> None:
-        """Take one record."""
-        if isinstance(record, Frame):
-            self._add_frame(record)
-        elif isinstance(record, Event):
-            self.events[record.id] = record
-        elif isinstance(record, Layout):
-            self.layouts[record.layout] = record
-        elif isinstance(record, RunStart):
-            self.start = record
-
-    def _add_frame(self, frame: Frame) -> None:
-        self.first_step = frame.step if self.first_step is None else min(self.first_step, frame.step)
-        self.last_step = frame.step if self.last_step is None else max(self.last_step, frame.step)
-        for name, value in frame.scalars.items():
-            self.series.setdefault(name, _Series()).add(value)
-        if math.isfinite(epoch := frame.scalars.get("epoch", math.nan)):
-            self.epochs[int(epoch)] = EpochMemory(
-                epoch=int(epoch),
-                step=frame.step,
-                time=frame.time,
-                process_rss_bytes=frame.scalars.get("process_rss_bytes"),
-                cuda_allocated_bytes=frame.scalars.get("cuda_allocated_bytes"),
-            )
-        if any(column.name == "grad_norm" for column in frame.columns):
-            self.newest = frame
-
-
-def _read(writer: Path) -> _Journal:
-    """Read a writer's events, and the newest of its metrics."""
-    journal = _Journal()
-    unreadable = 0
-    from_seq, is_whole = _beginning(writer)
-    holes: list[Skipped] = []
-    for stream in _STREAMS:
-        first = from_seq if stream == "metrics" else 0
-        for _, data in read_stream(writer, stream, from_seq=first, on_skip=holes.append):
-            try:
-                journal.add(decode_record(data))
-            except WireError:
-                unreadable += 1
-    unreadable += sum(hole.end_seq - hole.first_seq for hole in holes)
-    if not is_whole:
-        newest = tables.size(METRICS_BYTES)
-        journal.notes.append(f"series are of the newest {newest} of metrics, from step {journal.first_step}")
-    if unreadable:
-        journal.notes.append(f"{unreadable} records of the journal are lost or unreadable")
-    return journal
-
-
-def _beginning(writer: Path) -> tuple[int, bool]:
-    """Sequence number of the metrics from which to read, and whether that is all there is."""
-    segments = list_segments(writer, "metrics")
-    total = 0
-    for index in reversed(range(len(segments))):
-        total += segments[index].path.stat().st_size
-        if total > METRICS_BYTES and index + 1 < len(segments):
-            return segments[index + 1].first_seq, False
-    return (segments[0].first_seq if segments else 0), True
-
-
-def _layer_norms(journal: _Journal) -> dict[str, float]:
-    """L2 norm of each layer's gradient in the newest frame that has them."""
-    frame = journal.newest
-    layout = None if frame is None else journal.layouts.get(frame.layout)
-    if frame is None or layout is None:
+def _facts(contents: Contents) -> dict[str, Any]:
+    """The start record, but for what the report has in fields of its own."""
+    if contents.start is None:
         return {}
-    column = next(column for column in frame.columns if column.name == "grad_norm")
-    norms, missing = unpack_column(column), unpack_missing(frame, len(layout.parameters))
-    members: dict[str, list[float]] = {}
-    for info, norm, is_missing in zip(layout.parameters, norms, missing, strict=True):
-        if not is_missing:
-            members.setdefault(layout.layers[info.layer].name, []).append(float(norm))
-    return {
-        layer: math.hypot(*values) if all(map(math.isfinite, values)) else sum(values)
-        for layer, values in members.items()
-    }
+    own = {"run", "rank", "name", "level", "time", "versions", "model"}
+    names = [name for name in contents.start.__struct_fields__ if name not in own]
+    return {name: getattr(contents.start, name) for name in names}
+
+
+def _parameter_table(layout: Layout) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "name": one.name,
+            "shape": list(one.shape),
+            "dtype": one.dtype,
+            "layer": layout.layers[one.layer].name if one.layer < len(layout.layers) else "",
+        }
+        for one in layout.parameters[:_MOST_PARAMETERS]
+    )
+
+
+def _violations(events: list[Event]) -> tuple[dict[str, Any], ...]:
+    """Where and how often gradients were found to be wrong, with the value and its limit."""
+    return tuple(
+        {
+            "step": event.step,
+            "last_step": event.last_step,
+            "kind": event.kind,
+            "severity": event.severity,
+            "subject": event.subject,
+            "value": event.evidence.value,
+            "threshold": event.evidence.threshold,
+            "count": event.count,
+        }
+        for event in events
+        if event.kind in GRADIENT_KINDS
+    )
 
 
 def _epoch_table(epochs: tuple[EpochMemory, ...]) -> list[str]:
@@ -322,6 +226,21 @@ def _epoch_table(epochs: tuple[EpochMemory, ...]) -> list[str]:
         rows.append((str(one.epoch), str(one.step), "" if now is None else tables.size(now), change, device))
         before = now
     return tables.table(("epoch", "last step", "process", "change", "CUDA"), rows[-tables.MAX_ROWS :])
+
+
+def _flow_table(flow: dict[str, Any], norms: dict[str, float]) -> list[str]:
+    """Each layer's newest norm, and how it relates to the layer behind it."""
+    rows = [
+        (
+            tables.root_or(layer["name"]),
+            tables.number(norms.get(layer["name"])),
+            tables.number(layer["ratio"]),
+        )
+        for layer in flow["layers"]
+    ]
+    if not rows:
+        return ["no gradients were seen"]
+    return tables.table(("gradient flow: layer", "norm", "over the next layer's"), rows)
 
 
 def _event_line(event: dict[str, Any]) -> str:

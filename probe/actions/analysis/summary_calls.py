@@ -6,23 +6,26 @@ A base of `AnalysisCalls`, which is mixed into `Probe`.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.optim.optimizer import Optimizer
 
+from ...attach.layout import unwrap
 from ...delivery.recorder.recorder import Recorder
 from ...guard import Guard
+from ...incidents.incidents import IncidentReporter
 from ...settings.config import Mode
 
 if TYPE_CHECKING:
+    from ...wire.region_times import RegionBody
     from .anomaly_mode import anomaly_detection
     from .monitoring import TrainingSummary
-    from .parameters import ParameterSnapshot
-    from .regions import RegionReport, RegionTable, debug_context
+    from .operations import OperationMetrics
+    from .region_records import RegionRecords
+    from .regions import Progress, RegionReport, RegionStatistics, RegionTable, debug_context
     from .summary import DebugSummary
 
 
@@ -30,10 +33,12 @@ class SummaryCalls:
     """Methods of `Probe`. Each is described at the function of the same name."""
 
     _regions: RegionTable | None = None
+    _region_records: RegionRecords | None = None
 
     if TYPE_CHECKING:
         _guard: Guard
         _recorder: Recorder | None
+        _incidents: IncidentReporter | None
         active: bool
         mode: Mode
 
@@ -55,6 +60,14 @@ class SummaryCalls:
 
         def flush(self) -> None:
             """Wait until everything recorded so far is in the journal."""
+            ...
+
+        def record_document(self, body: Any, *, kind: str, key: str) -> None:
+            """Write something that was measured as a whole."""
+            ...
+
+        def _progress(self) -> tuple[int, int] | None:
+            """The step under way and how many backwards it has had; None where nothing is recorded."""
             ...
 
         def record_event(self, message: str, **data: float) -> None:
@@ -83,8 +96,9 @@ class SummaryCalls:
             anomaly=anomaly,
             slow_above_s=slow_above_s,
             logger=logger,
-            table=self._own_regions(),
-            on_end=lambda region, is_slow: self._record_region(region, is_slow=is_slow),
+            table=self.region_table,
+            progress=self.region_progress,
+            on_end=self.record_region,
         )
 
     def debug_operation(
@@ -103,11 +117,14 @@ class SummaryCalls:
         )
 
     def get_training_summary(self, model: nn.Module | None = None) -> TrainingSummary:
-        """See `probe.get_training_summary`."""
-        return self._summary(model).training
+        """Counts and rates of the watched run, from what was recorded; see `probe.get_training_summary`."""
+        return self.get_debug_summary(model).training
 
     def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
-        """See `probe.get_debug_summary`; with the session's regions and what its journal has (`recorded`)."""
+        """All that was recorded, monitored and timed, as one mapping; see `probe.get_debug_summary`.
+
+        Of another model than the watched one, the training summary is of its monitored steps.
+        """
         from .recorded import summarise_recorded
 
         summary = self._summary(model)
@@ -115,72 +132,91 @@ class SummaryCalls:
             return summary
         if self.active:
             self.flush()
-        return replace(summary, recorded=summarise_recorded(self._recorder.folder, mode=self.mode))
+        recorded = summarise_recorded(self._recorder.folder, mode=self.mode)
+        is_own = model is None or self._watched_model() is None or unwrap(model) is self._watched_model()
+        training = recorded.training if is_own else summary.training
+        return replace(summary, recorded=recorded, training=training)
+
+    @property
+    def debug_metrics(self) -> tuple[OperationMetrics, ...]:
+        """The newest 1000 runs through the session's regions, each with its times and memory."""
+        from .operations import MIB, OperationMetrics, OperationMode
+
+        records = self._region_records
+        return tuple(
+            OperationMetrics(
+                mode=OperationMode(run.path),
+                execution_time=run.duration_s,
+                memory_usage=run.rss_bytes / MIB,
+                memory_delta=run.rss_delta_bytes / MIB,
+                gpu_memory=None if run.cuda_bytes is None else run.cuda_bytes / MIB,
+                gradient_anomalies=() if records is None else records.anomalies_at(run.steps),
+                error=run.error,
+            )
+            for run in self.region_table().runs()
+        )
 
     def _summary(self, model: nn.Module | None) -> DebugSummary:
         from .summary import get_debug_summary
 
-        return get_debug_summary(
-            model if model is not None else self._watched_model(), regions=self._own_regions()
+        summary = get_debug_summary(
+            model if model is not None else self._watched_model(), regions=self.region_table()
+        )
+        records = self._region_records
+        return (
+            summary
+            if records is None
+            else replace(summary, regions=tuple(map(records.completed, summary.regions)))
         )
 
-    def clear_debug_history(self, model: nn.Module | None = None) -> None:
-        """See `probe.clear_debug_history`."""
-        from .summary import clear_debug_history
-
-        clear_debug_history(
-            model if model is not None else self._watched_model(), regions=self._own_regions()
-        )
-
-    def save_debug_report(
-        self,
-        path: str | Path,
-        *,
-        model: nn.Module | None = None,
-        since: ParameterSnapshot | None = None,
-        optimizer: Optimizer | None = None,
-    ) -> tuple[Path, Path]:
-        """Write `<path>.json` and `<path>.txt`: series, events, gradients, parameters, regions, model so far.
-
-        Args:
-            path: without an ending; missing folders are made. Ranks above 0 add `-rank<number>`.
-            model: the watched one, where the session is closed already.
-            since: tells which parameters have changed since then.
-            optimizer: tells which parameters it updates.
-
-        Returns:
-            Both paths.
-
-        Raises:
-            ValueError: this handle records nothing.
-            OSError: the files cannot be written.
-        """
-        from .inspection import inspect_model
-        from .parameters import check_model_parameters
-        from .run_report import read_report
-
-        if self._recorder is None:
-            raise ValueError("there is no run to report on: this handle records nothing")
-        if self.active:
-            self.flush()
-        model = model if model is not None else self._watched_model()
-        extra: dict[str, Any] = {"analysis calls": self._summary(model)}
-        if model is not None:
-            extra["parameters"] = check_model_parameters(model, since=since, optimizer=optimizer)
-            extra["model"] = inspect_model(model)
-        report, stem = read_report(self._recorder.folder, extra=extra), Path(path)
-        return report.save(stem.with_name(f"{stem.name}-rank{report.rank}") if report.rank else stem)
-
-    def _own_regions(self) -> RegionTable:
+    def region_table(self) -> RegionTable:
+        """Statistics of the session's regions."""
         from .regions import RegionTable
 
         if self._regions is None:
             self._regions = RegionTable()
         return self._regions
 
-    def _record_region(self, region: RegionReport, *, is_slow: bool) -> None:
+    def record_region(self, region: RegionReport, row: RegionStatistics, limit_s: float | None) -> bool:
+        """Account for one run through a region; whether it is recorded."""
         if not self.active:
-            return
+            return False
         self.log(**{f"region/{region.path}_s": region.duration_s})
-        if is_slow or not region.ok:
+        if not region.ok:
             self.record_event(str(region), duration_s=region.duration_s)
+        self._guard.run("regions", self._take_region, region, row, limit_s)
+        return True
+
+    def _take_region(self, region: RegionReport, row: RegionStatistics, limit_s: float | None) -> None:
+        progress = self.region_progress()
+        if self._region_records is None:
+            self._region_records = self._new_region_records()
+        if self._region_records is not None and progress is not None:
+            self._region_records.take(region, row, limit_s, step=progress.step, now=time.time())
+
+    def _new_region_records(self) -> RegionRecords | None:
+        from .region_records import RegionRecords
+
+        recorder, incidents = self._recorder, self._incidents
+        if recorder is None or incidents is None:
+            return None
+
+        def write(body: RegionBody, kind: str, key: str) -> None:
+            self.record_document(body, kind=kind, key=key)
+
+        return RegionRecords(incidents, lambda: recorder.tally.gradient_anomalies, write)
+
+    def region_progress(self) -> Progress | None:
+        """Where the training is; None where nothing is recorded."""
+        from .regions import Progress
+
+        where = self._progress()
+        return None if where is None else Progress(*where)
+
+    def _forget_analysis(self, model: nn.Module | None) -> None:
+        """Forget the regions, and the monitored steps of a model."""
+        from .summary import clear_debug_history
+
+        clear_debug_history(model, regions=self.region_table())
+        if self._region_records is not None:
+            self._region_records.clear()

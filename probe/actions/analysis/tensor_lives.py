@@ -19,7 +19,7 @@ from . import tables
 from .call_results import Result
 from .tensor import occupied_bytes
 
-_MOST: Final = 1000
+MOST_TRACKED: Final = 1000
 """Tensors that are remembered; the oldest are forgotten first."""
 
 
@@ -99,7 +99,7 @@ class TrackedTensor:
         )
 
 
-_tracked: deque[TrackedTensor] = deque(maxlen=_MOST)
+_tracked: deque[TrackedTensor] = deque(maxlen=MOST_TRACKED)
 _lock = threading.Lock()
 
 
@@ -128,6 +128,11 @@ def alive_now() -> tuple[int, int]:
     """Return number and bytes of the tracked tensors that live."""
     known = tracked_tensors()
     return known.alive_count, known.alive_bytes
+
+
+def tracked_count() -> int:
+    """How many tensors are remembered, freed ones too."""
+    return len(_tracked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,19 @@ _LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory
 """Where the loop stood is where the fault is."""
 
 
+class GradientAnomaly(NamedTuple):
+    """An event about gradients: where it was found."""
+
+    step: int
+    last_step: int
+    kind: str
+    subject: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.kind} at step {self.step}" + (f": {self.subject}" if self.subject else "")
+
+
 class _Noted(NamedTuple):
     """What is kept of one event; the least is the worst."""
 
@@ -36,11 +49,13 @@ class Tally:
 
     def __init__(self) -> None:
         self._noted: dict[str, _Noted] = {}
+        self._gradients: dict[str, GradientAnomaly] = {}
 
     def note(self, event: Event) -> None:
         """An event has a new state."""
         if event.severity == "info":
             self._noted.pop(event.id, None)
+            self._gradients.pop(event.id, None)
         elif event.id in self._noted or len(self._noted) < _MOST:
             self._noted[event.id] = _Noted(
                 SEVERITIES.index(event.severity),
@@ -50,12 +65,21 @@ class Tally:
                 _sentence(event),
                 event.kind,
             )
+            if "gradient" in event.kind:
+                last_step = event.step if event.last_step is None else event.last_step
+                subject = event.subject[:_SENTENCE]
+                self._gradients[event.id] = GradientAnomaly(event.step, last_step, event.kind, subject)
 
     def add(self, others: Iterable[Tally]) -> Tally:
         """Take in what other sessions of the same training have noted."""
         for other in others:
             self._noted |= other._noted
         return self
+
+    @property
+    def gradient_anomalies(self) -> list[GradientAnomaly]:
+        """Warnings and critical events about gradients, by step."""
+        return sorted(self._gradients.copy().values())
 
     @property
     def total(self) -> int:

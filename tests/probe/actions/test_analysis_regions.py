@@ -12,7 +12,7 @@ import torch
 
 from probe import anomaly_detection, clear_debug_history, debug_context, debug_operation, get_debug_summary
 from probe.actions.analysis import regions
-from probe.actions.analysis.regions import MAX_REGIONS, RegionTable
+from probe.actions.analysis.regions import MAX_REGIONS, MAX_RUNS, RegionTable
 
 
 @pytest.fixture(autouse=True)
@@ -86,13 +86,30 @@ def test_regions_of_threads_do_not_nest_in_each_other() -> None:
     assert paths() == ["worker", "main"]
 
 
-def test_region_over_its_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_region_whose_average_is_above_its_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("mine")
-    for limit in (1e-9, 1e6):
-        with debug_context("slow", slow_above_s=limit, logger=logger):
+    slow = debug_context("slow", slow_above_s=1e-9, logger=logger)
+    for region in (slow, slow, debug_context("quick", slow_above_s=1e6, logger=logger)):
+        with region:
             pass
     (record,) = caplog.records
-    assert record.name == "mine" and record.levelno == logging.WARNING and "limit" in record.message
+    assert record.name == "mine" and record.levelno == logging.WARNING
+    assert "The region slow is slow" in record.message and "the limit is 0.001 us" in record.message
+
+
+def test_running_average_is_of_the_newest_runs_and_forgets_the_earlier_ones() -> None:
+    table = RegionTable()
+    for seconds in (9.0, 5.0, *[1.0] * (regions.AVERAGED_RUNS - 1)):
+        row = table.add(report_of(seconds))
+    assert row.running_mean_s == pytest.approx((5.0 + (regions.AVERAGED_RUNS - 1)) / regions.AVERAGED_RUNS)
+    assert row.count == regions.AVERAGED_RUNS + 1 and row.max_s == 9.0
+
+
+def report_of(seconds: float) -> regions.RegionReport:
+    return regions.RegionReport(
+        name="r", path="r", duration_s=seconds, cpu_s=0.0, rss_delta_bytes=0, rss_bytes=2**20,
+        cuda_delta_bytes=None, cuda_peak_bytes=None, error=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "limit"), [("", None), (3, None), ("a", 0.0), ("a", math.nan)])
@@ -104,10 +121,11 @@ def test_region_refuses_a_bad_name_or_limit(name: str, limit: float | None) -> N
 def test_region_table_is_bounded() -> None:
     table = RegionTable()
     for number in range(MAX_REGIONS + 50):
-        with debug_context(f"r{number}", table=table):
+        with regions.debug_context(f"r{number}", table=lambda: table):
             pass
     assert len(table.rows()) == MAX_REGIONS + 1
     assert table.rows()[-1].count == 50
+    assert len(table.runs()) == MAX_RUNS
 
 
 def test_summary_averages_over_runs() -> None:

@@ -222,3 +222,12 @@ def test_quiet_steps_are_passed_together_as_one_by_one(
 def test_tracker_options_below_one_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}=0"):
         EpisodeTracker(**{option: 0})
+
+
+def test_running_episode_is_brought_up_to_date_once() -> None:
+    tracker = EpisodeTracker()
+    for step in range(7):
+        tracker.update(step, float(step), [finding()], model="net", make_event=maker(step))
+    (state,) = tracker.brought_up_to_date(7.0)
+    assert (state.count, state.last_step, state.ended) == (7, 6, False)
+    assert tracker.brought_up_to_date(8.0) == []

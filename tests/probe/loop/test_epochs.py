@@ -239,7 +239,7 @@ def test_debug_report_has_a_table_of_epochs(tmp_path: Path) -> None:
         # The newest step is written when the next one begins.
         loop.step(x, y)
         assert [one.step for one in loop.run.get_debug_summary().recorded.epochs] == [2, 5]
-        loop.run.save_debug_report(tmp_path / "report")
+        loop.run.save_debug_report(tmp_path / "report.txt")
     text = (tmp_path / "report.txt").read_text()
     header = text.index("epoch  last step")
     assert [line.split()[:2] for line in text[header:].splitlines()[2:4]] == [["1", "2"], ["2", "5"]]

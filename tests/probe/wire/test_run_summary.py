@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.wire import Event
+from probe.wire import Event, Evidence
 from probe.wire.run_summary import RunCounts, count_run
 
 
@@ -57,3 +58,22 @@ def test_anomaly_steps_are_never_too_few_and_exact_without_holes(episodes: list[
     assert truth <= found <= 31
     if all(max(steps) - min(steps) + 1 == len(steps) for steps in episodes):
         assert found == truth
+
+
+def test_counts_begin_anew_at_the_newest_clearing() -> None:
+    def at(time: float, kind: str, steps: list[int], **evidence: float) -> Event:
+        made = event(kind, steps, severity="info" if kind == "cleared" else "warning")
+        return msgspec.structs.replace(made, time=time, evidence=Evidence(**evidence))
+
+    events = [
+        at(1.0, "loss_spike", [3]),
+        at(2.0, "cleared", [9], value=10.0),
+        at(3.0, "loss_spike", [12, 13]),
+        at(4.0, "cleared", [19], value=20.0),
+        at(4.0, "loss_spike", [19]),
+        at(5.0, "loss_spike", [24]),
+    ]
+    for order in (events, events[::-1]):
+        found = count_run(order, 30)
+        assert (found.total_steps, found.loss_anomalies, found.total_anomalies) == (10, 1, 1)
+        assert found.loss_anomaly_rate == 0.1 and found.events_by_kind == {"loss_spike": 1}
