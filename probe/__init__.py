@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .actions.analysis.training_step import debug_training_step
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
+    from .calls.own_events import record_event, track_error
     from .calls.robust_step import robust_training_step
     from .calls.safe_inference import safe_inference
     from .calls.training_session import debug_training_session
@@ -76,9 +77,11 @@ __all__ = [
     "get_training_summary",
     "inspect_model",
     "monitor_training_step",
+    "record_event",
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
+    "track_error",
     "track_tensor",
     "tracked_tensors",
     "watch",
@@ -116,9 +119,11 @@ _HOME = {
     "get_training_summary": "actions.analysis.monitoring",
     "inspect_model": "actions.analysis.inspection",
     "monitor_training_step": "actions.analysis.monitoring",
+    "record_event": "calls.own_events",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "snapshot_parameters": "actions.analysis.parameters",
+    "track_error": "calls.own_events",
     "track_tensor": "actions.analysis.tensor_lives",
     "tracked_tensors": "actions.analysis.tensor_lives",
     "watch": "watching",

@@ -20,9 +20,11 @@ import torch
 
 from ...compat import torch_memory
 from ...delivery.host_memory import resident_bytes
+from ..running_sessions import EventSink
 from . import tables
 from .anomaly_mode import anomaly_detection
 from .call_results import Result
+from .region_errors import note_region_error
 
 _logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,6 +167,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         logger: gets that warning, and the exceptions that leave the region.
         table: where the measurements go; the process's own by default.
         on_end: called with each report, and whether it took longer than `slow_above_s`.
+        session: records an exception that leaves the region; the newest running session by default.
 
     Raises:
         ValueError: an empty name, or a limit that is not above 0.
@@ -179,6 +182,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         logger: logging.Logger | None = None,
         table: RegionTable | None = None,
         on_end: Callable[[RegionReport, bool], None] | None = None,
+        session: EventSink | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"a region needs a name, got {name!r}")
@@ -190,6 +194,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         self._logger = logger or _logger
         self._table = process_regions if table is None else table
         self._on_end = on_end
+        self._session = session
 
     def __enter__(self) -> debug_context:
         outer = _open.get()
@@ -228,6 +233,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
             self._logger.warning("%s; the limit is %s", report, tables.duration(self._slow_above_s))
         if self._on_end is not None:
             self._on_end(report, is_slow)
+        note_region_error(error, trace, report.path, self._session)
 
 
 def debug_operation(

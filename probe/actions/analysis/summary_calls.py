@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from torch.optim.optimizer import Optimizer
 from ...delivery.recorder.recorder import Recorder
 from ...guard import Guard
 from ...settings.config import Mode
+from ...wire import Severity
 
 if TYPE_CHECKING:
     from .anomaly_mode import anomaly_detection
@@ -57,8 +59,30 @@ class SummaryCalls:
             """Wait until everything recorded so far is in the journal."""
             ...
 
-        def record_event(self, message: str, **data: float) -> None:
+        def record_event(self, message: str, /, *, severity: str = "info", **data: Any) -> None:
             """Put an event of one's own on the timeline."""
+            ...
+
+        def track_error(
+            self,
+            error: BaseException,
+            *,
+            severity: str = "warning",
+            category: Any = None,
+            context: Mapping[str, Any] | None = None,
+        ) -> None:
+            """Record an exception that the script has caught."""
+            ...
+
+        def note_error(
+            self,
+            error: BaseException,
+            trace: TracebackType | None,
+            *,
+            severity: Severity = "warning",
+            data: Mapping[str, Any],
+        ) -> None:
+            """Record an exception that may be caught further out."""
             ...
 
     def anomaly_detection(self, enabled: bool | None = None, *, check_nan: bool = True) -> anomaly_detection:
@@ -85,6 +109,7 @@ class SummaryCalls:
             logger=logger,
             table=self._own_regions(),
             on_end=lambda region, is_slow: self._record_region(region, is_slow=is_slow),
+            session=self,
         )
 
     def debug_operation(
@@ -182,5 +207,5 @@ class SummaryCalls:
         if not self.active:
             return
         self.log(**{f"region/{region.path}_s": region.duration_s})
-        if is_slow or not region.ok:
+        if is_slow:
             self.record_event(str(region), duration_s=region.duration_s)
