@@ -21,7 +21,18 @@ from ..detectors.base import Finding
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
 from ..threads.user_lines import user_line
-from ..wire import Event, Evidence, NoticedAt, RunStart, Severity, StackFrame, Stacks, event_id
+from ..wire import (
+    MAX_TENSORS,
+    Event,
+    Evidence,
+    NoticedAt,
+    RunStart,
+    Severity,
+    StackFrame,
+    Stacks,
+    TensorFacts,
+    event_id,
+)
 from ..wire.event_places import has_origin_line
 from ..wire.events import make_event
 from .failure_texts import TEXT_LIMIT
@@ -242,11 +253,12 @@ def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:
     return [msgspec.structs.replace(frame, code="") for frame in frames]
 
 
-def evidence_of(finding: Finding) -> Evidence:
-    """A finding's numbers, as an event carries them."""
+def evidence_of(finding: Finding, tensors: Sequence[TensorFacts] = ()) -> Evidence:
+    """A finding's numbers, and the tensors that it is about, as an event carries them."""
     return Evidence(
         value=finding.value,
         threshold=finding.threshold,
         baseline=finding.baseline,
         neighbours=list(finding.neighbours),
+        tensors=list(tensors[:MAX_TENSORS]),
     )

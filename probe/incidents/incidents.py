@@ -311,7 +311,7 @@ class IncidentReporter(ErrorEvents):
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:TEXT_LIMIT],
-            evidence=evidence_of(finding),
+            evidence=evidence_of(finding, () if replay is None else replay.tensors),
             origin=origin,
             noticed_in=None if replay is None else replay.noticed_in,
             propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),
