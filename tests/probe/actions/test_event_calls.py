@@ -76,6 +76,7 @@ def test_many_equal_messages_of_one_step_are_bounded(run: probe.Probe) -> None:
     assert len(events) == 1000 and events[-1].data == {"number": 1099}
 
 
+@pytest.mark.capability(61)
 @pytest.mark.parametrize(
     ("severity", "level"), [("info", logging.INFO), ("warning", logging.WARNING), ("error", logging.ERROR)]
 )
@@ -207,14 +208,20 @@ def test_error_caught_outside_of_a_region_and_recorded_is_one_event(run: probe.P
     assert event.data == {"region": "batch", "context": {"step": 3}}
 
 
+@pytest.mark.capability(61)
 def test_logger_of_the_users_own_gets_the_error_that_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("mine")
     model = nn.Linear(2, 1)
     with pytest.raises(ValueError), probe.watch(model, connect="", quiet=True, logger=logger) as run:
-        run.record_event("begun")
+        run.record_event("begun", severity="warning")
+        model(torch.full((1, 2), torch.nan)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
         fail(torch.ones(2))
-    found = [(record.name, record.levelname) for record in caplog.records if record.name == "mine"]
-    assert ("mine", "ERROR") in found
+    found = [(record.levelname, record.message) for record in caplog.records if record.name == "mine"]
+    assert ("WARNING", "custom: begun") in found
+    errors = [message for level, message in found if level == "ERROR"]
+    assert any(message.startswith("nonfinite_loss: NaN first at step 0") for message in errors)
+    assert any(message.startswith("exception: ValueError: cannot take (2,) times 3") for message in errors)
 
 
 def test_inert_handle_records_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
