@@ -90,6 +90,15 @@ def test_nan_has_stacks_of_both_directions_and_facts_of_its_tensors(recorded: Re
     assert "float32" not in event["message"]
 
 
+@pytest.mark.capability(11)
+def test_bad_derivative_has_the_line_of_its_forward_and_the_stack_of_its_backward(recorded: Recorded) -> None:
+    (event,) = recorded.of_kind("nonfinite_gradient")
+    assert (event["origin"]["phase"], event["origin"]["op"]) == ("backward", "SqrtBackward0")
+    assert "torch.sqrt(hidden" in event["stacks"]["forward"][-1]["code"]
+    assert "loss.backward()" in event["stacks"]["backward"][-1]["code"]
+    assert any(one["zero"] == 1 and one["nan"] == 0 for one in event["evidence"]["tensors"])
+
+
 @pytest.mark.browser
 @pytest.mark.capability(11, 15)
 def test_panel_shows_tensors_and_data_as_tables(page: Page, served: Served, recorded: Recorded) -> None:

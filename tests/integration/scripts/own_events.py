@@ -1,5 +1,7 @@
 """A training that records events of its own, catches errors and ends with a NaN and an exception."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -31,7 +33,8 @@ def main() -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step in range(6):
-        SHIFT = 0.5 if step == 4 else -1.0
+        SHIFT = {4: 0.5, 5: 0.0}.get(step, -1.0)
+        good = copy.deepcopy(model.state_dict())
         optimizer.zero_grad()
         loss = model(torch.randn(5, 4)).square().mean()
         if step == 2:
@@ -50,6 +53,8 @@ def main() -> None:
                 pass
         loss.backward()
         optimizer.step()
+        if step == 4:
+            model.load_state_dict(good)
     with probe.debug_context("saving"):
         raise RuntimeError("the disk is full")
 
