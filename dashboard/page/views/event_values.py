@@ -16,7 +16,7 @@ from .evidence import Fact
 from .quantities import number_text
 
 TENSOR_COLUMNS: Final = (
-    *("tensor", "shape", "type", "device", "min", "max", "mean", "std", "NaN", "Inf", "zeros"),
+    *("tensor", "shape", "type", "NaN", "Inf", "zeros", "min", "max", "mean", "std", "device"),
 )
 SHOWN_TEXT: Final = 300
 """Characters of a value that are shown; the rest stands in the downloaded JSON."""
@@ -35,12 +35,12 @@ def _row(facts: TensorFacts) -> tuple[str, ...]:
         f"{facts.role} {name}",
         "×".join(map(str, facts.shape)) or "scalar",
         facts.dtype,
-        facts.device,
+        *("–" if count is None else f"{count:,}" for count in counts),
         *(
             "–" if number is None else number_text(number)
             for number in (facts.finite_min, facts.finite_max, facts.mean, facts.std)
         ),
-        *("–" if count is None else f"{count:,}" for count in counts),
+        facts.device,
     )
 
 

@@ -35,14 +35,14 @@ def cells(table: list[Component]) -> list[list[str]]:
 
 
 def test_tensor_is_a_row_with_its_finite_range_and_counts() -> None:
-    expected = ["input 0 (parameter fc.weight)", "2×3", "float16", "cuda:0"]
-    expected += ["-0.5", "7.25", "NaN", "NaN", "1,200", "0", "3"]
+    expected = ["input 0 (parameter fc.weight)", "2×3", "float16", "1,200", "0", "3"]
+    expected += ["-0.5", "7.25", "NaN", "NaN", "cuda:0"]
     assert cells(tensor_table(with_tensors(FACTS))) == [expected]
 
 
 def test_tensor_that_was_not_read_has_dashes() -> None:
     facts = TensorFacts(role="local", name="x", shape=[], dtype="float32", device="meta")
-    assert tensor_rows(with_tensors(facts)) == (("local x", "scalar", "float32", "meta", *["–"] * 7),)
+    assert tensor_rows(with_tensors(facts)) == (("local x", "scalar", "float32", *["–"] * 7, "meta"),)
 
 
 def test_data_have_a_row_per_value_with_the_path_to_it() -> None:
