@@ -54,7 +54,7 @@ def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
     return BadFactor(
         op=torch_nodes.node_name(node),
         note=f"its operand ({name}) was {what}{place}",
-        operand=facts_of(operand, role="operand", name=name),
+        operand=facts_of(operand, role="operand", name=f"{name}{place}"),
         value_kind=EITHER_KIND if not kinds else kinds.words,
         is_from_outside=bool(kinds),
         is_single=len(alike) == 1,
