@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
+    from .calls.own_events import record_event, track_error
     from .calls.robust_step import robust_training_step
     from .calls.safe_inference import safe_inference
     from .calls.session_calls import (
@@ -94,11 +95,13 @@ __all__ = [
     "profile_memory",
     "profile_memory_usage",
     "profiling",
+    "record_event",
     "robust_training_step",
     "safe_inference",
     "save_debug_report",
     "snapshot_parameters",
     "take_memory_snapshot",
+    "track_error",
     "track_tensor",
     "tracked_tensors",
     "watch",
@@ -143,11 +146,13 @@ _HOME = {
     "profile_memory": "calls.memory_functions",
     "profile_memory_usage": "actions.analysis.model_memory",
     "profiling": "actions.profiling.profiled_block",
+    "record_event": "calls.own_events",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "save_debug_report": "calls.session_calls",
     "snapshot_parameters": "actions.analysis.parameters",
     "take_memory_snapshot": "calls.memory_functions",
+    "track_error": "calls.own_events",
     "track_tensor": "actions.analysis.tensor_lives",
     "tracked_tensors": "actions.analysis.tensor_lives",
     "watch": "watching",

@@ -19,9 +19,11 @@ from typing import Any, Final, Literal
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from .actions import running_sessions as registry
 from .actions.analysis.analysis_calls import AnalysisCalls
 from .actions.analysis.memory_calls import MemoryCalls
 from .actions.analysis.report_calls import ReportCalls
+from .actions.event_calls import EventCalls
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.profiling.profile_desk import ProfileDesk
 from .actions.rules.rule_book import RuleBook
@@ -37,6 +39,7 @@ from .detectors.base import Finding
 from .errors import JournalError
 from .guard import Guard
 from .incidents.incidents import IncidentReporter
+from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
 from .loop.session_builder import SessionParts, build_session
 from .loop.step_tracker import StepTracker
@@ -70,7 +73,7 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
+class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, EventCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -89,6 +92,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
         self._guard = Guard()
         self._key = 0
         self._model_reference: weakref.ref[nn.Module] | None = None
+        self._errors = SeenErrors("")
         self._reported: tuple[int, str, int | None] | None = None
         self._reported_after: int | None = None
         self._last_step: int | None = None
@@ -138,8 +142,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
         probe._model_name, probe._run_name = parts.model, parts.name
         probe._snapshots = parts.snapshots
+        probe._errors = SeenErrors(parts.run)
         probe._key = id(root)
         _sessions[probe._key] = probe
+        registry.enter(probe)
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
         return probe
 
@@ -177,6 +183,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
         if (tracker := self._tracker) is not None:
             self._guard.run("log", tracker.log, dict(values))
+
+    def _steps(self) -> tuple[int, int] | None:
+        tracker = self._tracker
+        return None if tracker is None else (tracker.last_step or 0, tracker.next_step)
 
     def _rule_book(self) -> RuleBook | None:
         tracker = self._tracker
@@ -316,14 +326,6 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
             return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         return tracker.clip_gradients(float(max_norm))
 
-    def record_event(self, message: str, **data: float) -> None:
-        """Put an event of your own on the timeline (kind `custom`), with numbers if you like."""
-        tracker, incidents = self._tracker, self._incidents
-        if incidents is None or tracker is None:
-            return
-        step = tracker.last_step or 0
-        self._guard.run("log", incidents.custom, message, data, step=step, time=time.time())
-
     def flush(self) -> None:
         """Wait until everything recorded so far is judged and in the journal."""
         tracker, recorder, incidents = self._tracker, self._recorder, self._incidents
@@ -363,7 +365,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
             return
         self._reported, self._reported_after = reported, tracker.last_step
         tracker.judge_waiting()
-        self._guard.run(
+        event = self._guard.run(
             "exception",
             incidents.exception,
             error,
@@ -374,7 +376,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
             model=self._watched_model(),
             optimizers=tracker.optimizers,
             samples=tracker.open_samples,
+            known=self._errors.event_of(error),
         )
+        if event is not None:
+            self._errors.keep(error, event)
 
     def _let_go(self) -> None:
         """The model is gone. The garbage collector calls this, on any thread and at any moment:
@@ -392,6 +397,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls):
         _unfinished.append(self)
         if _sessions.get(self._key) is self:
             del _sessions[self._key]
+        registry.leave(self)
         self.active = False
         self._reported_model, self._model_reference = self._model_reference, None
         tracker.rules.end_pauses()
@@ -521,6 +527,7 @@ def _report_all(error: BaseException, trace: TracebackType | None, *, of_this_th
 def _abandon_all() -> None:
     for session in [*_sessions.values(), *_unfinished]:
         session._abandon()
+        registry.leave(session)
     _sessions.clear()
     _unfinished.clear()
     _ending.forget()

@@ -11,6 +11,7 @@ from html import escape
 from probe.wire import Event, StackFrame
 
 from ..page.views import event_facts as facts
+from ..page.views.event_values import TENSOR_COLUMNS, data_facts, tensor_rows
 from ..page.views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
 from ..page.views.source_lines import SourceLine, current_line, is_library, source_lines
 
@@ -22,6 +23,8 @@ def event_html(event: Event, *, started: float | None, stacks: bool = True) -> s
         ("Where", _facts(facts.place(event)) + _affected(event)),
         ("What moved first", _moves(event)),
         ("Evidence", _evidence(event)),
+        ("Tensors", _tensors(event)),
+        ("Data", _data(event)),
         ("What to try", _advice(event)),
         ("Make the step again", _reproduction(event)),
         ("Stack traces", "".join(map(_stack, shown))),
@@ -104,12 +107,26 @@ def _evidence(event: Event) -> str:
     return f"{table}<details>{summary}{_table(measured.neighbours or measured.name, neighbours)}</details>"
 
 
-def _table(caption: str, rows: Sequence[Fact]) -> str:
+def _tensors(event: Event) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in tensor_rows(event)
+    )
+    head = "".join(f'<th scope="col">{column}</th>' for column in TENSOR_COLUMNS)
+    table = f'<table class="event-evidence"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="event-wide" tabindex="0">{table}</div>' if body else ""
+
+
+def _data(event: Event) -> str:
+    return _table("value", rows, first="name") if (rows := data_facts(event)) else ""
+
+
+def _table(caption: str, rows: Sequence[Fact], *, first: str = "number") -> str:
     body = "".join(
         f'<tr><th scope="row">{escape(row.label)}</th><td{_title(row.detail)}>{escape(row.value)}</td></tr>'
         for row in rows
     )
-    head = f'<thead><tr><th scope="col">number</th><th scope="col">{escape(caption)}</th></tr></thead>'
+    head = f'<thead><tr><th scope="col">{first}</th><th scope="col">{escape(caption)}</th></tr></thead>'
     return f'<table class="event-evidence">{head}<tbody>{body}</tbody></table>'
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import msgspec
 import torch
 
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
 from ..threads.user_lines import at_line
-from ..wire import Origin, StackFrame, is_in_derivative
+from ..wire import Origin, StackFrame, TensorFacts, is_in_derivative
 from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
 from .loss.loss_origin import LossFinding, only_suspect
@@ -22,7 +23,7 @@ from .nonfinite_kinds import EITHER_KIND
 from .op_recorder import OpNote
 from .origin import Cause, Verdict, already_bad, descendants, find_origin, outside_names
 from .passes import Detail, StepReplay
-from .tensor_facts import classify
+from .tensor_facts import classify, facts_of
 
 _IN_LOSS: Final = "it went wrong between the outputs of the model and the loss"
 _BETWEEN: Final = "it went wrong outside of the model's calls: between two of them, or on the way to the loss"
@@ -44,7 +45,7 @@ class Explanation:
     origin: Origin | None = None
     reason: str = ""
     why_no_line: str = ""
-    operands: tuple[str, ...] = ()
+    operands: tuple[TensorFacts, ...] = ()
     value_kind: str = EITHER_KIND
     forward: list[StackFrame] = field(default_factory=list)
     backward: list[StackFrame] = field(default_factory=list)
@@ -176,11 +177,11 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
                 reason=f"the argument {name} of forward was non-finite; it was computed before that forward, "
                 "outside of what was replayed"
             )
-        summary = step.detail(position).input_summaries.get(entry.name)
+        facts = step.detail(position).bad_inputs.get(entry.name)
         return Explanation(
             origin=Origin(phase="input", op="input", module=step.tracker.name_of(capture.root), stage=stage),
             reason=f"the argument {name} of forward was non-finite",
-            operands=(f"{name}: {summary}",) if summary else (),
+            operands=(msgspec.structs.replace(facts, name=name),) if facts else (),
             value_kind=entry.kinds.words,
             forward=format_frames(capture.call_site),
         )
@@ -191,7 +192,9 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
         )
     if entry.source in ("parameter", "buffer", "attribute"):
         reason = f"the {entry.source} {entry.name} was already non-finite before the forward"
-        return _with_first_use(step, position, entry, reason)
+        state = step.state_of(position, entry.name)
+        known = () if state is None else (facts_of(state, role=entry.source, name=entry.name),)
+        return replace(_with_first_use(step, position, entry, reason), operands=known)
     return Explanation(reason="something that no op of the replay made was non-finite")
 
 

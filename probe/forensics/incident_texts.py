@@ -25,7 +25,7 @@ REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:
     """First line answers everything; the finding's own sentence and the replay's details follow."""
     if replay is not None and replay.origin is not None:
-        lines = [_origin_line(finding, step, replay), finding.message, *replay.operands]
+        lines = [_origin_line(finding, step, replay), finding.message]
         if replay.why_no_line:
             lines.append(f"{NO_LINE}{replay.why_no_line}.")
         return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])

@@ -18,12 +18,13 @@ from torch import Tensor
 from ..compat import torch_engine, torch_memory, torch_nodes
 from ..errors import ReplayError
 from ..threads.stacks import RawFrame, inner_own_removed, inner_torch_removed, outer_torch_removed, raw_stack
+from ..wire import TensorFacts
 from .dispatch import GuardedMode, OpInfo, tensors_in, written_tensors
 from .held_outputs import NOT_RESTORED
 from .nonfinite_kinds import Kinds
 from .origin import Cause, Record, Source
 from .running_modules import is_module_call
-from .tensor_facts import classify, has_nonfinite_constant, summarise
+from .tensor_facts import classify, facts_of, has_nonfinite_constant
 
 _OVERWRITES: Final = frozenset({"fill_", "copy_", "zero_", "normal_", "uniform_", "bernoulli_", "set_"})
 """In-place ops that do not read what they replace."""
@@ -59,7 +60,7 @@ class OpNote:
     """The op itself, where a Python hook on the node made it."""
     frames: tuple[RawFrame, ...]
     """Python frames of the op itself; of a backward op, those inside the backward."""
-    operands: tuple[str, ...]
+    operands: tuple[TensorFacts, ...]
     asked: tuple[RawFrame, ...] = ()
     """Of a derivative that the program asked for with `create_graph`, in forward or loss: where it did."""
 
@@ -98,7 +99,7 @@ class Read(NamedTuple):
     """What an op read that is bad, and what it read in words where that is wanted."""
 
     causes: tuple[Cause, ...]
-    operands: tuple[str, ...]
+    operands: tuple[TensorFacts, ...]
     is_wanted: bool
 
 
@@ -275,8 +276,16 @@ class DetailRecorder(GuardedMode):
             seen |= cause.kinds
         passed_on = seen & Kinds.NAN and any(cause.producer is not None for cause in causes)
         wanted = not passed_on and len(self.notes) < _MAX_SUMMARIES
-        operands = [f"input {i}: {summarise(tensor)}" for i, tensor in enumerate(op.inputs) if wanted]
-        return Read(causes, tuple(operands), wanted)
+        inputs = enumerate(op.inputs if wanted else ())
+        facts = tuple(facts_of(tensor, role="input", name=self._named(i, tensor)) for i, tensor in inputs)
+        return Read(causes, facts, wanted)
+
+    def _named(self, position: int, tensor: Tensor) -> str:
+        """The position among the inputs, and which parameter, buffer or argument that is, if one."""
+        key = torch_memory.storage_key(tensor)
+        source, name = self._memory.sources.get(key, ("outside", ""))
+        is_own = source in ("parameter", "buffer", "argument") and key not in self._memory.writers
+        return f"{position} ({source} {name})" if name and is_own else str(position)
 
     def _record(self, op: Op, read: Read, out: Any) -> Kinds:
         """Record an op with a bad output, and return what that holds. Synchronises."""
@@ -287,7 +296,7 @@ class DetailRecorder(GuardedMode):
             if key := torch_memory.storage_key(tensor):
                 self._memory.writers[key] = index
             if read.is_wanted:
-                operands.append(f"output {position}: {summarise(tensor)}")
+                operands.append(facts_of(tensor, role="output", name=str(position)))
         self.notes[index] = note = self._note(op, operands)
         self.records[index] = Record(
             index=index,
@@ -334,7 +343,7 @@ class DetailRecorder(GuardedMode):
     def _frames(self) -> tuple[RawFrame, ...]:
         return tuple(inner_own_removed(raw_stack(sys._getframe(1), limit=_MAX_FRAMES, stop=self._outermost)))
 
-    def _note(self, op: Op, operands: list[str]) -> OpNote:
+    def _note(self, op: Op, operands: list[TensorFacts]) -> OpNote:
         frames, info, node, own = self._frames(), op.info, op.node, op.own
         if own is not None and node is not None and _is_run_by_the_engine(frames):
             name = torch_nodes.node_name(node)

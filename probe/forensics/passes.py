@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..compat import torch_memory
 from ..errors import ReplayError
 from ..guard import outcome_of
+from ..wire import TensorFacts
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
 from .held_outputs import OutputCheck, compare_outputs, held_values
@@ -27,7 +28,7 @@ from .origin import Cause, Record
 from .rerun import ForwardRun, accumulate, gradients_of, run_backward, run_forward
 from .running_modules import ModuleTracker
 from .sources import StateKey, changed_state, look_at_state, name_sources
-from .tensor_facts import classify, summarise
+from .tensor_facts import classify, facts_of
 
 _NOT_AGAIN: Final = "the lines of the loss could not be run again"
 _OUTERMOST = frozenset(
@@ -45,7 +46,7 @@ class Detail:
     """Why outputs of the root are bad."""
     gradient_causes: tuple[Cause, ...]
     """Why gradients of parameters and inputs are bad."""
-    input_summaries: Mapping[str, str]
+    bad_inputs: Mapping[str, TensorFacts]
     """By argument name; of the bad ones."""
 
 
@@ -160,6 +161,12 @@ class StepReplay:
             if any(tensor is not None and torch_memory.storage_key(tensor) == key for tensor in outputs):
                 return earlier
         return None
+
+    def state_of(self, position: int, name: str) -> Tensor | None:
+        """A parameter or buffer by the name that a cause has; None of an attribute."""
+        root = self.captures[position].root
+        known = dict(zip(self._names, self._parameters, strict=True))
+        return {**dict(root.named_buffers()), **dict(root.named_parameters()), **known}.get(name)
 
     def micro_step_of(self, position: int) -> int | None:
         """Number of the backward, from 0, that a call belongs to; None where it is one or not known."""
@@ -286,7 +293,7 @@ class StepReplay:
                 intended=self._intended,
                 outermost=_OUTERMOST,
             )
-            summaries: dict[str, str] = {}
+            bad_inputs: dict[str, TensorFacts] = {}
             named = dict(zip(self._names, self._parameters, strict=True))
             changed = self._changed.get(position, frozenset())
             name_sources(recorder, capture, parameters=named, changed=changed)
@@ -295,7 +302,7 @@ class StepReplay:
                 for name, tensor in tensors.items():
                     recorder.add_source(tensor, "argument", name=name)
                     if classify(tensor):
-                        summaries[name] = summarise(tensor)
+                        bad_inputs[name] = facts_of(tensor, role="batch", name=name)
 
             run = run_forward(capture, recorder, tracker=self.tracker, inputs_known=inputs_known)
             sent = {output for back in capture.passes for output in back.by_output}
@@ -309,7 +316,7 @@ class StepReplay:
             notes=recorder.notes,
             output_causes=tuple(output_causes),
             gradient_causes=tuple(gradient_causes),
-            input_summaries=summaries,
+            bad_inputs=bad_inputs,
         )
 
     @contextmanager

@@ -18,7 +18,7 @@ from ..compat import availability
 from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
 from ..guard import outcome_of
-from ..wire import Origin, StackFrame
+from ..wire import Origin, StackFrame, TensorFacts
 from .capture import RootCapture
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
@@ -27,7 +27,7 @@ from .loss.loss_code import LossCode
 from .nonfinite_kinds import EITHER_KIND
 from .passes import StepReplay
 from .running_modules import refuse_what_needs_all_ranks
-from .tensor_facts import classify
+from .tensor_facts import classify, facts_line
 from .unnoticed import unnoticed
 
 DEFAULT_LIMIT_S: Final = 30.0
@@ -52,8 +52,8 @@ class Replay:
     """Why there is no origin, or what is to be known about it; a sentence without a full stop."""
     why_no_line: str = ""
     """Why the line of the origin is not known, where it is not; likewise."""
-    operands: tuple[str, ...] = ()
-    """Shapes and value statistics of the origin op's inputs and outputs, one line each."""
+    tensors: tuple[TensorFacts, ...] = ()
+    """The origin op's inputs and outputs, or the bad argument, parameter or operand that it began with."""
     value_kind: str = EITHER_KIND
     """What the origin made: "NaN", "Inf", or `origin.EITHER_KIND`."""
     entered: str = ""
@@ -67,6 +67,11 @@ class Replay:
     micro_step: int | None = None
     """Number of the backward, from 0, that `origin` was found in, where the step has several."""
     duration_s: float
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """A line for each of `tensors`."""
+        return tuple(map(facts_line, self.tensors))
 
     @property
     def came_from_another_rank(self) -> bool:
@@ -140,7 +145,7 @@ class _Outcome(NamedTuple):
             origin=found.origin,
             reason=found.reason,
             why_no_line="" if found.origin is None else found.why_no_line,
-            operands=found.operands,
+            tensors=found.operands,
             value_kind=found.value_kind,
             entered=found.entered,
             forward=found.forward,

@@ -21,7 +21,18 @@ from ..detectors.base import Finding
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
 from ..threads.user_lines import user_line
-from ..wire import Event, Evidence, NoticedAt, RunStart, Severity, StackFrame, Stacks, event_id
+from ..wire import (
+    MAX_TENSORS,
+    Event,
+    Evidence,
+    NoticedAt,
+    RunStart,
+    Severity,
+    StackFrame,
+    Stacks,
+    TensorFacts,
+    event_id,
+)
 from ..wire.event_places import has_origin_line
 from ..wire.events import make_event
 from .failure_texts import TEXT_LIMIT
@@ -35,6 +46,9 @@ _LOG_LEVELS: Final[Mapping[Severity, int]] = {
 _WHOLE_STACKS: Final = 20
 """Events of one kind and subject whose stacks have the source around their lines."""
 _MAX_SUBJECTS: Final = 4096
+_SUBJECT_LIMIT: Final = 200
+_MOST_IN_A_STEP: Final = 999
+"""Events of one kind and subject at one step that are kept apart; a later one replaces the last of them."""
 
 
 class EventWriter:
@@ -46,6 +60,9 @@ class EventWriter:
         self._logger = config.logger or _logger
         self._counts: dict[tuple[str, str], int] = {}
         """How many events there were of each kind and subject."""
+        self._repetitions: dict[tuple[str, str, int], int] = {}
+        """How often the script has made an event of a kind and subject at a step, the newest last."""
+        self._repetitions_lock = threading.RLock()
 
     def report(self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame]) -> None:
         """Write and log an event that is complete: of what is judged beside the steps' detectors."""
@@ -147,21 +164,40 @@ class EventWriter:
         )
         self.write(msgspec.structs.replace(event, id=identity), is_new=count == 1)
 
-    def custom(self, message: str, data: Mapping[str, float], *, step: int, time: float) -> None:
-        """Write an event of the user's own."""
-        self._recorder.event(
-            self._new_event(
-                "custom",
-                message[:200],
-                step=step,
-                time=time,
-                severity="info",
-                message=message[:TEXT_LIMIT],
-                evidence=Evidence(baseline=dict(data) or None),
-                stacks=Stacks(training_loop=capture_stack()),
-                ended=True,
-            )
+    def custom(
+        self,
+        message: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        severity: Severity = "info",
+        step: int,
+        time: float,
+    ) -> None:
+        """Write and log an event of the user's own; `data` as `event_data.plain_data` gives them."""
+        subject = message[:_SUBJECT_LIMIT]
+        event = self._new_event(
+            "custom",
+            subject,
+            step=step,
+            time=time,
+            repetition=self._repetition("custom", subject, step),
+            severity=severity,
+            message=message[:TEXT_LIMIT],
+            stacks=Stacks(training_loop=capture_stack()),
+            ended=True,
+            data=None if data is None else dict(data),
         )
+        self.write(event)
+
+    def _repetition(self, kind: str, subject: str, step: int) -> int:
+        """How many events of a kind and subject this step has had: what is meant as two stays two."""
+        key = (kind, subject, step)
+        with self._repetitions_lock:
+            count = self._repetitions.pop(key, -1) + 1
+            self._repetitions[key] = count
+            if len(self._repetitions) > _MAX_SUBJECTS:
+                del self._repetitions[next(iter(self._repetitions))]
+        return min(count, _MOST_IN_A_STEP)
 
     def _new_event(self, kind: str, subject: str, *, step: int, time: float, **fields: Any) -> Event:
         """An event of this rank, with its deterministic id."""
@@ -194,7 +230,7 @@ class EventWriter:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        first_line = event.message.splitlines()[0]
+        first_line = next(iter(event.message.splitlines()), "")
         # Where nobody has set logging up, Python itself would write the line to stderr.
         if not self._config.quiet or self._logger.hasHandlers():
             self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)
@@ -217,11 +253,12 @@ def _bare(frames: Sequence[StackFrame]) -> list[StackFrame]:
     return [msgspec.structs.replace(frame, code="") for frame in frames]
 
 
-def evidence_of(finding: Finding) -> Evidence:
-    """A finding's numbers, as an event carries them."""
+def evidence_of(finding: Finding, tensors: Sequence[TensorFacts] = ()) -> Evidence:
+    """A finding's numbers, and the tensors that it is about, as an event carries them."""
     return Evidence(
         value=finding.value,
         threshold=finding.threshold,
         baseline=finding.baseline,
         neighbours=list(finding.neighbours),
+        tensors=list(tensors[:MAX_TENSORS]),
     )

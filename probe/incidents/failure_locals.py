@@ -1,36 +1,50 @@
 """What the functions were working on when an exception left them. Called once, for its event.
 
-Names, types, shapes, and of floats how many are NaN or Inf: nothing of the script's is called, and no text is
-shown but the names of variables, and keys of dictionaries that could be such names.
+Names, types, shapes, and the values' statistics: nothing of the script's is called, and no text is shown but
+the names of variables, and keys of dictionaries that could be such names.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter, is_lazy
 
 from ..compat.torch_modes import is_functorch_wrapped, own_operations, without_subclass_code
+from ..forensics.tensor_facts import facts_of
 from ..memory.reachable import function_variables, is_of_user
 from ..threads.notebook_cells import shown_name
+from ..wire import TensorFacts
 
 _MAX_FRAMES: Final = 3
 _MAX_NAMES: Final = 12
 _MAX_PARTS: Final = 4
 _TEXT_LIMIT: Final = 400
 _LARGEST: Final = 10**15
+_MAX_TENSORS: Final = 8
+"""Of one function that are described."""
 _MOST_READ: Final = 2**26
-"""Elements of a tensor in which NaN and Inf are counted."""
+"""Elements of a tensor that are read."""
 
 
-def describe_locals(trace: TracebackType | None, *, with_values: bool = True) -> list[str]:
-    """Return a line for each of the script's innermost functions that holds tensors, innermost first.
+class Locals(NamedTuple):
+    """What the functions held that an exception left, innermost first."""
 
-    For instance ``In loss_of (train.py:10): out float32 (8, 2), 3 NaN, weights float32 (3,), scale 3``. Of
-    code that belongs to no function only tensors and arrays are named.
+    lines: list[str]
+    """One of each function, such as ``In loss_of (train.py:10): out, weights, scale 3``."""
+    tensors: list[TensorFacts]
+    """Of the variables that are tensors; of an outer function ``out in step``."""
+
+
+def describe_locals(trace: TracebackType | None, *, with_values: bool = True) -> Locals:
+    """Return what the script's innermost functions held that hold tensors at all.
+
+    A tensor is named in the line of its function, and described beside it. Of code that belongs to no
+    function only tensors and arrays are named.
 
     Args:
         trace: of the exception.
@@ -41,16 +55,36 @@ def describe_locals(trace: TracebackType | None, *, with_values: bool = True) ->
         if is_of_user(trace.tb_frame):
             frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    lines = [line for frame, number in reversed(frames) if (line := _line(frame, number, with_values))]
-    return lines[:_MAX_FRAMES]
+    found = Locals([], [])
+    for frame, number in reversed(frames):
+        if len(found.lines) == _MAX_FRAMES:
+            break
+        tensors = _described(frame, with_values, outer=bool(found.lines))
+        if line := _line(frame, number, frozenset(tensors)):
+            found.lines.append(line)
+            found.tensors.extend(tensors.values())
+    return found
 
 
-def _line(frame: FrameType, number: int, with_values: bool) -> str:
+def _described(frame: FrameType, with_values: bool, *, outer: bool) -> dict[str, TensorFacts]:
+    """The variables of a function that are tensors."""
+    own = f" in {frame.f_code.co_name}" if outer else ""
+    tensors = {name: value for name, value in function_variables(frame).items() if isinstance(value, Tensor)}
+    found: dict[str, TensorFacts] = {}
+    for name, value in list(tensors.items())[:_MAX_TENSORS]:
+        if not is_lazy(value):
+            may_read = with_values and _may_read(value)
+            with own_operations() if may_read else nullcontext():
+                found[name] = facts_of(value, role="local", name=name + own, with_values=may_read)
+    return found
+
+
+def _line(frame: FrameType, number: int, described: frozenset[str]) -> str:
     code = frame.f_code
     values = function_variables(frame)
     is_function = code.co_name != "<module>"
     shown = [
-        f"{name} {text}{_bad_elements(value) if with_values else ''}"
+        name if name in described else f"{name} {text}"
         for name, value in values.items()
         if (text := _shape(value))
     ]
@@ -91,17 +125,11 @@ def _shape_of_tensor(value: Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} {shape}{device}"
 
 
-def _bad_elements(value: Any) -> str:
-    """``, 3 NaN and 1 Inf`` of a tensor of floats that holds any; "" of what is large or no plain tensor."""
-    if not isinstance(value, Tensor) or type(value) not in (Tensor, Parameter):
-        return ""
-    if is_lazy(value) or value.is_nested or not value.is_floating_point() or value.numel() > _MOST_READ:
-        return ""
-    if value.layout is not torch.strided or value.device.type == "meta" or is_functorch_wrapped(value):
-        return ""
-    with own_operations():
-        counts = {"NaN": int(value.isnan().sum()), "Inf": int(value.isinf().sum())}
-    return ", " * any(counts.values()) + " and ".join(f"{n:,} {name}" for name, n in counts.items() if n)
+def _may_read(value: Tensor) -> bool:
+    """Whether a tensor's elements may be read: not of a large one, nor of a class of the script's own."""
+    if type(value) not in (Tensor, Parameter) or value.is_nested or value.numel() > _MOST_READ:
+        return False
+    return value.layout is torch.strided and not is_functorch_wrapped(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -73,7 +73,10 @@ def describe_failure(
         lines += (
             [f"Raised in {origin.module or 'the root module'}, by {origin.op}"] if origin is not None else []
         )
-        lines += guard.run("locals", lambda: describe_locals(trace, with_values=not is_late)) or []
+        held = guard.run("locals", lambda: describe_locals(trace, with_values=not is_late))
+        if held is not None:
+            lines += held.lines
+            evidence = Evidence(tensors=held.tensors)
     if is_late:
         lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command(error)}` to see it.")
     line = user_line(frames) if is_late else None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 from torch import nn
 from torch.optim.optimizer import Optimizer
@@ -31,7 +32,8 @@ from ..settings.config import ProbeConfig
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, RunStart, Stacks
-from .event_writer import EventWriter, evidence_of
+from .error_events import ErrorEvents
+from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .moved_before import moved_before
@@ -47,7 +49,7 @@ _SAMPLED_PATIENCE: Final = 3
 """Samples without a finding after which an episode of a sampled kind is over."""
 
 
-class IncidentReporter(EventWriter):
+class IncidentReporter(ErrorEvents):
     """Runs the detectors and writes the events of one session."""
 
     def __init__(
@@ -279,8 +281,9 @@ class IncidentReporter(EventWriter):
         model: nn.Module | None = None,
         optimizers: Sequence[Optimizer] = (),
         samples: int | None = None,
+        known: Event | None = None,
     ) -> Event:
-        """Write the event of an exception that leaves the training script.
+        """Write the event of an exception that leaves the training script; a logger of the user's gets it.
 
         Args:
             error: the exception.
@@ -291,14 +294,20 @@ class IncidentReporter(EventWriter):
             model: the naming root, and
             optimizers: those that update it: to say what was alive when memory ran out.
             samples: of the step under way, where they are known.
+            known: its event, where the script had caught it before: that one becomes critical.
         """
         fields = describe_failure(
             error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
         )
-        event = self._new_event(step=step, time=time, ended=True, **fields)
+        repetition = self._repetition(fields["kind"], fields["subject"], step) if known is None else 0
+        event = self._new_event(step=step, time=time, ended=True, repetition=repetition, **fields)
+        if known is not None:
+            same = {name: getattr(known, name) for name in ("id", "step", "kind", "subject", "data")}
+            event = msgspec.structs.replace(event, **same)
         if event.noticed_at is None:  # else a device has failed, of which nothing more is asked
             event = self._with_bundle(event, evidence)
-        self._recorder.event(event)
+        # Python itself prints it: nobody but a logger of the user's own is told.
+        self.write(event, is_new=self._config.logger is not None)
         return event
 
     @property
@@ -366,7 +375,7 @@ class IncidentReporter(EventWriter):
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:TEXT_LIMIT],
-            evidence=evidence_of(finding),
+            evidence=evidence_of(finding, () if replay is None else replay.tensors),
             origin=origin,
             noticed_in=None if replay is None else replay.noticed_in,
             propagated_to=replay.propagated_to if replay and replay.propagated_to else list(finding.affected),

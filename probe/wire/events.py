@@ -8,7 +8,15 @@ from .records import Event, RunStart, event_id
 
 
 def make_event(
-    start: RunStart, model: str, kind: str, subject: str, *, step: int, time: float, **fields: Any
+    start: RunStart,
+    model: str,
+    kind: str,
+    subject: str,
+    *,
+    step: int,
+    time: float,
+    repetition: int = 0,
+    **fields: Any,
 ) -> Event:
     """Make an event in its first state, with its deterministic id.
 
@@ -19,6 +27,7 @@ def make_event(
         subject: what of the kind: a layer, a state, an action.
         step: number of the step.
         time: UNIX seconds.
+        repetition: how many events of the kind and subject the step had before, where several are meant.
         **fields: the others of `Event`; `last_step` is `step` where it is not given.
     """
     identity = event_id(
@@ -29,6 +38,7 @@ def make_event(
         kind=kind,
         subject=subject,
         step=step,
+        repetition=repetition,
     )
     return Event(
         id=identity,

@@ -290,6 +290,40 @@ class NoticedAt(WireStruct, frozen=True, kw_only=True):
     """Qualified name; None for code outside any module, and where it is not known."""
 
 
+class TensorFacts(WireStruct, frozen=True, kw_only=True):
+    """One tensor that an event is about.
+
+    `min`, `max`, `mean` and `std` (population) are over all elements, in float64: a NaN or Inf among them
+    propagates as IEEE arithmetic has it. Real and imaginary parts count as elements of their own. Numbers are
+    None where the elements cannot be read, or there are none.
+    """
+
+    role: Text
+    """What it is to the event: input or output of the op, operand, parameter, buffer, batch, local, event."""
+    name: Text
+    """A qualified name, a variable, or the position among the inputs or outputs."""
+    shape: Annotated[list[Count], msgspec.Meta(max_length=64)]
+    dtype: Text
+    device: Text
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    nan: Count | None = None
+    """Elements that are NaN."""
+    inf: Count | None = None
+    """Elements that are infinite, of either sign."""
+    zero: Count | None = None
+    """Elements that are exactly 0."""
+    finite_min: float | None = None
+    """Of the finite elements alone; None without one."""
+    finite_max: float | None = None
+
+
+MAX_TENSORS: Final = 32
+"""Tensors that one event describes."""
+
+
 class Evidence(WireStruct, frozen=True, kw_only=True):
     """The number that tripped, what it was judged by, and its surroundings."""
 
@@ -299,6 +333,26 @@ class Evidence(WireStruct, frozen=True, kw_only=True):
     """For instance ``{"median": ..., "mad": ..., "steps": ...}`` of the run's own history."""
     neighbours: Annotated[list[tuple[Count, float]], msgspec.Meta(max_length=256)] = []
     """(step, value) of the steps before."""
+    tensors: Annotated[list[TensorFacts], msgspec.Meta(max_length=MAX_TENSORS)] = []
+    """What the op read and made, the bad batch, the variables of a function that an exception left."""
+
+
+MAX_DATA_BYTES: Final = 16 * 1024
+"""Of an event's `data`, as JSON."""
+MAX_DATA_ITEMS: Final = 1000
+"""Of one list or dictionary in it."""
+# Each level names the one below it: the reader refuses deeper ones while it decodes.
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Plain: TypeAlias = bool | _Whole | float | SourceText | None
+_Items = msgspec.Meta(max_length=MAX_DATA_ITEMS)
+_Data1: TypeAlias = _Plain | Annotated[list[_Plain], _Items] | Annotated[dict[Text, _Plain], _Items]
+_Data2: TypeAlias = _Plain | Annotated[list[_Data1], _Items] | Annotated[dict[Text, _Data1], _Items]
+_Data3: TypeAlias = _Plain | Annotated[list[_Data2], _Items] | Annotated[dict[Text, _Data2], _Items]
+_Data4: TypeAlias = _Plain | Annotated[list[_Data3], _Items] | Annotated[dict[Text, _Data3], _Items]
+_Data5: TypeAlias = _Plain | Annotated[list[_Data4], _Items] | Annotated[dict[Text, _Data4], _Items]
+MAX_DATA_DEPTH: Final = 5
+"""Lists and dictionaries inside of each other, below `data` itself."""
+EventData: TypeAlias = Annotated[dict[Text, _Data5], _Items]
 
 
 class Event(WireStruct, tag="event", tag_field="t", frozen=True, kw_only=True):
@@ -328,6 +382,8 @@ class Event(WireStruct, tag="event", tag_field="t", frozen=True, kw_only=True):
     count: Count = 1
     last_step: Count | None = None
     ended: bool = False
+    data: EventData | None = None
+    """What the script gave with an event of its own, or with an exception that it caught."""
 
 
 class Gap(WireStruct, tag="gap", tag_field="t", frozen=True, kw_only=True):
@@ -392,7 +448,29 @@ class Document(WireStruct, tag="document", tag_field="t", frozen=True, kw_only=T
 Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample | Document
 
 
-def event_id(*, run: str, rank: int, incarnation: int, model: str, kind: str, subject: str, step: int) -> str:
-    """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it."""
-    identity = "\x1f".join((run, str(rank), str(incarnation), model, kind, subject, str(step)))
+def event_id(
+    *,
+    run: str,
+    rank: int,
+    incarnation: int,
+    model: str,
+    kind: str,
+    subject: str,
+    step: int,
+    repetition: int = 0,
+) -> str:
+    """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it.
+
+    Args:
+        run: id of the run, and so on: what tells events apart.
+        rank: of the process.
+        incarnation: of it.
+        model: name of the naming root.
+        kind: of the event.
+        subject: of it.
+        step: number of the step.
+        repetition: how many events of that kind and subject the step had before, where several are meant.
+    """
+    parts = [run, str(rank), str(incarnation), model, kind, subject, str(step)]
+    identity = "\x1f".join(parts + [str(repetition)] * (repetition > 0))
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -19,6 +19,7 @@ from ...store.protocol import RunSummary
 from . import event_facts as facts
 from .event_report import event_report
 from .event_stacks import stack_view
+from .event_tables import data_table, tensor_table
 from .evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title, neighbour_word
 
 COPY_LINK_ID: Final = "event-copy-link"
@@ -49,6 +50,8 @@ def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: 
             *_list_section("Where", [*_facts(facts.place(event)), *_affected(event)]),
             *_list_section("What moved first", _moves(event)),
             *_list_section("Evidence", _evidence(event)),
+            *_list_section("Tensors", tensor_table(event)),
+            *_list_section("Data", data_table(event)),
             *_list_section("What to try", _advice(event)),
             *_list_section("Make the step again", _reproduction(event)),
             *_list_section("Stack traces", [stack_view(stack) for stack in facts.stacks(event)]),

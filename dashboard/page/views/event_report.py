@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from probe.wire import Event, StackFrame
 
 from . import event_facts as facts
+from .event_values import data_facts, tensor_lines
 from .evidence import Fact, evidence_facts, measure
 from .source_lines import current_line
 
@@ -21,6 +22,8 @@ def event_report(event: Event) -> str:
         _titled("Where", [*_rows(facts.place(event)), *_affected(event)]),
         _titled("What moved first", facts.moves(event)),
         _titled(f"Evidence ({measure(event).name})", _rows(evidence_facts(event))),
+        _titled("Tensors", tensor_lines(event)),
+        _titled("Data", _rows(data_facts(event))),
         _titled("What to try", event.advice),
         _titled("Make the step again", filter(None, [facts.replay_command(event)])),
         *(f"{stack.title} stack\n{traceback_text(stack.frames)}" for stack in facts.stacks(event)),

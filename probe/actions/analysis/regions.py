@@ -21,9 +21,11 @@ import torch
 
 from ...compat import torch_memory
 from ...delivery.host_memory import resident_bytes
+from ..running_sessions import EventSink
 from . import tables
 from .anomaly_mode import anomaly_detection
 from .call_results import Result
+from .region_errors import note_region_error
 
 _logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -216,6 +218,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         table: tells where the measurements go; to the process's own by default.
         progress: tells where a training is.
         on_end: called with each report, what its path has come to, and the limit; whether it is recorded.
+        session: records an exception that leaves the region; the newest running session by default.
 
     Raises:
         ValueError: an empty name, or a limit that is not above 0.
@@ -231,6 +234,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         table: Callable[[], RegionTable] | None = None,
         progress: Callable[[], Progress | None] | None = None,
         on_end: Callable[[RegionReport, RegionStatistics, float | None], bool] | None = None,
+        session: EventSink | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"a region needs a name, got {name!r}")
@@ -243,6 +247,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         self._table = table or (lambda: process_regions)
         self._progress, self._on_end = progress, on_end
         self._is_slow = False
+        self._session = session
 
     def __enter__(self) -> debug_context:
         outer = _open.get()
@@ -278,6 +283,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         row = self._table().add(report)
         if report.error is not None:
             self._logger.warning("%s", report)
+        note_region_error(error, trace, report.path, self._session)
         is_told = self._on_end is not None and self._on_end(report, row, self._slow_above_s)
         self._judge(row, is_told=is_told and self._logger is _logger)
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from ...delivery.recorder.recorder import Recorder
 from ...guard import Guard
 from ...incidents.incidents import IncidentReporter
 from ...settings.config import Mode
+from ...wire import Severity
 
 if TYPE_CHECKING:
     from ...wire.region_times import RegionBody
@@ -70,8 +72,30 @@ class SummaryCalls:
             """The step under way and how many backwards it has had; None where nothing is recorded."""
             ...
 
-        def record_event(self, message: str, **data: float) -> None:
+        def record_event(self, message: str, /, *, severity: str = "info", **data: Any) -> None:
             """Put an event of one's own on the timeline."""
+            ...
+
+        def track_error(
+            self,
+            error: BaseException,
+            *,
+            severity: str = "warning",
+            category: Any = None,
+            context: Mapping[str, Any] | None = None,
+        ) -> None:
+            """Record an exception that the script has caught."""
+            ...
+
+        def note_error(
+            self,
+            error: BaseException,
+            trace: TracebackType | None,
+            *,
+            severity: Severity = "warning",
+            data: Mapping[str, Any],
+        ) -> None:
+            """Record an exception that may be caught further out."""
             ...
 
     def anomaly_detection(self, enabled: bool | None = None, *, check_nan: bool = True) -> anomaly_detection:
@@ -99,6 +123,7 @@ class SummaryCalls:
             table=self.region_table,
             progress=self.region_progress,
             on_end=self.record_region,
+            session=self,
         )
 
     def debug_operation(
@@ -182,8 +207,6 @@ class SummaryCalls:
         if not self.active:
             return False
         self.log(**{f"region/{region.path}_s": region.duration_s})
-        if not region.ok:
-            self.record_event(str(region), duration_s=region.duration_s)
         self._guard.run("regions", self._take_region, region, row, limit_s)
         return True
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ...errors import JournalError, WireError
-from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode
+from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode, encode_record
 from ..host_memory import machine_bytes
 from ..journal.journal import JournalWriter
 from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
@@ -243,7 +243,7 @@ class Census:
         if samples or self._unwritten:
             # On a full disk: the next second's sample says the same, and events are tried again with it.
             with contextlib.suppress(JournalError):
-                self._journal.append_many("host", [*map(encode, self._unwritten), *samples])
+                self._journal.append_many("host", [*map(encode_record, self._unwritten), *samples])
                 self._unwritten.clear()
 
     def _compare_ranks(self) -> list[Event]:

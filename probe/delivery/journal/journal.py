@@ -18,7 +18,7 @@ import msgspec
 
 from ...errors import JournalError
 from ...settings.places import is_folder_name, make_private_folder, write_private_file
-from ...wire import Gap, RunStart, StreamName, encode
+from ...wire import Gap, RunStart, StreamName, decode_record, encode, encode_record
 from .segment_files import list_segments, run_folder_bytes
 from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
 
@@ -249,7 +249,7 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
         return
     temporary = run_folder / f".run.json-{os.getpid()}"
     try:
-        write_private_file(temporary, msgspec.json.encode(start))
+        write_private_file(temporary, msgspec.json.encode(decode_record(encode_record(start))))
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:

@@ -32,6 +32,7 @@ from ...wire import (
     RunEnd,
     RunStart,
     encode,
+    encode_record,
 )
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
@@ -100,7 +101,7 @@ class Recorder:
         self._documents = 0
         self._pid = os.getpid()
         self._journal = JournalWriter(self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes)
-        self._journal.append("events", encode(start))
+        self._journal.append("events", encode_record(start))
         write_run_json(run_folder, start)
         self._metrics = MetricsQueue(self.folder, self._journal, self._note)
         self._schedule = Schedule()
@@ -434,7 +435,10 @@ class Recorder:
     def _encode(self, record: Record | FrameSource) -> bytes | None:
         """Encode a record; one that cannot be encoded, or is too large for the journal, is counted."""
         try:
-            encoded = encode(record if isinstance(record, Record) else record.build())
+            if isinstance(record, Event | Layout | Document):
+                encoded = encode_record(record)
+            else:
+                encoded = encode(record if isinstance(record, Record) else record.build())
         except Exception as error:  # noqa: BLE001 - building reads the script's tensors, and ends no thread
             problem = f"a {type(record).__name__} does not encode: {error}"
         else:

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from ...compat import torch_nodes
+from ...wire import TensorFacts
 from ..nonfinite_kinds import EITHER_KIND
-from ..tensor_facts import classify, summarise
+from ..tensor_facts import classify, facts_of
 from .loss_values import SPREADS, operand_name, operand_of, operation_of
 
 _MOST_NODES: Final = 20_000
@@ -28,7 +29,7 @@ class BadFactor(NamedTuple):
 
     op: str
     note: str
-    operand: str
+    operand: TensorFacts
     value_kind: str
     is_from_outside: bool
     """Whether it was NaN or infinite itself, and not 0."""
@@ -53,7 +54,7 @@ def find_bad_factor(losses: Iterable[Tensor]) -> BadFactor | None:
     return BadFactor(
         op=torch_nodes.node_name(node),
         note=f"its operand ({name}) was {what}{place}",
-        operand=f"{name}: {summarise(operand)}{place}",
+        operand=facts_of(operand, role="operand", name=f"{name}{place}"),
         value_kind=EITHER_KIND if not kinds else kinds.words,
         is_from_outside=bool(kinds),
         is_single=len(alike) == 1,

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ...compat import torch_modes, torch_nodes
+from ...wire import TensorFacts
 from ..held_outputs import HeldOutput
 from ..nonfinite_kinds import EITHER_KIND, Kinds
-from ..tensor_facts import classify, summarise
+from ..tensor_facts import classify, facts_of
 from .loss_factors import BadFactor, find_bad_factor
 from .loss_graph import MAX_NODES, LossNode
 from .loss_ops import NO_LARGER, PASSING, operation
@@ -35,7 +36,7 @@ class LossFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Autograd node, such as ``LogBackward0``; None where it is not certain."""
     note: str = ""
     """What is to be known about its operands; a clause without a full stop."""
-    operands: tuple[str, ...] = ()
+    operands: tuple[TensorFacts, ...] = ()
     """Summary of the operand that was bad from the start."""
     candidates: tuple[str, ...] = ()
     """The nodes that it may have been, where `op` is None."""
@@ -171,7 +172,7 @@ def _bad_from_outside(values: LossValues, node: Any) -> LossFinding | None:
             value_kind=kinds.words,
             note=f"its operand ({name}) was already non-finite",
             is_from_outside=True,
-            operands=(f"{name}: {summarise(operand)}",),
+            operands=(facts_of(operand, role="operand", name=name or ""),),
         )
     return None
 

@@ -189,8 +189,10 @@ def test_region_of_a_session_becomes_a_series_and_an_error_an_event(model: nn.Se
     assert journal.frames[0].scalars["log/region/batch/inner_s"] > 0
     assert regions["batch"].count == 2 and regions["batch"].errors == 1
     assert regions["batch"].gradient_anomalies == 0
-    messages = [event.message for event in journal.latest_events if event.kind == "custom"]
-    assert any(message.startswith("batch/inner: ") and "KeyError" in message for message in messages)
+    (event,) = (event for event in journal.latest_events if event.kind == "exception")
+    assert (event.severity, event.data) == ("warning", {"region": "batch/inner"})
+    assert event.message.startswith("KeyError: 'gone' at step 1, test_analysis_session.py:")
+    assert 'raise KeyError("gone")' in event.stacks.training_loop[-1].code
     assert not {row.path for row in probe.get_debug_summary().regions} & {"batch", "batch/inner"}
 
 
@@ -345,6 +347,7 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     only_functions |= {"RuleResult", "StepView"}  # what rules get and give
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}
     only_functions |= {"robust_training_step", "safe_inference"}  # they take any model
+    only_functions |= {"record_event", "track_error"}  # methods of `EventCalls`
     only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
     only_functions |= {"compare_memory_snapshots", "cuda_memory_history"}
     assert names - only_methods == set(probe.__all__) - only_functions

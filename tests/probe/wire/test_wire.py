@@ -149,7 +149,7 @@ def test_event_json_is_strict_json_with_every_field_of_the_contract() -> None:
     fields = json.loads(json.dumps(event_json(EVENT), allow_nan=False))
     expected = (
         "v id run rank incarnation model step micro_step time kind severity subject message evidence origin"
-        " noticed_at propagated_to stacks advice count last_step ended"
+        " noticed_at propagated_to stacks advice count last_step ended data"
     )
     assert list(fields) == expected.split()
     assert fields["evidence"] == {

@@ -1,0 +1,93 @@
+"""Writes the events of exceptions that the script catches; those that leave it are `incidents.exception`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from ..guard import Guard
+from ..threads.stacks import capture_stack
+from ..wire import SEVERITIES, Event, Severity, StackFrame, Stacks
+from .event_writer import EventWriter
+from .failure_texts import describe_failure
+
+_ADVICE = (
+    "The script has caught this exception and gone on; the stack shows where it was raised.",
+    "What the handler left out (an update, a batch, a checkpoint) is missing from the training.",
+)
+
+
+class ErrorEvents(EventWriter):
+    """Makes one event of an exception, and says more of it when more is known."""
+
+    _guard: Guard
+
+    def caught(
+        self,
+        error: BaseException,
+        trace: TracebackType | None,
+        *,
+        step: int,
+        time: float,
+        severity: Severity,
+        data: dict[str, Any] | None,
+        model: nn.Module | None,
+        optimizers: Sequence[Optimizer],
+    ) -> Event:
+        """Write and log the event of an exception that the script has caught or is going to catch.
+
+        Args:
+            error: the exception.
+            trace: its traceback, from the function that catches it.
+            step: number of the step under way.
+            time: UNIX seconds.
+            severity: of the event.
+            data: what the script says of it.
+            model: the naming root, and
+            optimizers: those that update it: to say what was alive when memory ran out.
+        """
+        fields = describe_failure(
+            error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=None
+        )
+        fields["stacks"] = Stacks(training_loop=with_callers(fields["stacks"].training_loop, capture_stack()))
+        if fields["kind"] == "exception":
+            fields["advice"] = list(_ADVICE)
+        event = self._new_event(
+            step=step,
+            time=time,
+            ended=True,
+            data=data,
+            repetition=self._repetition(fields["kind"], fields["subject"], step),
+            **{**fields, "severity": severity},
+        )
+        self.write(event)
+        return event
+
+    def add_to_caught(self, known: Event, severity: Severity, data: Mapping[str, Any] | None) -> Event:
+        """Write what else is said of an exception that has an event; the worse severity stays."""
+        worse = min(known.severity, severity, key=SEVERITIES.index)
+        event = msgspec.structs.replace(
+            known, severity=worse, data={**(known.data or {}), **(data or {})} or None
+        )
+        if event != known:
+            self.write(event, is_new=False)
+        return event
+
+
+def with_callers(raised: Sequence[StackFrame], here: Sequence[StackFrame]) -> list[StackFrame]:
+    """Put the callers of the function that caught an exception in front of the frames of its traceback.
+
+    Args:
+        raised: outermost first, from the function that caught it on.
+        here: the stack of who records it, outermost first.
+    """
+    if not raised:
+        return list(here)
+    first = (raised[0].file, raised[0].function)
+    place = next((i for i in reversed(range(len(here))) if (here[i].file, here[i].function) == first), 0)
+    return [*here[:place], *raised]
