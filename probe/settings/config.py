@@ -77,7 +77,7 @@ class ProbeConfig:
     recovery: Recovery | NonfiniteAction | Strategy | None = None
     """What is done before the update of a step whose loss or gradients are bad; nothing by default."""
     input_policy: InputPolicy | None = None
-    """What the model may be called with in training; anything by default."""
+    """What the model may be called with, in training and evaluation; anything by default."""
     output_policy: OutputPolicy | None = None
     """What it may return."""
     bundles: int = 3
