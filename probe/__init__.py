@@ -14,6 +14,7 @@ from .compat.lasting_objects import lasting
 
 if TYPE_CHECKING:
     from .actions import aio
+    from .actions.analysis.anomaly_checks import check_gradient_anomalies, check_tensor_anomalies
     from .actions.analysis.anomaly_mode import anomaly_detection
     from .actions.analysis.backward_pass import debug_backward_pass
     from .actions.analysis.forward_pass import debug_forward_pass
@@ -32,37 +33,51 @@ if TYPE_CHECKING:
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
+    from .actions.progress_calls import phase, start_training, update_progress
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.robust_step import robust_training_step
-    from .calls.safe_inference import safe_inference
+    from .calls.safe_inference import InferenceResult, safe_inference
     from .calls.training_session import debug_training_session
+    from .detectors.base import DetectorThresholds
+    from .detectors.sampled_thresholds import SampledThresholds
     from .errors import AnomalyError, PolicyError
     from .session import Probe
     from .settings.config import ProbeConfig
+    from .settings.levels import LEVELS, PRESETS, Features, Level, Preset
     from .settings.policies import InputPolicy, OutputPolicy
     from .settings.recovery_options import Recovery
     from .watching import clip_gradients, watch
 
 __all__ = [
     "AnomalyError",
+    "DetectorThresholds",
+    "Features",
+    "InferenceResult",
     "InputPolicy",
+    "LEVELS",
+    "Level",
     "OutputPolicy",
+    "PRESETS",
     "PolicyError",
+    "Preset",
     "Probe",
     "ProbeConfig",
     "Recovery",
     "RuleResult",
+    "SampledThresholds",
     "StepView",
     "aio",
     "analyze_gradient_flow",
     "analyze_optimizer",
     "analyze_tensor",
     "anomaly_detection",
+    "check_gradient_anomalies",
     "check_gradient_explosion",
     "check_gradient_vanishing",
     "check_gradients",
     "check_model_parameters",
+    "check_tensor_anomalies",
     "clear_debug_history",
     "clear_memory",
     "clip_gradients",
@@ -76,33 +91,46 @@ __all__ = [
     "get_training_summary",
     "inspect_model",
     "monitor_training_step",
+    "phase",
     "robust_training_step",
     "safe_inference",
     "snapshot_parameters",
+    "start_training",
     "track_tensor",
     "tracked_tensors",
+    "update_progress",
     "watch",
 ]
 __version__ = "0.1.0"
 
 _HOME = {
     "AnomalyError": "errors",
+    "DetectorThresholds": "detectors.base",
+    "Features": "settings.levels",
+    "InferenceResult": "calls.safe_inference",
     "InputPolicy": "settings.policies",
+    "LEVELS": "settings.levels",
+    "Level": "settings.levels",
     "OutputPolicy": "settings.policies",
+    "PRESETS": "settings.levels",
     "PolicyError": "errors",
-    "Recovery": "settings.recovery_options",
+    "Preset": "settings.levels",
     "Probe": "session",
     "ProbeConfig": "settings.config",
+    "Recovery": "settings.recovery_options",
     "RuleResult": "actions.rules.rule_results",
+    "SampledThresholds": "detectors.sampled_thresholds",
     "StepView": "actions.rules.step_view",
     "analyze_gradient_flow": "actions.analysis.gradient_flow",
     "analyze_optimizer": "actions.analysis.optimizers",
     "analyze_tensor": "actions.analysis.tensor",
     "anomaly_detection": "actions.analysis.anomaly_mode",
+    "check_gradient_anomalies": "actions.analysis.anomaly_checks",
     "check_gradient_explosion": "actions.analysis.gradient_checks",
     "check_gradient_vanishing": "actions.analysis.gradient_checks",
     "check_gradients": "actions.analysis.gradient_checks",
     "check_model_parameters": "actions.analysis.parameters",
+    "check_tensor_anomalies": "actions.analysis.anomaly_checks",
     "clear_debug_history": "actions.analysis.summary",
     "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
@@ -116,11 +144,14 @@ _HOME = {
     "get_training_summary": "actions.analysis.monitoring",
     "inspect_model": "actions.analysis.inspection",
     "monitor_training_step": "actions.analysis.monitoring",
+    "phase": "actions.progress_calls",
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "snapshot_parameters": "actions.analysis.parameters",
+    "start_training": "actions.progress_calls",
     "track_tensor": "actions.analysis.tensor_lives",
     "tracked_tensors": "actions.analysis.tensor_lives",
+    "update_progress": "actions.progress_calls",
     "watch": "watching",
 }
 

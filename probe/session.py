@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from .actions.analysis.analysis_calls import AnalysisCalls
+from .actions.progress_board import ProgressBoard
+from .actions.progress_calls import recording
 from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
@@ -75,6 +77,7 @@ class Probe(AnalysisCalls, RuleCalls):
         self.run = ""
         self.active = False
         self.mode: Mode = "detect"
+        self._progress = ProgressBoard()
         self._tracker: StepTracker | None = None
         self._recorder: Recorder | None = None
         self._incidents: IncidentReporter | None = None
@@ -126,6 +129,8 @@ class Probe(AnalysisCalls, RuleCalls):
         probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
         probe._model_name, probe._run_name = parts.model, parts.name
+        probe._progress = parts.progress
+        recording.add(probe)
         probe._key = id(root)
         _sessions[probe._key] = probe
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
@@ -192,6 +197,12 @@ class Probe(AnalysisCalls, RuleCalls):
         """Whether the model is trained on the thread that asks; also while it was never called."""
         tracker = self._tracker
         return tracker is not None and tracker.is_of_this_thread
+
+    @property
+    def steps_made(self) -> int:
+        """Steps that were finished so far; those before a resumed start are none of them."""
+        last_step = self._last_step if self._tracker is None else self._tracker.last_step
+        return 0 if last_step is None else last_step + 1
 
     def is_updated_by(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer updates the watched model."""
@@ -375,6 +386,7 @@ class Probe(AnalysisCalls, RuleCalls):
         if _sessions.get(self._key) is self:
             del _sessions[self._key]
         self.active = False
+        recording.discard(self)
         self._model_reference = None
         tracker.rules.end_pauses()
         tracker.stop()
@@ -439,6 +451,7 @@ class Probe(AnalysisCalls, RuleCalls):
         if self._tracker is not None:
             self._tracker.detach()
         self.active = False
+        recording.discard(self)
         self._tracker = self._incidents = self._recorder = None
 
     def _complain(self, name: str, problem: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ..actions.progress_board import ProgressBoard
 from ..actions.rules.entry_points import add_installed_rules
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
@@ -48,6 +49,7 @@ from .followed_training import FollowedTraining
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
 from .news_watch import Lookout, NewsWatch
+from .progress_watch import ProgressWatch
 from .sample_judge import SampleJudge
 from .step_judge import StepJudge
 from .step_measures import StepMeasures
@@ -73,6 +75,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     incidents: IncidentReporter
     tracker: StepTracker
+    progress: ProgressBoard
+    """Takes what the script tells of its progress."""
 
 
 def build_session(
@@ -102,6 +106,7 @@ def build_session(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
         )
         tracker = StepTracker(parts, guard)
+        progress = ProgressBoard()
         recorder.look_with(
             HangWatch(
                 start,
@@ -113,6 +118,7 @@ def build_session(
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
             ControlWatch(recorder, tracker, incidents),
+            ProgressWatch(progress, last_step=lambda: tracker.last_step, epochs=lambda: tracker.epochs.count),
         )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
@@ -124,6 +130,7 @@ def build_session(
         recorder=recorder,
         incidents=incidents,
         tracker=tracker,
+        progress=progress,
     )
 
 

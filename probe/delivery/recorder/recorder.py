@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -287,7 +287,7 @@ class Recorder:
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
             self._note(problem)
 
-    def _write_of_watch(self, events: list[Event]) -> None:
+    def _write_of_watch(self, events: Sequence[Event | Document]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
         if events:
             for event in events:

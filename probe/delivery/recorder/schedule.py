@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from ...wire import Event
+from ...wire import Document, Event
 
 _TOGETHER_S: Final = 0.05
 """What is due so soon is done in the same wake."""
@@ -22,11 +22,11 @@ class Watch(Protocol):
         """Seconds until the next look; asked after each one."""
         ...
 
-    def look(self) -> list[Event]:
+    def look(self) -> Sequence[Event | Document]:
         """Called on the recorder's thread; returns what is to be written."""
         ...
 
-    def close(self) -> list[Event]:
+    def close(self) -> Sequence[Event | Document]:
         """Called once, on the thread, after the last look; what is to be written before the run's end."""
         ...
 
