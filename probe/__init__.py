@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .actions.analysis.optimizers import analyze_optimizer
     from .actions.analysis.parameters import check_model_parameters, snapshot_parameters
     from .actions.analysis.regions import debug_context, debug_operation
+    from .actions.analysis.resource_calls import monitor_resources
     from .actions.analysis.summary import clear_debug_history, get_debug_summary
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .calls.safe_inference import InferenceResult, safe_inference
     from .calls.training_session import debug_training_session
     from .detectors.base import DetectorThresholds
+    from .detectors.resources import ResourceLimits
     from .detectors.sampled_thresholds import SampledThresholds
     from .errors import AnomalyError, PolicyError
     from .session import Probe
@@ -64,6 +66,7 @@ __all__ = [
     "Probe",
     "ProbeConfig",
     "Recovery",
+    "ResourceLimits",
     "RuleResult",
     "SampledThresholds",
     "StepView",
@@ -90,6 +93,7 @@ __all__ = [
     "get_debug_summary",
     "get_training_summary",
     "inspect_model",
+    "monitor_resources",
     "monitor_training_step",
     "phase",
     "robust_training_step",
@@ -118,6 +122,7 @@ _HOME = {
     "Probe": "session",
     "ProbeConfig": "settings.config",
     "Recovery": "settings.recovery_options",
+    "ResourceLimits": "detectors.resources",
     "RuleResult": "actions.rules.rule_results",
     "SampledThresholds": "detectors.sampled_thresholds",
     "StepView": "actions.rules.step_view",
@@ -143,6 +148,7 @@ _HOME = {
     "get_debug_summary": "actions.analysis.summary",
     "get_training_summary": "actions.analysis.monitoring",
     "inspect_model": "actions.analysis.inspection",
+    "monitor_resources": "actions.analysis.resource_calls",
     "monitor_training_step": "actions.analysis.monitoring",
     "phase": "actions.progress_calls",
     "robust_training_step": "calls.robust_step",

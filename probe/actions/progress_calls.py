@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec
 
+from ..detectors.base import Finding
 from .progress_board import ProgressBoard
 
 P = ParamSpec("P")
@@ -26,6 +27,10 @@ class ProgressCalls:
         @property
         def steps_made(self) -> int:
             """Steps that were finished so far."""
+            ...
+
+        def record_finding(self, finding: Finding) -> None:
+            """Write an event of what a call found."""
             ...
 
         def _complain(self, name: str, problem: str) -> None:

@@ -180,7 +180,7 @@ def _tracker_parts(
         schedule,
         samples,
         timing,
-        LeakWatch.of_this_process(can_look=looks.are_loaded),
+        LeakWatch.of_this_process(can_look=looks.are_loaded, limits=config.resource_limits),
         mode=config.mode,
         judges_each=recovery is not None and recovery.judges_explosions,
         incidents=incidents,

@@ -64,6 +64,18 @@ class AnalysisCalls(ProgressCalls, SummaryCalls):
         model = model if model is not None else self._watched_model()
         return check_gradient_anomalies(nn.Module() if model is None else model)
 
+    def monitor_resources(
+        self,
+        cpu_percent: float | None = 90.0,
+        memory_percent: float | None = 90.0,
+        gpu_memory_mb: float | None = None,
+        gpu_percent: float | None = None,
+    ) -> dict[str, Any]:
+        """See `probe.monitor_resources`; what is above a limit is an event of this session alone."""
+        from .resource_calls import monitor_resources
+
+        return monitor_resources(cpu_percent, memory_percent, gpu_memory_mb, gpu_percent, sessions=[self])
+
     def watch_tensor(self, name: str, tensor: Tensor) -> None:
         """Record the statistics of a tensor with the most recent backward, as series `<name>/norm`, ...
 

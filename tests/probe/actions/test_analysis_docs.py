@@ -20,6 +20,7 @@ RECOVERY = {
 RULES = {"RuleResult", "StepView"}
 """In docs/rules.md."""
 SETTINGS = {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset", "SampledThresholds"}
+SETTINGS |= {"ResourceLimits"}
 """In docs/options.md."""
 NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "InferenceResult"}
 NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS

@@ -331,7 +331,7 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}
     only_functions |= {"robust_training_step", "safe_inference"}  # they take any model
     only_functions |= {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset"}
-    only_functions |= {"SampledThresholds", "InferenceResult"}  # settings and a result
+    only_functions |= {"SampledThresholds", "InferenceResult", "ResourceLimits"}  # settings and a result
     only_functions |= {"start_training", "update_progress", "phase"}  # methods of `ProgressCalls`
     only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
     assert names - only_methods == set(probe.__all__) - only_functions
