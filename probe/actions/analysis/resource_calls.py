@@ -12,7 +12,7 @@ import torch
 
 from ...compat import torch_memory
 from ...delivery.host_memory import read_memory
-from ...delivery.utilisation import UtilisationReader
+from ...delivery.utilisation import Utilisation, UtilisationReader
 from ...detectors.base import Finding
 from ..progress_calls import recording
 
@@ -74,7 +74,7 @@ def monitor_resources(
     above = {
         name: limit
         for name, limit in limits.items()
-        if limit is not None and readings[name] is not None and readings[name] > limit
+        if limit is not None and (value := readings[name]) is not None and value > limit
     }
     sentences = {
         name: f"{_WORDS[name].format(readings[name])}, above {limit:g}" for name, limit in above.items()
@@ -92,18 +92,33 @@ _WORDS: Final = {
     "gpu_memory_mb": "High GPU memory usage: {:,.0f} MiB",
     "gpu_percent": "High GPU usage: {:.0f} % of the time",
 }
-_reader = UtilisationReader()
-_has_read: list[bool] = []
+
+
+class _Shares:
+    """The newest shares, over a tenth of a second at least: processors' times come in hundredths."""
+
+    def __init__(self) -> None:
+        self._reader = UtilisationReader()
+        self._newest = Utilisation()
+        self._read_s: float | None = None
+
+    def read(self) -> Utilisation:
+        if self._read_s is None:
+            self._reader.read()
+            time.sleep(_FIRST_S)
+            self._read_s = 0.0
+        if time.monotonic() - self._read_s >= _FIRST_S:
+            self._newest, self._read_s = self._reader.read(), time.monotonic()
+        return self._newest
+
+
+_shares = _Shares()
 _said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 """What each session has an event of, and is still above its limit."""
 
 
 def _readings() -> dict[str, float | None]:
-    if not _has_read:
-        _has_read.append(True)
-        _reader.read()
-        time.sleep(_FIRST_S)
-    used, memory = _reader.read(), read_memory()
+    used, memory = _shares.read(), read_memory()
     is_on_gpu = torch_memory.cuda_is_initialised()
     return {
         "cpu_percent": _percent(used.system_cpu),
