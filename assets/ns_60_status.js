@@ -101,6 +101,17 @@
     }
   }
 
+  // How far the training is, where it tells; what it does not know it does not show.
+  function drawProgress(header) {
+    const { progress } = header;
+    ns.byId("progress").hidden = !progress;
+    if (!progress) return;
+    ns.setText(ns.byId("progress-text"), progress.text);
+    const bar = ns.byId("progress-bar");
+    bar.hidden = progress.fraction === null;
+    if (progress.fraction !== null) bar.value = progress.fraction;
+  }
+
   function drawTitle(header) {
     const step = header.newestStep === null ? "" : ` \u00b7 step ${ns.count(header.newestStep)}`;
     const text = header.headline ? `\u26a0 ${header.headline.text} \u00b7 ${header.name}` : header.name + step;
@@ -202,6 +213,7 @@
       status = header;
       ns.newestStep = header.newestStep;
       drawTiles(header);
+      drawProgress(header);
       drawNoStep(header);
       drawTitle(header);
       if (header.charts) ns.later(drawSparks);

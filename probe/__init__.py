@@ -15,6 +15,7 @@ from .compat.lasting_objects import lasting
 if TYPE_CHECKING:
     from .actions import aio
     from .actions.analysis.allocation_history import cuda_memory_history
+    from .actions.analysis.anomaly_checks import check_gradient_anomalies, check_tensor_anomalies
     from .actions.analysis.anomaly_mode import anomaly_detection
     from .actions.analysis.backward_pass import debug_backward_pass
     from .actions.analysis.forward_pass import debug_forward_pass
@@ -29,17 +30,19 @@ if TYPE_CHECKING:
     from .actions.analysis.monitoring import monitor_training_step
     from .actions.analysis.optimizers import analyze_optimizer
     from .actions.analysis.parameters import check_model_parameters, snapshot_parameters
+    from .actions.analysis.resource_calls import monitor_resources
     from .actions.analysis.snapshot_results import compare_memory_snapshots, memory_trend
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
     from .actions.profiling.profiled_block import profiling
+    from .actions.progress_calls import phase, start_training, update_progress
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
     from .calls.own_events import record_event, track_error
     from .calls.robust_step import robust_training_step
-    from .calls.safe_inference import safe_inference
+    from .calls.safe_inference import InferenceResult, safe_inference
     from .calls.session_calls import (
         clear_debug_history,
         debug_context,
@@ -49,32 +52,47 @@ if TYPE_CHECKING:
         save_debug_report,
     )
     from .calls.training_session import debug_training_session
+    from .detectors.base import DetectorThresholds
+    from .detectors.resources import ResourceLimits
+    from .detectors.sampled_thresholds import SampledThresholds
     from .errors import AnomalyError, PolicyError
     from .session import Probe
     from .settings.config import ProbeConfig
+    from .settings.levels import LEVELS, PRESETS, Features, Level, Preset
     from .settings.policies import InputPolicy, OutputPolicy
     from .settings.recovery_options import Recovery
     from .watching import clip_gradients, watch
 
 __all__ = [
     "AnomalyError",
+    "DetectorThresholds",
+    "Features",
+    "InferenceResult",
     "InputPolicy",
+    "LEVELS",
+    "Level",
     "OutputPolicy",
+    "PRESETS",
     "PolicyError",
+    "Preset",
     "Probe",
     "ProbeConfig",
     "Recovery",
+    "ResourceLimits",
     "RuleResult",
+    "SampledThresholds",
     "StepView",
     "aio",
     "analyze_gradient_flow",
     "analyze_optimizer",
     "analyze_tensor",
     "anomaly_detection",
+    "check_gradient_anomalies",
     "check_gradient_explosion",
     "check_gradient_vanishing",
     "check_gradients",
     "check_model_parameters",
+    "check_tensor_anomalies",
     "clear_debug_history",
     "clear_memory",
     "clip_gradients",
@@ -91,7 +109,9 @@ __all__ = [
     "inspect_model",
     "memory_tracking",
     "memory_trend",
+    "monitor_resources",
     "monitor_training_step",
+    "phase",
     "profile_memory",
     "profile_memory_usage",
     "profiling",
@@ -100,32 +120,45 @@ __all__ = [
     "safe_inference",
     "save_debug_report",
     "snapshot_parameters",
+    "start_training",
     "take_memory_snapshot",
     "track_error",
     "track_tensor",
     "tracked_tensors",
+    "update_progress",
     "watch",
 ]
 __version__ = "0.1.0"
 
 _HOME = {
     "AnomalyError": "errors",
+    "DetectorThresholds": "detectors.base",
+    "Features": "settings.levels",
+    "InferenceResult": "calls.safe_inference",
     "InputPolicy": "settings.policies",
+    "LEVELS": "settings.levels",
+    "Level": "settings.levels",
     "OutputPolicy": "settings.policies",
+    "PRESETS": "settings.levels",
     "PolicyError": "errors",
-    "Recovery": "settings.recovery_options",
+    "Preset": "settings.levels",
     "Probe": "session",
     "ProbeConfig": "settings.config",
+    "Recovery": "settings.recovery_options",
+    "ResourceLimits": "detectors.resources",
     "RuleResult": "actions.rules.rule_results",
+    "SampledThresholds": "detectors.sampled_thresholds",
     "StepView": "actions.rules.step_view",
     "analyze_gradient_flow": "actions.analysis.gradient_flow",
     "analyze_optimizer": "actions.analysis.optimizers",
     "analyze_tensor": "actions.analysis.tensor",
     "anomaly_detection": "actions.analysis.anomaly_mode",
+    "check_gradient_anomalies": "actions.analysis.anomaly_checks",
     "check_gradient_explosion": "actions.analysis.gradient_checks",
     "check_gradient_vanishing": "actions.analysis.gradient_checks",
     "check_gradients": "actions.analysis.gradient_checks",
     "check_model_parameters": "actions.analysis.parameters",
+    "check_tensor_anomalies": "actions.analysis.anomaly_checks",
     "clear_debug_history": "calls.session_calls",
     "clear_memory": "actions.analysis.tensor_lives",
     "clip_gradients": "watching",
@@ -142,7 +175,9 @@ _HOME = {
     "inspect_model": "actions.analysis.inspection",
     "memory_tracking": "calls.memory_functions",
     "memory_trend": "actions.analysis.snapshot_results",
+    "monitor_resources": "actions.analysis.resource_calls",
     "monitor_training_step": "actions.analysis.monitoring",
+    "phase": "actions.progress_calls",
     "profile_memory": "calls.memory_functions",
     "profile_memory_usage": "actions.analysis.model_memory",
     "profiling": "actions.profiling.profiled_block",
@@ -151,10 +186,12 @@ _HOME = {
     "safe_inference": "calls.safe_inference",
     "save_debug_report": "calls.session_calls",
     "snapshot_parameters": "actions.analysis.parameters",
+    "start_training": "actions.progress_calls",
     "take_memory_snapshot": "calls.memory_functions",
     "track_error": "calls.own_events",
     "track_tensor": "actions.analysis.tensor_lives",
     "tracked_tensors": "actions.analysis.tensor_lives",
+    "update_progress": "actions.progress_calls",
     "watch": "watching",
 }
 

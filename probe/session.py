@@ -26,6 +26,8 @@ from .actions.analysis.report_calls import ReportCalls
 from .actions.event_calls import EventCalls
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.profiling.profile_desk import ProfileDesk
+from .actions.progress_board import ProgressBoard
+from .actions.progress_calls import recording
 from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
@@ -86,6 +88,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         self.run = ""
         self.active = False
         self.mode: Mode = "detect"
+        self._progress = ProgressBoard()
         self._tracker: StepTracker | None = None
         self._recorder: Recorder | None = None
         self._incidents: IncidentReporter | None = None
@@ -143,6 +146,8 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         probe._model_name, probe._run_name = parts.model, parts.name
         probe._snapshots = parts.snapshots
         probe._errors = SeenErrors(parts.run)
+        probe._progress = parts.progress
+        recording.add(probe)
         probe._key = id(root)
         _sessions[probe._key] = probe
         registry.enter(probe)
@@ -218,6 +223,12 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         """Whether the model is trained on the thread that asks; also while it was never called."""
         tracker = self._tracker
         return tracker is not None and tracker.is_of_this_thread
+
+    @property
+    def steps_made(self) -> int:
+        """Steps that were finished so far; those before a resumed start are none of them."""
+        last_step = self._last_step if self._tracker is None else self._tracker.last_step
+        return 0 if last_step is None else last_step + 1
 
     def is_updated_by(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer updates the watched model."""
@@ -399,6 +410,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             del _sessions[self._key]
         registry.leave(self)
         self.active = False
+        recording.discard(self)
         self._reported_model, self._model_reference = self._model_reference, None
         tracker.rules.end_pauses()
         tracker.stop()
@@ -450,7 +462,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             model = None if self._reported_model is None else self._reported_model()
             self.report_at_end(_own_report(path, self.run), model=model)
 
-    def _progress(self) -> tuple[int, int] | None:
+    def _step_under_way(self) -> tuple[int, int] | None:
         tracker = self._tracker
         return None if tracker is None else (tracker.next_step, tracker.open_backwards)
 
@@ -486,6 +498,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         if self._tracker is not None:
             self._tracker.detach()
         self.active = False
+        recording.discard(self)
         self._tracker = self._incidents = self._recorder = None
 
     def _complain(self, name: str, problem: str) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 import pandas as pd
 
+from probe.wire.training_progress import KIND, TrainingProgress
+
+from ..page.views.progress_line import newest_progress, progress_line
 from ..store.protocol import RankSummary, RunSummary, Store
 from .charts import add_charts
 from .codec import DeltaEncoder
@@ -44,6 +48,7 @@ class ClientView:
         self._encoder = DeltaEncoder()
         self._runs: list[dict[str, Any]] | None = None
         self._rows: tuple[str, ...] | None = None
+        self._progress: tuple[tuple[str, int, int], TrainingProgress | None] | None = None
         self._slow: tuple[tuple[str, int], float, pd.DataFrame] | None = None
 
     def message(self, wish: Subscription, *, with_data: bool) -> bytes:
@@ -70,7 +75,9 @@ class ClientView:
     def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
         """State, tiles, and what is new about events."""
         events = self._store.events(run.run)
-        return status(self._store, run, rank, slow=self._slow_scalars(run, rank)) | {
+        fields = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
+        return fields | {
+            "progress": self._progress_fields(run, rank, step_s=fields["stepSeconds"]),
             "events": events_mark(events),
             "eventCounts": run.event_counts,
             "level": level_of(events, run, rank),
@@ -80,6 +87,23 @@ class ClientView:
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             "eventEnd": max((event.step + 1 for event in events), default=None),
         }
+
+    def _progress_fields(
+        self, run: RunSummary, rank: RankSummary, *, step_s: float | None
+    ) -> dict[str, Any] | None:
+        """The line above the tiles; its document is read when one of the run has changed."""
+        key = (run.run, rank.rank, self._store.documents_mark(run.run))
+        if self._progress is None or self._progress[0] != key:
+            documents = self._store.documents(run.run, KIND, rank.rank)
+            self._progress = (key, newest_progress(documents))
+        line = progress_line(
+            self._progress[1],
+            last_step=rank.last_step,
+            step_s=step_s,
+            age_s=None if rank.last_time is None else max(0.0, time.time() - rank.last_time),
+            is_running=rank.state in ("running", "silent"),
+        )
+        return None if line is None else asdict(line)
 
     def _slow_scalars(self, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
         """Read memory at most once a second and run."""

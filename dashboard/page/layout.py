@@ -263,6 +263,7 @@ def _charts() -> Component:
     first = ("loss", "grad_norm")
     return html.Div(
         [
+            _progress_line(),
             html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
             html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
             html.Div(
@@ -289,6 +290,18 @@ def _charts() -> Component:
         className="ns-charts",
         hidden=True,
         tabIndex=-1,
+    )
+
+
+def _progress_line() -> Component:
+    """Hidden until a run tells how far it is."""
+    bar = html.Progress(id="progress-bar", max=1, value="0", **{"aria-label": "Done"})
+    return html.Div(
+        [html.Span(id="progress-text"), bar],
+        id="progress",
+        className="ns-progress",
+        hidden=True,
+        title="What the training tells of its length; the time left is that of recent steps",
     )
 
 

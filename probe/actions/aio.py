@@ -17,6 +17,8 @@ on. A session has the same as `run.aio`. What is safe:
 
 from __future__ import annotations
 
+from .analysis.anomaly_checks import check_gradient_anomalies as _check_gradient_anomalies
+from .analysis.anomaly_checks import check_tensor_anomalies as _check_tensor_anomalies
 from .analysis.backward_pass import debug_backward_pass as _debug_backward_pass
 from .analysis.forward_pass import debug_forward_pass as _debug_forward_pass
 from .analysis.gradient_checks import check_gradient_explosion as _check_gradient_explosion
@@ -31,21 +33,26 @@ from .analysis.parameters import snapshot_parameters as _snapshot_parameters
 from .analysis.tensor import analyze_tensor as _analyze_tensor
 from .analysis.threads import awaitable_reading, awaitable_running
 from .analysis.training_step import debug_training_step as _debug_training_step
+from .progress_calls import awaitable_update as _awaitable_update
+from .progress_calls import update_progress as _update_progress
 
 __all__ = [
     "analyze_gradient_flow",
     "analyze_optimizer",
     "analyze_tensor",
+    "check_gradient_anomalies_async",
     "check_gradient_explosion",
     "check_gradient_vanishing",
     "check_gradients",
     "check_model_parameters",
+    "check_tensor_anomalies_async",
     "debug_backward_pass",
     "debug_forward_pass",
     "debug_training_step",
     "inspect_model",
     "monitor_training_step",
     "snapshot_parameters",
+    "update_progress_async",
 ]
 
 analyze_tensor = awaitable_reading(_analyze_tensor)
@@ -61,3 +68,6 @@ inspect_model = awaitable_running(_inspect_model)
 debug_forward_pass = awaitable_running(_debug_forward_pass)
 debug_backward_pass = awaitable_running(_debug_backward_pass)
 debug_training_step = awaitable_running(_debug_training_step)
+check_tensor_anomalies_async = awaitable_reading(_check_tensor_anomalies)
+check_gradient_anomalies_async = awaitable_reading(_check_gradient_anomalies)
+update_progress_async = _awaitable_update(_update_progress)

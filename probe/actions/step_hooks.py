@@ -99,6 +99,10 @@ class StepHooks:
         """A backward of this model begins that C does not follow: what it is called on, the step's number."""
         self.evaluation_call: Hook[[bool], None] = Hook()
         """The model is called to be evaluated; whether gradients are enabled."""
+        self.evaluation_inputs: Hook[[nn.Module, Any, Any, int], Arguments] = Hook()
+        """An outermost call with gradients disabled is about to begin; as `inputs`."""
+        self.evaluation_outputs: Hook[[Any, int], Any] = Hook()
+        """It has returned; as `outputs`."""
         self.logged: Hook[[set[str]], None] = Hook()
         """The script has logged series of these names."""
         self.new_layout: Hook[[ModelLayout], None] = Hook()

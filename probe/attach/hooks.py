@@ -31,8 +31,15 @@ class Listener(UpdateListener, Protocol):
         """Run `call(root, *args, **kwargs)`, the real forward, and return its result."""
         ...
 
-    def before_evaluation(self) -> None:
-        """The model, or a part of it, is about to be called with gradients disabled."""
+    def before_evaluation(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The model, or a part of it, is about to be called with gradients disabled.
+
+        Args:
+            call: runs it, as `call(module, *args, **kwargs)`.
+
+        Returns:
+            What is to run it instead, or `call` itself; that may raise what the user asked for.
+        """
         ...
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:

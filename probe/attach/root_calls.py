@@ -35,7 +35,8 @@ _LONGEST_WAIT: Final = 128
 
 Watches = tuple["_Watch", ...]
 Call = Callable[..., Any]
-OnEvaluation = Callable[[], None]
+OnEvaluation = Callable[[Call], Call]
+"""Is given what runs a call with gradients disabled, and returns what is to run it."""
 
 
 class CallListener(Protocol):
@@ -174,6 +175,7 @@ class RootCalls:
             root: the watched model, in the wrapper that the script uses, if any. Not referenced.
             listener: told of calls with gradients enabled, outside of a backward, not while compiling.
             on_evaluation: told of a call with gradients disabled, before it; may not raise.
+                Returns what is to run the call.
         """
         return self._add(_Watch(self._new_key(), root, listener, on_evaluation))
 
@@ -219,7 +221,7 @@ class RootCalls:
                 pulse.evaluations += 1
                 for watch in watches:
                     if watch.on_evaluation is not None:
-                        watch.on_evaluation()
+                        call = watch.on_evaluation(call)
                 return call(module, *args, **kwargs)
             # Not in a backward (the recompute of a checkpoint), and not what `torch.jit.trace` records.
             if not watches or graph_task_id() != -1 or is_jit_tracing():

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from .utilisation import Utilisation
+
 _MACHINE: Final = "/proc/meminfo"
 _OWN: Final = "/proc/self/statm"
 _OWN_PAGES: Final = "/proc/self/smaps_rollup"
@@ -27,6 +29,8 @@ class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
     """Resident memory of the training process."""
     system_used_bytes: int
     system_total_bytes: int
+    utilisation: Utilisation | None = None
+    """Since the sample before; None where nobody has measured it."""
 
 
 def read_memory() -> MemorySample | None:

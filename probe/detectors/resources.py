@@ -26,17 +26,41 @@ class ResourceReading(msgspec.Struct, frozen=True, kw_only=True):
     device_total_bytes: float | None = None
     cpu_fraction: float | None = None
     """Of all processors."""
+    gpu_fraction: float | None = None
+    """Of the time in which the device ran a kernel."""
 
 
 class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares above which use is high. None: never."""
+    """Shares (0-1) above which use is high. None: never.
+
+    Raises:
+        ValueError: a limit is out of its range; names it, what it got and what is allowed.
+    """
 
     system_fraction: float | None = 0.90
     device_fraction: float | None = 0.95
     cpu_fraction: float | None = None
     """Training uses all processors where it can: a limit only on request."""
+    gpu_fraction: float | None = None
+    """Utilisation of the device: a limit only on request."""
+    device_bytes: float | None = None
+    """Bytes in use on the device, by all processes, beside `device_fraction`."""
     readings: int = 5
     """In a row, about a second apart."""
+
+    def __post_init__(self) -> None:
+        for name in ("system_fraction", "device_fraction", "cpu_fraction", "gpu_fraction"):
+            self._check(name, 1.0)
+        self._check("device_bytes", float("inf"))
+        if not isinstance(self.readings, int) or isinstance(self.readings, bool) or self.readings < 1:
+            raise ValueError(f"readings={self.readings!r} must be a whole number of at least 1")
+
+    def _check(self, name: str, most: float) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value <= most):
+            allowed = "above 0" if most > 1 else "above 0 and at most 1"
+            raise ValueError(f"{name}={value!r} must be a number {allowed}, or None for no limit")
 
 
 _EASED: Final = 0.05
@@ -59,7 +83,13 @@ class ResourceDetector:
 
     def observe(self, reading: ResourceReading) -> list[Finding]:
         """Return what is high for the fifth reading in a row."""
-        found = [self._system(reading), self._device(reading), self._cpu(reading)]
+        found = [
+            self._system(reading),
+            self._device(reading),
+            self._device_size(reading),
+            self._share("cpu", reading.cpu_fraction, self._limits.cpu_fraction, reading.step),
+            self._share("gpu", reading.gpu_fraction, self._limits.gpu_fraction, reading.step),
+        ]
         return [finding for finding in found if finding is not None]
 
     def _is_due(self, subject: str, share: float, limit: float) -> bool:
@@ -115,18 +145,34 @@ class ResourceDetector:
             baseline={"used_bytes": used, "total_bytes": total},
         )
 
-    def _cpu(self, reading: ResourceReading) -> Finding | None:
-        share, limit = reading.cpu_fraction, self._limits.cpu_fraction
-        if limit is None or share is None or not self._is_due("cpu", share, limit):
+    def _device_size(self, reading: ResourceReading) -> Finding | None:
+        used, limit = reading.device_used_bytes, self._limits.device_bytes
+        if limit is None or used is None or not self._is_due("device size", used / limit, 1.0):
+            return None
+        return Finding(
+            kind="high_resource_use",
+            severity="warning",
+            subject="device memory limit",
+            message=f"{_gib(used)} of the device's memory are used at step {reading.step}, above the "
+            f"limit of {_gib(limit)}",
+            value=used,
+            threshold=limit,
+        )
+
+    def _share(self, subject: str, share: float | None, limit: float | None, step: int) -> Finding | None:
+        if limit is None or share is None or not self._is_due(subject, share, limit):
             return None
         return Finding(
             kind="high_resource_use",
             severity="info",
-            subject="cpu",
-            message=f"{share:.0%} of the processors' time is used at step {reading.step}",
+            subject=subject,
+            message=f"{share:.0%} of the {_WHOSE[subject]} time is used at step {step}",
             value=share,
             threshold=limit,
         )
+
+
+_WHOSE: Final = {"cpu": "processors'", "gpu": "device's"}
 
 
 def _gib(value: float) -> str:

@@ -10,6 +10,7 @@ exception: so `Trainer.train` is wrapped for as long as a callback of ours lives
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -62,6 +63,7 @@ class NanscopeCallback(TrainerCallback):  # type: ignore[misc]  # optional: not 
         optimizer = objects.get("optimizer")
         model = _wrapped(self._trainer(), objects["model"])
         self.run = watch(model, optimizer if isinstance(optimizer, Optimizer) else None, **self._options)
+        self._guard.run("progress", _start_progress, self.run, args, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Log how far training is."""
@@ -150,8 +152,17 @@ def _wrapped(trainer: Any, model: nn.Module) -> nn.Module:
     return wrapped if isinstance(wrapped, nn.Module) and unwrap(wrapped) is unwrap(model) else model
 
 
-def _log_progress(run: Session, state: Any) -> None:
+def _start_progress(run: Probe, args: Any, state: Any) -> None:
+    """Tell how long the training will be; an end that is not a whole epoch has no number of epochs."""
+    epochs = math.ceil(args.num_train_epochs) if args.max_steps <= 0 else None
+    run.start_training(epochs, state.max_steps if state.max_steps > 0 else None)
+    run.update_progress(step=state.global_step)
+
+
+def _log_progress(run: Probe, state: Any) -> None:
     run.log(epoch=state.epoch, global_step=state.global_step, max_steps=state.max_steps)
+    # The epoch under way, counted from 1; it ends at a whole number.
+    run.update_progress(epoch=max(1, math.ceil(state.epoch)), step=state.global_step)
 
 
 def _log_metrics(run: Session, metrics: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +20,6 @@ from typing import Any, Final
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..compat import torch_ranks
 from ..delivery.recorder.run_id import derive_run_id
@@ -59,6 +59,7 @@ class NanscopeCallback(Callback):  # type: ignore[misc]  # optional: not followe
         self._options = options
         self._guard = Guard()
         self._max_steps: float | None = None
+        self._validation: AbstractContextManager[None] | None = None
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Attach: the sanity check is over, the first training batch is next."""
@@ -68,6 +69,7 @@ class NanscopeCallback(Callback):  # type: ignore[misc]  # optional: not followe
         only_one = optimizers[0] if len(trainer.optimizers) == len(optimizers) == 1 else None
         options = {"run": self._guard.run("run id", _run_of_ranks, trainer), **self._options}
         self.run = watch(_wrapped(trainer, pl_module), only_one, **options)
+        self._guard.run("progress", self._start_progress, self.run, trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *batch: Any, **rest: Any) -> None:
         """Log how far training is."""
@@ -90,17 +92,35 @@ class NanscopeCallback(Callback):  # type: ignore[misc]  # optional: not followe
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the session out: a copy, in a spawned process say, begins its own."""
-        return {**self.__dict__, "run": None}
+        return {**self.__dict__, "run": None, "_validation": None}
 
     def _end(self) -> None:
         if self.run is not None and self.run.active:
             self._guard.run("end", self.run.close)
 
-    def _log_progress(self, run: Session, trainer: Any) -> None:
+    def _start_progress(self, run: Probe, trainer: Any) -> None:
+        epochs = trainer.max_epochs if (trainer.max_epochs or 0) > 0 else None
+        run.start_training(epochs, None if self._max_steps is None else int(self._max_steps))
+        run.update_progress(step=trainer.global_step)
+
+    def on_validation_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """A validation begins, within the training."""
+        if self.run is not None and self.run.active and self._validation is None:
+            self._validation = self.run.phase("validation")
+            self._validation.__enter__()
+
+    def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """It is over."""
+        validation, self._validation = self._validation, None
+        if validation is not None:
+            validation.__exit__(None, None, None)
+
+    def _log_progress(self, run: Probe, trainer: Any) -> None:
         values = {"epoch": trainer.current_epoch, "global_step": trainer.global_step}
         if self._max_steps is not None:
             values["max_steps"] = self._max_steps
         run.log(**values)
+        run.update_progress(epoch=trainer.current_epoch + 1, step=trainer.global_step)
 
 
 def _wrapped(trainer: Any, pl_module: nn.Module) -> nn.Module:

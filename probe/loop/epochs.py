@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..attach.loader_passes import loader_passes
 from ..guard import Guard
@@ -20,6 +20,16 @@ from .attention import Attention
 from .measure_schedule import MeasureSchedule
 
 _PART: Final = "epochs"
+
+
+class EpochCount(NamedTuple):
+    """Epochs that have ended."""
+
+    ended: int = 0
+    steps: int = 0
+    """Steps up to the end of the newest one."""
+    newest_steps: int | None = None
+    """Steps of the newest one; None where its beginning was not seen."""
 
 
 class EpochWatch:
@@ -55,6 +65,8 @@ class EpochWatch:
         self._ended_at: int | None = None
         """Last step of the newest epoch: where two loaders run out together, that is one."""
         self._count = 0
+        self.count = EpochCount()
+        """Replaced whole: read on other threads."""
         self._has_word = False
         loader_passes.add(self)
 
@@ -79,7 +91,7 @@ class EpochWatch:
     def _take_word(self) -> None:
         if not self._has_word:
             # The trainers load a batch ahead: their loader may have run out a step ago.
-            self._has_word, self._count = True, 0
+            self._has_word, self._count, self.count = True, 0, EpochCount()
             self.stop()
         self._note_end()
 
@@ -87,6 +99,7 @@ class EpochWatch:
         self._begun[iterator] = self._last_step()
 
     def _end(self, iterator: object) -> None:
+        is_whole = iterator in self._begun or self._count > 0
         if iterator not in self._begun:
             if not self._may_be_unknown:
                 return
@@ -95,10 +108,14 @@ class EpochWatch:
         if step is None or step in (began_at, self._ended_at):
             return
         self._ended_at = step
-        self._note_end()
+        self._note_end(is_whole=is_whole)
 
-    def _note_end(self) -> None:
+    def _note_end(self, *, is_whole: bool = True) -> None:
         self._count += 1
+        last_step = self._last_step()
+        steps, before = 0 if last_step is None else last_step + 1, self.count
+        newest = steps - before.steps if is_whole and steps > before.steps else None
+        self.count = EpochCount(self._count, steps, newest)
         values = {"epoch": float(self._count)}
         if self._schedule.settings.features.memory:
             values |= self._meters.read_memory_of_epoch()

@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..actions.profiling.profile_desk import ProfileDesk
 from ..actions.profiling.profile_parts import ProfileMarks, ProfileParts
+from ..actions.progress_board import ProgressBoard
 from ..actions.rules.entry_points import add_installed_rules
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
@@ -54,6 +55,7 @@ from .followed_training import FollowedTraining
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
 from .news_watch import Lookout, NewsWatch
+from .progress_watch import ProgressWatch
 from .sample_judge import SampleJudge
 from .step_judge import StepJudge
 from .step_measures import StepMeasures
@@ -80,6 +82,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     incidents: IncidentReporter
     tracker: StepTracker
     snapshots: RunSnapshots
+    progress: ProgressBoard
+    """Takes what the script tells of its progress."""
 
 
 def build_session(
@@ -117,6 +121,7 @@ def build_session(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
         )
         tracker = StepTracker(parts, guard)
+        progress = ProgressBoard()
         recorder.look_with(
             HangWatch(
                 start,
@@ -129,6 +134,7 @@ def build_session(
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
             ControlWatch(recorder, tracker, incidents),
             StartFactsWatch.of(recorder.folder.parent, start),
+            ProgressWatch(progress, last_step=lambda: tracker.last_step, epochs=lambda: tracker.epochs.count),
         )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
@@ -141,6 +147,7 @@ def build_session(
         incidents=incidents,
         tracker=tracker,
         snapshots=parts.snapshots,
+        progress=progress,
     )
 
 
@@ -191,7 +198,7 @@ def _tracker_parts(
         schedule,
         samples,
         timing,
-        LeakWatch.of_this_process(can_look=looks.are_loaded),
+        LeakWatch.of_this_process(can_look=looks.are_loaded, limits=config.resource_limits),
         mode=config.mode,
         judges_each=recovery is not None and recovery.judges_explosions,
         incidents=incidents,

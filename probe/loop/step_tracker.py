@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -59,6 +60,8 @@ class StepTracker:
         self.rules, self.mark, self.epochs, self.fast = parts.rules, parts.mark, parts.epochs, parts.fast
         self.profiles = parts.profiles
         self._root_is_open = False
+        self._evaluated = False
+        """Whether a call of `_evaluate` is under way: what it calls is none of its own."""
         self._incidents = parts.incidents
         self._transforms: int | None = 0
         """Gradients that `torch.func` was asked for; None once it does not matter."""
@@ -133,12 +136,30 @@ class StepTracker:
             raise
         return output
 
-    def before_evaluation(self) -> None:
+    def before_evaluation(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Listen to the losses that follow; a checkpoint's forward has no gradients either."""
         self.fast.leave()
-        if not self._root_is_open and not self._attention.is_elsewhere:
-            for begin in self._hooks.evaluation_call.calls:
-                begin(False)
+        hooks = self._hooks
+        if self._root_is_open or self._evaluated or self._attention.is_elsewhere:
+            return call
+        for begin in hooks.evaluation_call.calls:
+            begin(False)
+        if hooks.evaluation_inputs.calls or hooks.evaluation_outputs.calls:
+            return partial(self._evaluate, call)
+        return call
+
+    def _evaluate(self, call: Callable[..., Any], root: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call with gradients disabled, and have looked at what goes in and comes out."""
+        for check in self._hooks.evaluation_inputs.calls:
+            args, kwargs = check(root, args, kwargs, self.next_step)
+        self._evaluated = True
+        try:
+            output = call(root, *args, **kwargs)
+        finally:
+            self._evaluated = False
+        for take in self._hooks.evaluation_outputs.calls:
+            output = take(output, self.next_step)
+        return output
 
     def before_backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Write the previous step's frame, note the loss."""

@@ -157,4 +157,6 @@ def resource_reading(
         swap_used_bytes=swap,
         device_used_bytes=None if device is None else device.used,
         device_total_bytes=None if device is None else device.total,
+        cpu_fraction=None if sample.utilisation is None else sample.utilisation.system_cpu,
+        gpu_fraction=None if sample.utilisation is None else sample.utilisation.gpu,
     )

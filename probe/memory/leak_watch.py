@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector
+from ..detectors.resources import ResourceLimits
 from .certainty import HELD_BYTES, HELD_FRACTION, Certainty, bytes_left
 from .heap_meter import HeapMeter, Highest, Pacer, cuda_reader, device_use, heap_reader, own_bytes
 from .leak_reports import (
@@ -68,6 +69,7 @@ class LeakWatch:
         pacer: when allocators are read.
         object_pacer: when Python's objects are counted.
         budget: when there may be a slice of a look.
+        limits: of what may be used of the machine.
         can_look: whether `LOOKS` are loaded; asked before the first look, and has them loaded.
 
     Attributes:
@@ -84,13 +86,14 @@ class LeakWatch:
         object_pacer: Pacer | None = None,
         budget: LookBudget | None = None,
         can_look: Callable[[], bool] = lambda: True,
+        limits: ResourceLimits | None = None,
     ) -> None:
         self.looks = 0
         self._clock_ns = clock_ns
         self._host, self._read_cuda = HeapMeter(read_heap), cuda_reader()
         self._can_look = can_look
         self._heap, self._cuda = GrowthDetector(floor=_FLOOR), GrowthDetector(floor=_FLOOR)
-        self._process, self._machine = ProcessWatch(read_process), MachineWatch()
+        self._process, self._machine = ProcessWatch(read_process), MachineWatch(limits)
         self._pacer, self._budget = (
             pacer or Pacer(),
             budget or LookBudget(clock_ns=clock_ns, lived_ns=time.process_time_ns()),
@@ -124,9 +127,11 @@ class LeakWatch:
         self._reported: set[str] = set()
 
     @classmethod
-    def of_this_process(cls, *, can_look: Callable[[], bool] = lambda: True) -> LeakWatch:
+    def of_this_process(
+        cls, *, can_look: Callable[[], bool] = lambda: True, limits: ResourceLimits | None = None
+    ) -> LeakWatch:
         """Return one that reads this process's heap, where the C library tells of it."""
-        return cls(read_heap=heap_reader(), can_look=can_look)
+        return cls(read_heap=heap_reader(), can_look=can_look, limits=limits)
 
     def note(self, step: int, sample: MemorySample) -> None:
         """Judge a new sample of the machine, on the recorder's thread; what is found waits for `follow`.

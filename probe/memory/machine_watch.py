@@ -10,13 +10,13 @@ from collections import deque
 
 from ..delivery.host_memory import MemorySample
 from ..detectors.base import Finding
-from ..detectors.resources import ResourceDetector
+from ..detectors.resources import ResourceDetector, ResourceLimits
 from .leak_reports import resource_reading
 from .memory_limit import MemoryUse, memory_use
 
 
 class MachineWatch:
-    """High use of memory, from samples of about one a second.
+    """High use of memory, and of what else has a limit, from samples of about one a second.
 
     Attributes:
         device: newest use of the training's device, by all processes; set on the training thread.
@@ -24,11 +24,11 @@ class MachineWatch:
         rss_bytes: resident memory of the newest sample; None before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ResourceLimits | None = None) -> None:
         self.device: MemoryUse | None = None
         self.free_bytes: float | None = None
         self.rss_bytes: float | None = None
-        self._resources = ResourceDetector()
+        self._resources = ResourceDetector(limits)
         self._judged_device: MemoryUse | None = None
         self._found: deque[Finding] = deque()
         """Appended to on the recorder's thread, emptied on the training thread."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from ..detectors.base import DetectorThresholds
+from ..detectors.resources import ResourceLimits
 from ..detectors.sampled_thresholds import SampledThresholds
 from ..threads.watchdog import DEFAULT_HANG_S
 from .levels import Level as Level
@@ -77,7 +78,7 @@ class ProbeConfig:
     recovery: Recovery | NonfiniteAction | Strategy | None = None
     """What is done before the update of a step whose loss or gradients are bad; nothing by default."""
     input_policy: InputPolicy | None = None
-    """What the model may be called with in training; anything by default."""
+    """What the model may be called with, in training and evaluation; anything by default."""
     output_policy: OutputPolicy | None = None
     """What it may return."""
     bundles: int = 3
@@ -101,6 +102,9 @@ class ProbeConfig:
     """Options of the detectors that see every step."""
     sampled_thresholds: SampledThresholds = field(default_factory=SampledThresholds)
     """Options of the detectors that see what is sampled: modules, updates, inputs, times, logged values."""
+    resource_limits: ResourceLimits | None = None
+    """Shares of memory, processors and device above which use is high, a `probe.ResourceLimits` or a mapping
+    of its fields; by default memory alone has limits."""
     hang_seconds: float = DEFAULT_HANG_S
     """No forward, backward or update for this long, and for 30 median steps, is a `hang`."""
     stack_signal: bool = True
@@ -155,6 +159,10 @@ class ProbeConfig:
         _require_seconds("pause_limit_s", self.pause_limit_s)
         for option in ("replay", "bundle_inputs", "stack_signal", "pause_ranks", "quiet"):
             _require_truth_value(option, getattr(self, option))
+        if isinstance(self.resource_limits, Mapping):
+            object.__setattr__(self, "resource_limits", _limits_of(self.resource_limits))
+        if self.resource_limits is not None:
+            _require_instance("resource_limits", self.resource_limits, ResourceLimits)
         _require_instance("thresholds", self.thresholds, DetectorThresholds)
         _require_instance("sampled_thresholds", self.sampled_thresholds, SampledThresholds)
         if self.config is not None and not isinstance(self.config, Mapping):
@@ -260,6 +268,18 @@ def options_given(config: ProbeConfig) -> dict[str, str]:
 def is_switched_off(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether NANSCOPE_OFF asks `watch` for an inert handle, whatever its arguments."""
     return environment.get("NANSCOPE_OFF", "") not in ("", "0")
+
+
+def _limits_of(values: Mapping[str, Any]) -> ResourceLimits:
+    """Make the limits of a mapping.
+
+    Raises:
+        ValueError: a name that there is not, or a value out of its range.
+    """
+    known = ResourceLimits.__struct_fields__
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(f"resource_limits has no {unknown[0]!r}; choose from {', '.join(known)}")
+    return ResourceLimits(**values)
 
 
 def _require_truth_value(option: str, value: object) -> None:

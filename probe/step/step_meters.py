@@ -13,6 +13,7 @@ import torch
 from ..compat import torch_memory
 from ..delivery.host_memory import MemorySample, read_memory
 from ..delivery.recorder.recorder import Recorder
+from ..delivery.utilisation import Utilisation
 from ..guard import Guard
 
 _CUDA_MEMORY_NS: Final = 1_000_000_000
@@ -108,8 +109,20 @@ class StepMeters:
 
 
 def _host_scalars(memory: MemorySample) -> dict[str, float]:
-    return {
+    return _shares(memory.utilisation) | {
         "process_rss_bytes": float(memory.rss_bytes),
         "system_used_bytes": float(memory.system_used_bytes),
         "system_total_bytes": float(memory.system_total_bytes),
     }
+
+
+def _shares(used: Utilisation | None) -> dict[str, float]:
+    """What is known of them."""
+    if used is None:
+        return {}
+    named = {
+        "process_cpu_fraction": used.process_cpu,
+        "system_cpu_fraction": used.system_cpu,
+        "gpu_fraction": used.gpu,
+    }
+    return {name: share for name, share in named.items() if share is not None}

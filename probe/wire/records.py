@@ -228,6 +228,9 @@ SCALARS: Final[dict[str, str]] = {
     "process_rss_bytes": "resident memory of the training process, read at most once a second",
     "system_used_bytes": "memory in use on the machine, read at most once a second",
     "system_total_bytes": "memory of the machine",
+    "process_cpu_fraction": "part (0-1) of all processors' time that this process took, once a second",
+    "system_cpu_fraction": "part (0-1) of all processors' time that everything on the machine took",
+    "gpu_fraction": "part (0-1) of the time in which the CUDA device ran a kernel, where NVML tells",
     "cuda_allocated_bytes": "torch.cuda.memory_allocated",
     "cuda_reserved_bytes": "torch.cuda.memory_reserved",
 }

@@ -99,6 +99,9 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
         "amp_skipped_updates": float(step >= 7),
         "step_time_added": 0.003,
         "step_time_added_half_width": 0.009,
+        "process_cpu_fraction": 0.4,
+        "system_cpu_fraction": 0.5,
+        "gpu_fraction": 0.9,
         "log/accuracy": step / 1000,
         "log/<b>bold</b>": 1.0,
     }

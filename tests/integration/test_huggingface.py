@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gradient_sums import GradientSums
+from progress_documents import progress_of
 from run_numbers import norms_of, run_of, runs_of, scalars_of, steps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -114,6 +115,20 @@ def arguments_in(tmp_path: Path, **options: Any) -> TrainingArguments:
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
     defaults = {"use_cpu": True, "per_device_train_batch_size": 2, "num_train_epochs": 1, **quiet}
     return TrainingArguments(output_dir=str(tmp_path / "out"), **{**defaults, **options})
+
+
+@pytest.mark.capability(63, 66)
+def test_huggingface_progress_is_that_of_the_trainer(tmp_path: Path, spool: Path) -> None:
+    train(tmp_path, Classifier(), reviews(), num_train_epochs=2, gradient_accumulation_steps=2)
+    first, last = progress_of(spool)[0], progress_of(spool)[-1]
+    assert (first.total_steps, first.total_epochs, first.is_estimate) == (8, 2, False)
+    assert (last.step, last.epoch, last.steps_before, last.ended) == (8, 2.0, 0, True)
+
+
+def test_huggingface_training_of_so_many_steps_has_no_number_of_epochs(tmp_path: Path, spool: Path) -> None:
+    train(tmp_path, Classifier(), reviews(), max_steps=3)
+    last = progress_of(spool)[-1]
+    assert (last.step, last.total_steps, last.total_epochs, last.epoch) == (3, 3, None, 1.0)
 
 
 def make_trainer(tmp_path: Path, model: nn.Module, data: Any, **options: Any) -> NotingTrainer:

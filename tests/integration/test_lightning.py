@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning_training import MARKS, Net, Validated, fit, make_trainer, unlimited_callback
+from progress_documents import progress_of
 from run_numbers import norms_of, run_of, runs_of, scalars_of, steps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +27,14 @@ def test_lightning_closure_is_measured_when_it_returns(spool: Path) -> None:
     assert steps_of(run) == list(range(8))
     np.testing.assert_allclose(scalars_of(run, "loss"), model.losses, rtol=1e-6)
     np.testing.assert_allclose(norms_of(run), model.sums.norms(), rtol=1e-5)
+
+
+@pytest.mark.capability(63, 66)
+def test_lightning_progress_is_that_of_the_trainer(spool: Path) -> None:
+    fit(Net(), max_epochs=3)
+    last = progress_of(spool)[-1]
+    assert (last.step, last.total_steps, last.is_estimate) == (24, 24, False)
+    assert (last.epoch, last.total_epochs, last.phase, last.ended) == (3.0, 3, "training", True)
 
 
 def test_lightning_names_come_from_the_lightning_module(spool: Path) -> None:

@@ -146,7 +146,7 @@ def run_out_of_memory(optimizer: torch.optim.Optimizer, wrapped: nn.Module) -> N
     handle = wrapped.module.register_forward_pre_hook(fail)  # type: ignore[union-attr, operator]
     for attempt in (
         lambda: probe.robust_training_step(fail, optimizer=optimizer),
-        lambda: probe.safe_inference(wrapped, torch.ones(3, 4), retries=3),
+        lambda: probe.safe_inference(wrapped, torch.ones(3, 4), retries=3).unwrap(),
     ):
         with contextlib.suppress(RuntimeError):
             attempt()

@@ -51,7 +51,7 @@ class ChartSpec:
         return lines
 
 
-CHARTS: Final = (
+_SLOW_AND_LOSS: Final = (
     ChartSpec(id="loss", title="Loss", unit="", names=("loss",), labels={"loss": "loss"}, always=True),
     ChartSpec(
         id="val_loss",
@@ -109,6 +109,29 @@ CHARTS: Final = (
         },
     ),
 )
+
+_SPEED: Final = (
+    ChartSpec(
+        id="step_time",
+        title="Step time",
+        unit="s",
+        names=("step_time_s",),
+        labels={"step_time_s": "step time"},
+        log=True,
+    ),
+    ChartSpec(
+        id="utilisation",
+        title="Processor and GPU use",
+        unit="0-1",
+        names=("process_cpu_fraction", "system_cpu_fraction", "gpu_fraction"),
+        labels={
+            "process_cpu_fraction": "process (CPU)",
+            "system_cpu_fraction": "machine (CPU)",
+            "gpu_fraction": "GPU",
+        },
+    ),
+)
+CHARTS: Final = (*_SLOW_AND_LOSS, *_SPEED)
 
 LOGGED: Final = "log/"
 """What the names of the user's own series begin with."""

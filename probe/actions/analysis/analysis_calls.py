@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...step.log_values import LOGGED_PREFIX
+from ..progress_calls import ProgressCalls
 from .default_limits import DEFAULT_EXPLOSION_NORM, DEFAULT_RATIO, DEFAULT_VANISHING_NORM
 from .summary_calls import SummaryCalls
 
@@ -34,7 +35,7 @@ _SILENT: Final = logging.Logger("nanscope.silent", level=logging.CRITICAL + 1)
 """A session logs its own findings; those of `monitor_training_step` would be the same once more."""
 
 
-class AnalysisCalls(SummaryCalls):
+class AnalysisCalls(ProgressCalls, SummaryCalls):
     """Methods of `Probe`. Each is described at the function of the same name."""
 
     @property
@@ -49,6 +50,31 @@ class AnalysisCalls(SummaryCalls):
         from .tensor import analyze_tensor
 
         return analyze_tensor(tensor, name)
+
+    def check_tensor_anomalies(self, tensor: Tensor, name: str | None = None) -> dict[str, Any]:
+        """See `probe.check_tensor_anomalies`."""
+        from .anomaly_checks import check_tensor_anomalies
+
+        return check_tensor_anomalies(tensor, name)
+
+    def check_gradient_anomalies(self, model: nn.Module | None = None) -> dict[str, Any]:
+        """See `probe.check_gradient_anomalies`; without a model to look at nothing is counted."""
+        from .anomaly_checks import check_gradient_anomalies
+
+        model = model if model is not None else self._watched_model()
+        return check_gradient_anomalies(nn.Module() if model is None else model)
+
+    def monitor_resources(
+        self,
+        cpu_percent: float | None = 90.0,
+        memory_percent: float | None = 90.0,
+        gpu_memory_mb: float | None = None,
+        gpu_percent: float | None = None,
+    ) -> dict[str, Any]:
+        """See `probe.monitor_resources`; what is above a limit is an event of this session alone."""
+        from .resource_calls import monitor_resources
+
+        return monitor_resources(cpu_percent, memory_percent, gpu_memory_mb, gpu_percent, sessions=[self])
 
     def watch_tensor(self, name: str, tensor: Tensor) -> None:
         """Record the statistics of a tensor with the most recent backward, as series `<name>/norm`, ...
@@ -258,6 +284,7 @@ class AsyncAnalysisCalls:
     """The calls of one session as coroutines; `probe.aio` says what is safe."""
 
     def __init__(self, session: AnalysisCalls) -> None:
+        from ..progress_calls import awaitable_update
         from .threads import awaitable_reading, awaitable_running
 
         self.analyze_tensor = awaitable_reading(session.analyze_tensor)
@@ -273,3 +300,6 @@ class AsyncAnalysisCalls:
         self.debug_forward_pass = awaitable_running(session.debug_forward_pass)
         self.debug_backward_pass = awaitable_running(session.debug_backward_pass)
         self.debug_training_step = awaitable_running(session.debug_training_step)
+        self.check_tensor_anomalies_async = awaitable_reading(session.check_tensor_anomalies)
+        self.check_gradient_anomalies_async = awaitable_reading(session.check_gradient_anomalies)
+        self.update_progress_async = awaitable_update(session.update_progress)

@@ -68,7 +68,7 @@ class SummaryCalls:
             """Write something that was measured as a whole."""
             ...
 
-        def _progress(self) -> tuple[int, int] | None:
+        def _step_under_way(self) -> tuple[int, int] | None:
             """The step under way and how many backwards it has had; None where nothing is recorded."""
             ...
 
@@ -233,7 +233,7 @@ class SummaryCalls:
         """Where the training is; None where nothing is recorded."""
         from .regions import Progress
 
-        where = self._progress()
+        where = self._step_under_way()
         return None if where is None else Progress(*where)
 
     def _forget_analysis(self, model: nn.Module | None) -> None:

@@ -1,4 +1,4 @@
-"""Holds a watched model's in- and outputs to the user's policies, round its outermost training calls.
+"""Holds a watched model's in- and outputs to the user's policies, round its outermost calls.
 
 Made with the session where a policy is given; on the training thread. Checks run in the session's guard;
 `PolicyError` is raised outside of it.
@@ -58,8 +58,10 @@ class Enforcement:
         """Have what there is a policy for checked from now on."""
         if self._inputs is not None:
             hooks.inputs.add(self.check_inputs)
+            hooks.evaluation_inputs.add(self.check_inputs)
         if self._outputs is not None:
             hooks.outputs.add(self.check_output)
+            hooks.evaluation_outputs.add(self.check_output)
         hooks.close.add(self.close)
 
     def check_inputs(

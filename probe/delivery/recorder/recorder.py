@@ -37,6 +37,7 @@ from ...wire import (
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
 from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
+from ..utilisation import UtilisationReader
 from .bell import Bell
 from .metrics_queue import MetricsQueue
 from .ring import Ring
@@ -92,6 +93,8 @@ class Recorder:
         self.folder: Path = run_folder / writer
         self.group = start.group or start.run
         self.memory: MemorySample | None = read_memory()
+        self._utilisation = UtilisationReader()
+        self._utilisation.read()
         """Newest reading; None where it cannot be read."""
         self.processors = ProcessorWait()
         """Looked at as often."""
@@ -399,7 +402,8 @@ class Recorder:
     def _tend(self) -> None:
         """What is done once a second."""
         self.processors.look()
-        self.memory = read_memory()
+        used, memory = self._utilisation.read(), read_memory()
+        self.memory = None if memory is None else msgspec.structs.replace(memory, utilisation=used)
         if not self.folder.is_dir():
             self._note(f"{self.folder} has been removed; what is recorded from now on is lost")
         if self._helper is None:

@@ -19,7 +19,11 @@ RECOVERY = {
 """In docs/recovery.md, of which test_recovery_docs.py says so."""
 RULES = {"RuleResult", "StepView"}
 """In docs/rules.md."""
-NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch"} | RECOVERY | RULES
+SETTINGS = {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset", "SampledThresholds"}
+SETTINGS |= {"ResourceLimits"}
+"""In docs/options.md."""
+NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "InferenceResult"}
+NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS
 
 
 def test_docs_examples_run(

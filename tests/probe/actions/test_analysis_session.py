@@ -348,6 +348,9 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}
     only_functions |= {"robust_training_step", "safe_inference"}  # they take any model
     only_functions |= {"record_event", "track_error"}  # methods of `EventCalls`
+    only_functions |= {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset"}
+    only_functions |= {"SampledThresholds", "InferenceResult", "ResourceLimits"}  # settings and a result
+    only_functions |= {"start_training", "update_progress", "phase"}  # methods of `ProgressCalls`
     only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
     only_functions |= {"compare_memory_snapshots", "cuda_memory_history"}
     assert names - only_methods == set(probe.__all__) - only_functions

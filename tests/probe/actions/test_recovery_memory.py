@@ -254,22 +254,22 @@ def test_split_batch_gives_what_the_whole_one_would(spool: Path) -> None:
     with probe.watch(model):
         result = probe.safe_inference(model, inputs, retries=2, split_batch=True)
     with torch.no_grad():
-        assert_identical(result, RowWise(100)(inputs))
+        assert_identical(result.data, RowWise(100)(inputs))
     assert model.sizes == [11, 5, 2, 3, 6, 3, 3]
     assert [event.subject for event in recoveries(spool)] == ["split 1", "split 2", "split 3"]
 
 
 def test_batch_is_halved_no_more_often_than_allowed() -> None:
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
-        probe.safe_inference(RowWise(1), torch.ones(8, 2), retries=2, split_batch=True)
+        probe.safe_inference(RowWise(1), torch.ones(8, 2), retries=2, split_batch=True).unwrap()
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
-        probe.safe_inference(RowWise(0), torch.ones(1, 2), retries=2, split_batch=True)
+        probe.safe_inference(RowWise(0), torch.ones(1, 2), retries=2, split_batch=True).unwrap()
 
 
 def test_batch_is_not_split_unless_asked_for() -> None:
     model = RowWise(3)
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
-        probe.safe_inference(model, torch.ones(4, 2), retries=2)
+        probe.safe_inference(model, torch.ones(4, 2), retries=2).unwrap()
     assert model.sizes == [4, 4, 4]
 
 
@@ -278,14 +278,14 @@ def test_batch_is_not_split_unless_asked_for() -> None:
 )
 def test_inputs_are_positional_in_a_tuple_and_keywords_in_a_mapping(inputs: Any) -> None:
     result = probe.safe_inference(RowWise(2), inputs, split_batch=True)
-    assert torch.equal(result["out"], (torch.ones(4, 2) * torch.tensor([0.5, -2.0]) + 1).tanh())
+    assert torch.equal(result.data["out"], (torch.ones(4, 2) * torch.tensor([0.5, -2.0]) + 1).tanh())
 
 
 def test_model_is_in_evaluation_without_gradients_and_as_before_afterwards() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
     model[1].eval()
     before = everything_of(model)
-    first, second = (probe.safe_inference(model, torch.ones(3, 2)) for _ in range(2))
+    first, second = (probe.safe_inference(model, torch.ones(3, 2)).data for _ in range(2))
     assert torch.equal(first, second) and not first.requires_grad
     assert [module.training for module in model] == [True, False, True] and model.training
     assert_identical(everything_of(model), before)
@@ -294,16 +294,16 @@ def test_model_is_in_evaluation_without_gradients_and_as_before_afterwards() -> 
 def test_bad_inputs_and_outputs_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(PolicyError, match="Input policy broken in safe_inference: input holds 2 NaN"):
-        probe.safe_inference(model, torch.full((1, 2), torch.nan))
+        probe.safe_inference(model, torch.full((1, 2), torch.nan)).unwrap()
     with pytest.raises(PolicyError, match="output goes up to"):
         probe.safe_inference(
             model, torch.full((1, 2), 1e4), output_policy=OutputPolicy("raise", high=0.0, low=-1e-9)
-        )
+        ).unwrap()
     with pytest.raises(PolicyError, match="input holds"):
         policy = InputPolicy("raise", names=("input",))
-        probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=policy)
+        probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=policy).unwrap()
     mended = probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=InputPolicy("recover"))
-    assert torch.equal(mended, model.bias.detach()[None])
+    assert torch.equal(mended.data, model.bias.detach()[None])
     assert "mended copies take their place" in caplog.text
 
 
@@ -311,13 +311,66 @@ def test_broken_policy_is_an_event_of_the_session(spool: Path) -> None:
     model = nn.Linear(2, 2)
     with probe.watch(model):
         for _ in range(2):
-            with pytest.raises(PolicyError):
-                probe.safe_inference(model, torch.full((1, 2), torch.nan))
+            assert not probe.safe_inference(model, torch.full((1, 2), torch.nan)).success
         probe.safe_inference(model, torch.full((1, 2), torch.inf), input_policy=InputPolicy("recover"))
     first, second, mended = run_of(spool).latest_events
     for event, subject in ((first, "policy: input"), (second, "policy: input 2")):
         assert (event.kind, event.severity, event.subject) == ("nonfinite_input", "critical", subject)
     assert (mended.kind, mended.severity, mended.subject) == ("recovery", "warning", "input 1")
+
+
+class Failing(nn.Module):
+    """Fails so many times, then returns `value` times what it gets, and what is fine from the next on."""
+
+    def __init__(self, failures: int = 0, first: float = 1.0) -> None:
+        super().__init__()
+        self.failures, self.factors = failures, [first]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the link is down\nsecond line")
+        return x * (self.factors.pop() if self.factors else 1.0)
+
+
+@pytest.mark.capability(72)
+def test_any_failure_is_tried_again_and_told(spool: Path) -> None:
+    model, data = nn.Sequential(nn.Linear(1, 2), Failing(2)), torch.ones(2, 1)
+    with probe.watch(model):
+        result = probe.safe_inference(model=model, input_data=data, device=torch.device("cpu"), max_retries=3)
+    assert (result.success, result.error_message, result.attempts) == (True, None, 3)
+    with torch.no_grad():
+        assert torch.equal(result.data, model(data))
+    said = [event.message for event in recoveries(spool)]
+    assert said == [
+        f"Inference failed: RuntimeError: the link is down; it is tried again ({count} of 3)"
+        for count in (1, 2)
+    ]
+
+
+def test_failure_that_stays_is_in_the_result() -> None:
+    result = probe.safe_inference(Failing(9), torch.ones(1), max_retries=2)
+    assert not result and (result.success, result.data, result.attempts) == (False, None, 3)
+    assert result.error_message == "RuntimeError: the link is down\nsecond line"
+    with pytest.raises(RuntimeError, match="the link is down"):
+        result.unwrap()
+
+
+def test_output_that_breaks_its_policy_is_tried_again() -> None:
+    result = probe.safe_inference(Failing(first=float("nan")), torch.ones(2))
+    assert torch.equal(result.data, torch.ones(2)) and result.attempts == 2
+    refused = probe.safe_inference(Failing(first=float("nan")), torch.ones(2), max_retries=0)
+    assert "output holds 2 NaN" in (refused.error_message or "")
+
+
+def test_two_names_of_one_argument_are_refused() -> None:
+    model, data = nn.Linear(1, 1), torch.ones(1)
+    with pytest.raises(ValueError, match="inputs= and input_data="):
+        probe.safe_inference(model, data, input_data=data)
+    with pytest.raises(ValueError, match="retries= and max_retries="):
+        probe.safe_inference(model, data, retries=1, max_retries=1)
+    with pytest.raises(ValueError, match="needs inputs="):
+        probe.safe_inference(model)
 
 
 class Result(NamedTuple):

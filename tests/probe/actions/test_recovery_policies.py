@@ -232,12 +232,45 @@ def test_arguments_of_a_compiled_model_have_the_names_of_its_own_forward() -> No
             compiled(with_value(math.nan))
 
 
-def test_only_every_nth_call_is_checked_and_evaluation_is_not() -> None:
+@pytest.mark.capability(28, 29, 79)
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("trained_steps", [0, 5])
+def test_policies_hold_in_evaluation(spool: Path, context: Any, trained_steps: int) -> None:
+    model, calls = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 1)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    policies = {"input_policy": InputPolicy("raise", max_abs=1000.0, ndim=2)}
+    with probe.watch(model, optimizer, output_policy=OutputPolicy("event", high=50.0), **policies):
+        for inputs, _ in batches(trained_steps):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        del calls[:]
+        with context():
+            for bad, problem in (
+                (torch.full((2, 6), 2000.0), "input reaches 2000 in magnitude, above 1000"),
+                (torch.full((2, 6), math.nan), "input holds 12 NaN"),
+                (torch.ones(6), "input has 1 dimensions, not 2"),
+            ):
+                with pytest.raises(ValueError, match=problem):
+                    model(bad)
+            assert calls == []
+            model[1].bias.fill_(100.0)
+            outputs = model(torch.ones(2, 6))
+    assert bool((outputs > 50.0).all())
+    (event,) = events(spool, "output_degenerate")
+    assert (event.subject, event.severity, event.evidence.threshold) == ("policy: output", "warning", 50.0)
+
+
+def test_parts_that_an_evaluated_model_calls_are_not_checked_by_themselves() -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 1))
+    with probe.watch(model, input_policy=InputPolicy("raise", shape=(None, 6))), torch.no_grad():
+        assert model(torch.ones(2, 6)).shape == (2, 1)
+
+
+def test_only_every_nth_call_is_checked() -> None:
     model = nn.Linear(6, 3)
     bad = torch.full((2, 6), math.nan)
     with probe.watch(model, input_policy=InputPolicy("raise", every=2)):
-        with torch.no_grad():
-            model(bad)
         model(torch.ones(2, 6))
         model(bad)
         with pytest.raises(PolicyError):

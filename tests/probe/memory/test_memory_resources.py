@@ -92,3 +92,28 @@ def test_memory_use_without_a_limit_is_the_machines(tmp_path: Path, limit: str) 
     (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text("800\n")
     assert memory_use(5e9, 8e9, folder=tmp_path) == (5e9, 8e9)
+
+
+def test_resources_of_device_and_gpu_have_limits_on_request() -> None:
+    used = [reading(step, 10.0, device_used_bytes=9 * GIB, gpu_fraction=0.99) for step in range(6)]
+    assert findings(used) == []
+    found = findings(used, ResourceLimits(device_bytes=8 * GIB, gpu_fraction=0.9))
+    assert [(step, finding.subject) for step, finding in found] == [(4, "device memory limit"), (4, "gpu")]
+    assert (
+        "9.0 GiB of the device's memory are used at step 4, above the limit of 8.0 GiB" in found[0][1].message
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu_fraction": 90},
+        {"system_fraction": 0},
+        {"gpu_fraction": "high"},
+        {"device_bytes": -1},
+        {"readings": 0},
+    ],
+)
+def test_resources_limit_out_of_range_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ResourceLimits(**wrong)  # type: ignore[arg-type]
