@@ -128,6 +128,8 @@ class Probe(AnalysisCalls, RuleCalls):
         probe._model_name, probe._run_name = parts.model, parts.name
         probe._key = id(root)
         _sessions[probe._key] = probe
+        if parts.control is not None:
+            parts.control.clear = probe._clear_asked
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
         return probe
 
@@ -152,6 +154,11 @@ class Probe(AnalysisCalls, RuleCalls):
         """
         if self._tracker is not None:
             self._log_deferred(deferred_values(values, self._complain))
+
+    def _clear_asked(self) -> None:
+        """Somebody outside asks to forget what was found; on the recorder's thread."""
+        clear = getattr(self, "clear", self.clear_debug_history)
+        clear()
 
     def end_epoch(self) -> None:
         """Say that an epoch has ended: it is counted, and memory is read.

@@ -5,6 +5,7 @@ Called once by the server while it starts. Imports Dash, Plotly and pandas, so i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from dash import Dash
@@ -21,9 +22,8 @@ from ..page.callbacks.rows import register_rows
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
 from ..store.protocol import Store
-from .control_routes import add_control_routes
+from .api.context import ApiContext
 from .routes import add_routes
-from .run_routes import add_run_routes
 
 LIVE_PATH: Final = "/live"
 _PLOTLY: Final = "/_dash-component-suites/plotly/package_data/plotly.min.js"
@@ -43,7 +43,9 @@ _INDEX: Final = """<!DOCTYPE html>
 </html>"""
 
 
-def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str) -> tuple[Dash, FastAPI]:
+def create_app(
+    store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str, spool: Path | None, cookie: str
+) -> tuple[Dash, FastAPI]:
     """Return the page and the FastAPI app that serves it.
 
     Args:
@@ -52,9 +54,11 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
         desk: Takes requests to running trainings.
         page: Address of the page, without the token.
         ingest: Address that probes ship to.
+        spool: Where journals of runs lie.
+        cookie: Name of the page's cookie.
     """
     # Swagger's own pages load scripts from elsewhere; the description stays at /openapi.json.
-    server = FastAPI(title="nanscope", docs_url=None, redoc_url=None)
+    server = FastAPI(title="nanscope", docs_url=None, redoc_url=None, redirect_slashes=False)
     app = Dash(
         "dashboard",
         server=server,
@@ -72,13 +76,18 @@ def create_app(store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: 
     register_rows(app, store)
     register_documents(app, store)
     register_watchpoints(app, desk)
-    add_routes(server, store)
-    add_control_routes(server, store, desk)
-    add_run_routes(server, store, hub.notify)
+    context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
+    add_routes(server, context, cookie=cookie)
     _add_live_feed(server, hub)
+    _leave_unknown_paths(app)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)
     return app, server
+
+
+def _leave_unknown_paths(app: Dash) -> None:
+    """Have no page answer every path: Dash adds one when the server starts, for apps of several pages."""
+    app.backend._setup_catchall = lambda: None
 
 
 def _add_live_feed(server: FastAPI, hub: Hub) -> None:

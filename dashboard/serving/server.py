@@ -169,12 +169,18 @@ class Server:
     def _start_page(self, listener: socket.socket) -> None:
         from .app import create_app
         from .page_thread import PageThread
-        from .security import SecurityMiddleware, access_rules
+        from .security import SecurityMiddleware, access_rules, cookie_name
 
         assert self._hub is not None
         assert self._collector is not None
         dash, fastapi = create_app(
-            self.store, self._hub, self._collector.desk, page=self.page, ingest=self._ingest
+            self.store,
+            self._hub,
+            self._collector.desk,
+            page=self.page,
+            ingest=self._ingest,
+            spool=self._spool,
+            cookie=cookie_name(self._port),
         )
         rules = access_rules(
             token=self._credentials.token,

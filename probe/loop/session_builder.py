@@ -73,6 +73,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     incidents: IncidentReporter
     tracker: StepTracker
+    control: ControlWatch | None = None
+    """Follows what is asked from outside."""
 
 
 def build_session(
@@ -102,6 +104,7 @@ def build_session(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
         )
         tracker = StepTracker(parts, guard)
+        control = ControlWatch(recorder, tracker, incidents)
         recorder.look_with(
             HangWatch(
                 start,
@@ -112,7 +115,7 @@ def build_session(
                 last_step=lambda: tracker.last_step,
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
-            ControlWatch(recorder, tracker, incidents),
+            control,
         )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
@@ -124,6 +127,7 @@ def build_session(
         recorder=recorder,
         incidents=incidents,
         tracker=tracker,
+        control=control,
     )
 
 

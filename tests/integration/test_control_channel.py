@@ -87,7 +87,7 @@ def test_watchpoint_pause_and_resume_over_http(
         assert call(server, "asked", {"do": "resume"}, token="wrong")[0] == 401
         assert call(server, "asked", {"do": "resume"}, origin="http://evil.example")[0] == 403
         status, told = call(server, "asked", {"do": "add_watchpoint", "condition": "loss > lss"})
-        assert (status, "'lss' at character 8" in told["detail"]) == (422, True)
+        assert (status, "'lss' at character 8" in told["error"]["message"]) == (422, True)
         assert call(server, "asked", b"{")[0] == 422
         assert call(server, "other", {"do": "resume"})[0] == 404
         assert call(server, "asked", {"do": "resume"}, query="?rank=5")[0] == 409
