@@ -37,7 +37,8 @@ def watch(
         model: the model being trained; may be wrapped by DistributedDataParallel or torch.compile.
         optimizer: the one whose `step` ends a training step, as does that of any other which updates the
             same parameters; None takes every one that updates the model.
-        level: "off", "basic" (the default), "advanced" or "extreme".
+        level: "off" (nothing is measured until somebody asks for more), "basic" (the default), "advanced"
+            or "extreme".
         name: what the page calls the run; the script's file name by default.
         mode: "detect" (the default), "warn" or "raise".
         **options: the other fields of `ProbeConfig`.
@@ -53,7 +54,7 @@ def watch(
     given = {"level": level, "name": name, "mode": mode, **options}
     config = ProbeConfig.resolve(given)
     running = running_session(model) if isinstance(model, nn.Module) else None
-    if is_switched_off() or (config.level == "off" and running is None):
+    if is_switched_off():
         return Probe.inert(model)
     if not isinstance(model, nn.Module):
         raise ValueError(f"watch() takes a torch.nn.Module, got {type(model).__name__}")

@@ -68,7 +68,7 @@ def _whole(value: object) -> object:
 
 
 Whole = BeforeValidator(_whole)
-Period = Annotated[int, Whole, Field(ge=0, le=MAX_PERIOD)]
+Period = Annotated[int, Field(ge=0, le=MAX_PERIOD), Whole]
 
 
 class _Body(BaseModel):
@@ -111,13 +111,13 @@ class WatchpointBody(_Body):
     name: Annotated[str, Field(max_length=200)] = ""
     severity: Severity | None = None
     once: bool = False
-    cooldown_steps: Annotated[int, Whole, Field(ge=0, le=10**9)] = 0
+    cooldown_steps: Annotated[int, Field(ge=0, le=10**9), Whole] = 0
 
 
 class ProfileBody(_Body):
     """How many of the next steps are profiled."""
 
-    steps: Annotated[int, Whole, Field(ge=1, le=100)] = 5
+    steps: Annotated[int, Field(ge=1, le=100), Whole] = 5
 
 
 def control_routes(context: ApiContext) -> APIRouter:

@@ -16,7 +16,7 @@ from schemathesis import GenerationMode
 from dashboard.serving.server import Server
 
 EXAMPLES = 4
-RULES_BETWEEN_VALUES = ("lies before first", "watchpoint ", "this is no request")
+RULES_BETWEEN_VALUES = ("lies before first", "watchpoint ", "must be one line", "this is no request")
 """What no schema can say: a 422 that begins so is right for values which the schema takes."""
 DELETION = ("delete", "/api/v1/runs/{run}")
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def operations(server: Server) -> list[Any]:
-    schema = schemathesis.openapi.from_url(server.page + "openapi.json", headers=api_server.BEARER)
+    schema = schemathesis.openapi.from_url(server.page + "openapi.json", headers=dict(api_server.BEARER))
     return [result.ok() for result in schema.get_all_operations()]
 
 
@@ -45,12 +45,12 @@ def drawn(operation: Any, mode: GenerationMode) -> Counter[int]:
         is_kept = mode is GenerationMode.POSITIVE and (operation.method, operation.path) != DELETION
         if is_kept and "run" in case.path_parameters:
             case.path_parameters["run"] = api_server.RUN
-        answer = case.call(headers=api_server.BEARER, session=session)
+        answer = case.call(headers=dict(api_server.BEARER), session=session)
         statuses[answer.status_code] += 1
         left_out = []
         if answer.status_code == 422 and any(text in answer.text for text in RULES_BETWEEN_VALUES):
             left_out = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")]
-        case.validate_response(answer, headers=api_server.BEARER, excluded_checks=left_out)
+        case.validate_response(answer, headers=dict(api_server.BEARER), excluded_checks=left_out)
 
     settings = hypothesis.settings(
         max_examples=EXAMPLES,
@@ -78,7 +78,7 @@ def test_routes_answer_as_they_are_described(operations: list[Any], mode: Genera
         try:
             statuses += drawn(operation, mode)
         except (schemathesis.errors.SchemathesisError, AssertionError, BaseExceptionGroup) as error:
-            problems[operation.label] = [str(one) for one in getattr(error, "exceptions", [error])]
+            problems[operation.label] = str(error)
     assert not problems, "\n".join(f"{label}: {text}" for label, text in problems.items())
     assert len(operations) > 40
     assert statuses[200 if mode is GenerationMode.POSITIVE else 422] > 40, statuses
