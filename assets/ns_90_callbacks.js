@@ -61,7 +61,7 @@
 
   function exportAs(kind) {
     if (ns.view.run === null) return;
-    const query = new URLSearchParams({ run: ns.view.run, rank: String(ns.view.rank) });
+    const query = new URLSearchParams({ format: kind, rank: String(ns.view.rank) });
     // The whole run, unless a part of it is on screen.
     if (ns.range && (ns.view.first !== null || ns.view.window !== null)) {
       query.set("first", String(ns.range[0]));
@@ -69,7 +69,7 @@
     }
     query.set("heatmap", ns.view.heatmap);
     if (kind === "html") query.set("theme", ns.themeName);
-    window.location.assign(`/export/${kind}?${query}`);
+    window.location.assign(`/api/v1/runs/${encodeURIComponent(ns.view.run)}/export?${query}`);
   }
 
   // Wraps a function so that Dash gets no value back, and only real choices reach it.
@@ -99,6 +99,8 @@
       openRow: quiet((rows) => ns.takeSelected(rows)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),
+      exportCsv: quiet(() => exportAs("csv")),
+      exportParquet: quiet(() => exportAs("parquet")),
       themeDark: quiet(() => chooseTheme("dark")),
       themeLight: quiet(() => chooseTheme("light")),
       themeSystem: quiet(() => chooseTheme("system")),

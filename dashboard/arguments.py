@@ -111,7 +111,9 @@ def _add_export(commands: Commands) -> None:
 
     export = _add_command(commands, "export", "write a run as one file that needs no network and no server")
     _add_target(export)
-    export.add_argument("--format", choices=("html", "json"), default="html", help="(default: %(default)s)")
+    export.add_argument(
+        "--format", choices=("html", "json", "csv", "parquet"), default="html", help="(default: %(default)s)"
+    )
     export.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write; - is stdout"
     )

@@ -151,6 +151,8 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         probe._key = id(root)
         _sessions[probe._key] = probe
         registry.enter(probe)
+        if parts.control is not None:
+            parts.control.clear = probe._clear_asked
         probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
         return probe
 
@@ -175,6 +177,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         """
         if self._tracker is not None:
             self._log_deferred(deferred_values(values, self._complain))
+
+    def _clear_asked(self) -> None:
+        """Somebody outside asks to forget what was found; on the recorder's thread."""
+        self.clear()
 
     def end_epoch(self) -> None:
         """Say that an epoch has ended: it is counted, and memory is read.

@@ -48,6 +48,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "export": 5,
         "runs": 5,
         "serving": 6,
+        "client": 6,
         "commands": 7,
         "arguments": 8,
         "cli": 9,

@@ -5,30 +5,27 @@ Through the running server where one owns the store. Nothing heavy is imported u
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from probe.delivery.spool_care import is_starred, is_written, remove_run_folder, room_of
 from probe.settings.places import default_spool, read_serve_state, state_folder
 from probe.wire.findings import size_text
 from probe.wire.progress import Progress
 
+from ..client import Client, ClientError
 from ..errors import DashboardError, UnknownRunError
 from ..runs import RunFolder, resolve_runs
 from ..serving.credentials import load_credentials
 from ..serving.running import find_server, find_server_of
+from ..store.run_row import RunRow
 
-RUNS_PATH: Final = "api/v1/runs"
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_TIMEOUT_S: Final = 60.0
 _AT_ONCE: Final = 20
 """Runs that the store is asked to delete in one request."""
 
@@ -159,18 +156,19 @@ def _candidates(spool: Path, with_store: _Store) -> list[Candidate]:
     folders = {run.run: run for run in (resolve_runs(str(spool.resolve())) if spool.is_dir() else [])}
     found = []
     for run in {**folders, **stored}:
-        folder, row = folders.get(run), stored.get(run, {})
+        folder, row = folders.get(run), stored.get(run)
         room = room_of(folder.path) if folder is not None else None
         found.append(
             Candidate(
                 run=run,
-                name=str(row.get("name") or (folder.name if folder else "")),
-                training=_training(folder) or str(row.get("group") or run),
-                written_s=room.written_s if room else float(row.get("written") or 0.0),
+                name=(row.name if row else "") or (folder.name if folder else ""),
+                training=_training(folder) or (row.group if row else "") or run,
+                written_s=room.written_s if room else row.written if row else 0.0,
                 folder=folder.path if folder else None,
                 size_bytes=room.size_bytes if room else 0,
-                is_running=row.get("state") == "running" or (folder is not None and is_written(folder.path)),
-                is_kept=folder is not None and is_starred(folder.path),
+                is_running=(row is not None and row.state == "running")
+                or (folder is not None and is_written(folder.path)),
+                is_kept=(row is not None and row.starred) or (folder is not None and is_starred(folder.path)),
             )
         )
     return sorted(found, key=lambda one: (one.written_s, one.run))
@@ -240,37 +238,36 @@ class _Store:
         self._data = data or state_folder() / "data"
         running = find_server() if data is None else find_server_of(data)
         state = read_serve_state()
-        self._token = running.token if running is not None else None
+        self._client: Client | None = None
         if running is not None:
-            self._page: str | None = running.page
-        else:
+            self._client = Client(running.page, running.token)
+        elif state is not None and data is None:
             # One that has left no note is asked with the token of the environment.
-            self._page = state.page if state is not None and data is None and _is_there(state.page) else None
+            self._client = _client_of(state.page)
 
-    def runs(self) -> dict[str, dict[str, Any]]:
+    def runs(self) -> dict[str, RunRow]:
         """Return id -> what is known: name, state, when it was last written."""
-        if self._page is not None:
-            return {row["run"]: row for row in self._ask("GET", RUNS_PATH)["runs"]}
+        if self._client is not None:
+            return {row.run: row for row in self._client.runs()}
         if not self._has_file():
             return {}
-        from ..serving.run_routes import run_rows
+        from ..ingest.run_removal import run_rows
         from ..store.duck import DuckStore
 
         store = DuckStore(self._data)
         try:
-            return {row["run"]: row for row in run_rows(store)}
+            return {row.run: row for row in run_rows(store)}
         finally:
             store.close()
 
     def remove(self, runs: Iterable[str]) -> dict[str, str]:
         """Delete runs; return those that were refused, with the reason."""
         wanted = list(runs)
-        if self._page is not None:
-            answer = self._ask("POST", f"{RUNS_PATH}/remove", {"runs": wanted})
-            return {str(run): str(reason) for run, reason in answer["refused"].items()}
+        if self._client is not None:
+            return self._client.remove_stored(wanted)
         if not self._has_file():
             return {}
-        from ..serving.run_routes import remove_runs
+        from ..ingest.run_removal import remove_runs
         from ..store.duck import DuckStore
 
         store = DuckStore(self._data)
@@ -282,34 +279,13 @@ class _Store:
     def _has_file(self) -> bool:
         return (self._data / "nanscope.duckdb").exists()
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        assert self._page is not None
-        token = self._token or load_credentials(os.environ).token
-        headers = {"x-nanscope-token": token, "origin": self._page.rstrip("/")}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._page + path, data=data, headers=headers, method=method)
-        try:
-            with _opener().open(request, timeout=_TIMEOUT_S) as answer:
-                found: dict[str, Any] = json.loads(answer.read())
-                return found
-        except urllib.error.HTTPError as error:
-            hint = "; set NANSCOPE_TOKEN to the token that it was started with" if error.code == 401 else ""
-            reason = error.read().decode(errors="replace").strip()
-            raise DashboardError(f"the dashboard at {self._page} has refused: {reason}{hint}") from error
-        except (OSError, ValueError) as error:
-            raise DashboardError(f"the dashboard at {self._page} does not answer: {error}") from error
 
-
-def _is_there(page: str) -> bool:
+def _client_of(page: str) -> Client | None:
+    """A server that has left no note: it is asked where something answers under its address."""
+    client = Client(page, load_credentials(os.environ).token, timeout_s=3.0)
     try:
-        with _opener().open(page + "health", timeout=3.0):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code == 401  # it asks for its token
-    except (OSError, ValueError):
-        return False
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    # A proxy of the user's is for other machines.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        client.health()
+    except ClientError as error:
+        if error.status != 401:  # it asks for its token, and so is there
+            return None
+    return Client(page, load_credentials(os.environ).token)

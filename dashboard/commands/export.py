@@ -1,4 +1,4 @@
-"""`dashboard export`: one run's journals, through a temporary store, into one HTML or JSON file."""
+"""`dashboard export`: one run's journals, through a temporary store, into one file of a chosen format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Literal
 from ..errors import DashboardError, UnknownRunError
 from ..export.html import PageTheme, export_html
 from ..export.json import export_json
+from ..export.table import export_table
 from ..ingest.reading import read_runs
 from ..runs import resolve_run
 from ..store.duck import DuckStore
 
-Format = Literal["html", "json"]
+Format = Literal["html", "json", "csv", "parquet"]
 
 
 def export_run(
@@ -45,31 +46,37 @@ def export_run(
             ((_, report),) = read_runs(store, [run.path])
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
-            if form == "html":
-                text = export_html(store, run.run, rank=rank, theme=theme, statistic=statistic)
-            else:
-                text = json.dumps(
-                    export_json(store, run.run, rank=rank, statistic=statistic), allow_nan=False
-                )
+            body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic)
         finally:
             store.close()
     if str(output) == "-":
         # UTF-8 whatever the terminal's encoding is: the document says so of itself.
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(body)
     else:
-        _replace(output, text)
+        _replace(output, body)
     if report.missing:
         notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
 
 
-def _replace(path: Path, text: str) -> None:
+def _exported(
+    store: DuckStore, run: str, form: Format, *, rank: int, theme: PageTheme, statistic: str
+) -> bytes:
+    if form == "html":
+        return export_html(store, run, rank=rank, theme=theme, statistic=statistic).encode()
+    if form == "json":
+        document = export_json(store, run, rank=rank, statistic=statistic)
+        return json.dumps(document, allow_nan=False).encode()
+    return export_table(store, run, form, rank=rank, statistic=statistic)
+
+
+def _replace(path: Path, body: bytes) -> None:
     """A reader of `path` sees the old file or the new one; a device such as /dev/stdout is written to."""
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(body)
         else:
-            _write_whole(path, text)
+            _write_whole(path, body)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -78,10 +85,10 @@ def _replace(path: Path, text: str) -> None:
         ) from error
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, body: bytes) -> None:
     partial = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(body)
         partial.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ from probe.wire.event_json import event_json, jsonable
 
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
 from ..page.views.theme import ALL_STEPS
-from ..store.protocol import StepRange, Store
+from ..store.protocol import Heatmap, StepRange, Store
 from .snapshot import Snapshot, take_snapshot
 
 FORMAT = "nanscope-run"
@@ -68,7 +68,9 @@ def export_json(
             "steps_per_column": snapshot.steps_per_column,
         },
         "layout": jsonable(snapshot.layout),
-        "series": {str(name): _series(str(name), rows) for name, rows in snapshot.series.groupby("name")},
+        "series": {
+            str(name): series_columns(str(name), rows) for name, rows in snapshot.series.groupby("name")
+        },
         "heatmap": _heatmap(snapshot),
         "events": [event_json(event) for event in snapshot.events],
         "gaps": [_fields(gap) for gap in snapshot.gaps],
@@ -98,7 +100,8 @@ def _range(steps: StepRange) -> dict[str, int | None]:
     return {"first": steps.first, "end": steps.end}
 
 
-def _series(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+def series_columns(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return a series as equally long columns, out of its rows of `Store.scalars`."""
     columns: dict[str, Any] = {
         column: [int(number) for number in rows[column]] for column in ("step", "nan", "inf", "pooled")
     }
@@ -108,8 +111,13 @@ def _series(name: str, rows: pd.DataFrame) -> dict[str, Any]:
             _finite_or_name(float(value), nan=nan > 0, inf=inf > 0)
             for value, nan, inf in zip(rows[column], rows["nan"], rows["inf"], strict=True)
         ]
+    return {**series_facts(name), **columns}
+
+
+def series_facts(name: str) -> dict[str, str]:
+    """Return the unit and the description of a series; empty where there is none."""
     unit = "bytes" if name.endswith("_bytes") else "s" if name.endswith("_s") else ""
-    return {"unit": unit, "description": SCALARS.get(name, ""), **columns}
+    return {"unit": unit, "description": SCALARS.get(name, "")}
 
 
 def _finite_or_name(value: float, *, nan: bool, inf: bool) -> float | str | None:
@@ -127,6 +135,13 @@ def _heatmap(snapshot: Snapshot) -> dict[str, Any] | None:
         "statistic": snapshot.statistic.id,
         "measured_every": snapshot.measured_every,
         "pooling": "maximum",
+        **heatmap_cells(heatmap),
+    }
+
+
+def heatmap_cells(heatmap: Heatmap) -> dict[str, Any]:
+    """Return rows, columns and cells; a cell that holds no finite value says what stood there."""
+    return {
         "rows": list(heatmap.rows),
         "row_kinds": list(heatmap.row_kinds),
         "steps": [int(step) for step in heatmap.steps],

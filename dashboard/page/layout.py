@@ -194,7 +194,14 @@ def _header() -> Component:
                 **{"data-state": "connecting"},
             ),
             _menu(
-                ids.EXPORT_MENU, "Export", (("export-html", "HTML (opens offline)"), ("export-json", "JSON"))
+                ids.EXPORT_MENU,
+                "Export",
+                (
+                    ("export-html", "HTML (opens offline)"),
+                    ("export-json", "JSON"),
+                    ("export-csv", "CSV"),
+                    ("export-parquet", "Parquet"),
+                ),
             ),
             _menu(
                 ids.THEME_MENU,

@@ -23,10 +23,9 @@ from ..page.callbacks.rows import register_rows
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
 from ..store.protocol import Store
-from .control_routes import add_control_routes
+from .api.context import ApiContext
 from .profile_routes import add_profile_routes
 from .routes import add_routes
-from .run_routes import add_run_routes
 
 LIVE_PATH: Final = "/live"
 _PLOTLY: Final = "/_dash-component-suites/plotly/package_data/plotly.min.js"
@@ -47,7 +46,7 @@ _INDEX: Final = """<!DOCTYPE html>
 
 
 def create_app(
-    store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str, spool: Path
+    store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str, spool: Path | None, cookie: str
 ) -> tuple[Dash, FastAPI]:
     """Return the page and the FastAPI app that serves it.
 
@@ -57,10 +56,11 @@ def create_app(
         desk: Takes requests to running trainings.
         page: Address of the page, without the token.
         ingest: Address that probes ship to.
-        spool: Where trainings on this machine write; it has the traces of profiles.
+        spool: Where trainings on this machine write; it has journals, and the traces of profiles.
+        cookie: Name of the page's cookie.
     """
     # Swagger's own pages load scripts from elsewhere; the description stays at /openapi.json.
-    server = FastAPI(title="nanscope", docs_url=None, redoc_url=None)
+    server = FastAPI(title="nanscope", docs_url=None, redoc_url=None, redirect_slashes=False)
     app = Dash(
         "dashboard",
         server=server,
@@ -79,14 +79,20 @@ def create_app(
     register_documents(app, store)
     register_watchpoints(app, desk)
     register_profiles(app, desk)
-    add_routes(server, store)
-    add_control_routes(server, store, desk)
-    add_run_routes(server, store, hub.notify)
-    add_profile_routes(server, spool)
+    context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
+    add_routes(server, context, cookie=cookie)
+    if spool is not None:
+        add_profile_routes(server, spool)
     _add_live_feed(server, hub)
+    _leave_unknown_paths(app)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)
     return app, server
+
+
+def _leave_unknown_paths(app: Dash) -> None:
+    """Have no page answer every path: Dash adds one when the server starts, for apps of several pages."""
+    app.backend._setup_catchall = lambda: None
 
 
 def _add_live_feed(server: FastAPI, hub: Hub) -> None:

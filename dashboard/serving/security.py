@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
+from .error_form import JSON, error_bytes, wants_page
 from .running import TOKEN_HEADER
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,6 +31,10 @@ NEEDS_TOKEN: Final = (
     "This page needs its token. On the machine that it runs on, `dashboard url` prints the whole address "
     "(it ends in ?token=...). Open that once; the browser remembers it afterwards.\n"
 )
+NEEDS_ORIGIN: Final = (
+    "What changes something needs the header `Authorization: Bearer` with the token, or an Origin that is "
+    "the page's own.\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +43,16 @@ class AccessRules:
 
     token: str
     cookie: str
-    """Cookie's name; it holds the port, because browsers share cookies between the ports of a host."""
+    """Cookie's name, see `cookie_name`."""
     hosts: frozenset[str]
     origins: frozenset[str]
     policy: str
     """Content-Security-Policy."""
+
+
+def cookie_name(port: int) -> str:
+    """Return the name of the page's cookie; browsers share cookies between the ports of a host."""
+    return f"nanscope_{port}"
 
 
 def access_rules(*, token: str, host: str, port: int, script_hashes: Sequence[str]) -> AccessRules:
@@ -58,7 +68,7 @@ def access_rules(*, token: str, host: str, port: int, script_hashes: Sequence[st
     hosts = frozenset(f"{name}:{port}" for name in names) | (frozenset(names) if port == 80 else frozenset())
     return AccessRules(
         token=token,
-        cookie=f"nanscope_{port}",
+        cookie=cookie_name(port),
         hosts=hosts,
         origins=frozenset(f"http://{name}" for name in hosts),
         policy=content_security_policy(hosts=hosts, script_hashes=script_hashes),
@@ -106,14 +116,14 @@ class SecurityMiddleware:
             return
         guarded = self._with_headers(send)
         if refusal is not None:
-            await _answer(guarded, *refusal)
+            await _refuse(guarded, *refusal, headers)
             return
         if location := self._without_token(scope):
             await self._remember_token(guarded, location)
             return
         body = await _read_body(receive) if scope["method"] not in _SAFE_METHODS else b""
         if body is None:
-            await _answer(guarded, 413, f"A request may hold at most {MAX_BODY_BYTES} bytes.\n")
+            await _refuse(guarded, 413, f"A request may hold at most {MAX_BODY_BYTES} bytes.\n", headers)
             return
         await self._app(scope, _replay(body, receive), guarded)
 
@@ -122,11 +132,15 @@ class SecurityMiddleware:
         if headers.get("host") not in self._rules.hosts:
             return 421, "This server answers only under its own address.\n"
         origin = headers.get("origin")
-        needs_origin = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
-        if (origin is not None or needs_origin) and origin not in self._rules.origins:
+        if origin is not None and origin not in self._rules.origins:
             return 403, "Requests from other sites are refused.\n"
+        # A browser sends a bearer token only where a script of the page says so: it proves what Origin does.
+        if self._is_token(_bearer(headers)) and scope["type"] == "http":
+            return None
         if not any(self._is_token(candidate) for candidate in self._candidates(scope, headers)):
             return 401, NEEDS_TOKEN
+        if origin is None and (scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS):
+            return 403, NEEDS_ORIGIN
         return None
 
     def _candidates(self, scope: Scope, headers: dict[str, str]) -> list[str]:
@@ -153,7 +167,7 @@ class SecurityMiddleware:
         attributes = f"Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict"
         cookie = f"{self._rules.cookie}={self._rules.token}; {attributes}"
         extra = [(b"location", _latin(location)), (b"set-cookie", _latin(cookie))]
-        await _answer(send, 303, "", extra=extra)
+        await _answer(send, 303, b"", extra=extra)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send, *, refused: bool) -> None:
         if not refused:
@@ -205,6 +219,12 @@ def _cookie(header: str, name: str) -> str:
     return ""
 
 
+def _bearer(headers: dict[str, str]) -> str:
+    """Return the token of `Authorization: Bearer`; empty where there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def _latin(text: str) -> bytes:
     """Encode a header value; `urlencode` has already escaped everything else."""
     return text.encode("latin-1", "replace").replace(b"\r", b"").replace(b"\n", b"")
@@ -236,10 +256,25 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-async def _answer(send: Send, status: int, text: str, *, extra: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    body = text.encode()
+async def _refuse(send: Send, status: int, text: str, headers: dict[str, str]) -> None:
+    """Answer a refusal: text for who opens an address in a browser, JSON for a program."""
+    if wants_page(headers.get("accept", "")):
+        await _answer(send, status, text.encode())
+        return
+    extra = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    await _answer(send, status, error_bytes(status, text.strip()), kind=JSON, extra=extra)
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    body: bytes,
+    *,
+    kind: str = "text/plain; charset=utf-8",
+    extra: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
     headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-type", kind.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
         *extra,

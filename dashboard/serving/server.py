@@ -169,7 +169,7 @@ class Server:
     def _start_page(self, listener: socket.socket) -> None:
         from .app import create_app
         from .page_thread import PageThread
-        from .security import SecurityMiddleware, access_rules
+        from .security import SecurityMiddleware, access_rules, cookie_name
 
         assert self._hub is not None
         assert self._collector is not None
@@ -180,6 +180,7 @@ class Server:
             page=self.page,
             ingest=self._ingest,
             spool=self._spool,
+            cookie=cookie_name(self._port),
         )
         rules = access_rules(
             token=self._credentials.token,

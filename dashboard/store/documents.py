@@ -35,6 +35,14 @@ def read_documents(
     return sorted(wanted, key=lambda found: (found.document.time, found.rank, found.document.key))
 
 
+def document_kinds(snapshot: Snapshot, run: str) -> list[str]:
+    """Return the kinds of a run's documents, sorted; uncommitted ones too."""
+    query = "SELECT DISTINCT kind FROM documents WHERE run = ?"
+    kinds = {str(kind) for (kind,) in snapshot.cursor.execute(query, [run]).fetchall()}
+    kinds |= {one.document.kind for item in snapshot.edge for one in item.documents if one.run == run}
+    return sorted(kinds)
+
+
 def write_documents(database: duckdb.DuckDBPyConnection, documents: Sequence[StoredDocument]) -> None:
     """Save the newest of each identity, inside the caller's transaction."""
     for found in {found.identity: found for found in documents}.values():

@@ -23,19 +23,18 @@ from probe.wire import Event, Layout, RunStart, StreamKey
 from ..errors import DashboardError
 from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
-from .documents import read_documents
 from .edge import Edge, Pending
 from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
+from .kept import KeptThings
 from .protocol import (
     GapRange,
     Heatmap,
     MagnitudeHistogram,
     RunSummary,
     StepRange,
-    StoredDocument,
     StreamPosition,
 )
 from .queries import Snapshot, read_scalars
@@ -50,7 +49,7 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """While commits fail, appends beyond this are not taken; the journal keeps them for later."""
 
 
-class DuckStore:
+class DuckStore(KeptThings):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
     Where several incarnations, or a repeated step, have a value for the same step of a series, reads show the
@@ -386,15 +385,6 @@ class DuckStore:
         with self._snapshot() as snapshot:
             found = runs.read_events(snapshot, run, event_id=event_id)
             return found[0] if found else None
-
-    def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
-        """The newest document of each key, by time; includes uncommitted ones."""
-        with self._snapshot() as snapshot:
-            return read_documents(snapshot, run, kind, rank=rank)
-
-    def documents_mark(self, run: str) -> int:
-        """A number that changes with every document of the run; 0 before the first of this process."""
-        return self._documents_seen[run]
 
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
         """Known holes of the metrics streams."""

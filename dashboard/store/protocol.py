@@ -122,6 +122,15 @@ class StoredDocument:
         return self.run, self.rank, self.incarnation, self.document.kind, self.document.key
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMark:
+    """What a person has said of a run."""
+
+    note: str = ""
+    starred: bool = False
+    """It is kept: the spool's cap passes it over."""
+
+
 class Store(Protocol):
     """Durable home of every run. `append` and `skip` are idempotent by sequence number."""
 
@@ -235,6 +244,18 @@ class Store(Protocol):
 
     def documents_mark(self, run: str) -> int:
         """A number that changes with every document of the run; 0 before the first of this process."""
+        ...
+
+    def document_kinds(self, run: str) -> list[str]:
+        """Kinds of which `documents` has some, sorted."""
+        ...
+
+    def marks(self) -> dict[str, RunMark]:
+        """Run -> what a person has said of it, of the runs that have a mark."""
+        ...
+
+    def mark_run(self, run: str, *, note: str | None = None, starred: bool | None = None) -> RunMark:
+        """Change a run's note or star, durably, and return both; None leaves one as it is."""
         ...
 
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:

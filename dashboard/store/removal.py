@@ -16,6 +16,7 @@ _BY_RUN: Final = (
     "events",
     "documents",
     "gaps",
+    "marks",
     "host_samples",
 )
 _BY_TIMELINE: Final = (

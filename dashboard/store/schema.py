@@ -46,6 +46,7 @@ TABLES: Final[dict[str, str]] = {
         data BLOB""",
     "documents": """run VARCHAR, rank BIGINT, incarnation BIGINT, kind VARCHAR, key VARCHAR, step BIGINT,
         time DOUBLE, data BLOB""",
+    "marks": "run VARCHAR, note VARCHAR, starred BOOLEAN",
     "gaps": """run VARCHAR, writer VARCHAR, source VARCHAR, first_seq BIGINT, end_seq BIGINT, reason VARCHAR,
         first_step BIGINT, last_step BIGINT""",
     "host_samples": "run VARCHAR, rank BIGINT, incarnation BIGINT, time DOUBLE, data BLOB",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..delivery.control.control_files import put_answer, request_folder, take_requests
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
         ChangeLevel,
         ChangeLimit,
         ChangePreset,
+        KeepSnapshot,
+        Pause,
         Source,
         TrainerState,
         WriteBundle,
     )
-    from ..delivery.control.rule_options import WatchpointOptions
+    from ..delivery.control.rule_options import Action, WatchpointOptions
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S: Final = 0.25
@@ -60,6 +63,8 @@ class ControlWatch:
         self._guard = Guard()
         self._requests = FolderChanges(request_folder(recorder.folder))
         self._asked = 0
+        self.clear: Callable[[], None] | None = None
+        """Forgets what was found: the session's own call, on the recorder's thread."""
 
     @property
     def period_s(self) -> float:
@@ -104,6 +109,9 @@ class ControlWatch:
         from ..delivery.control.control_messages import (
             AddWatchpoint,
             AskState,
+            Clear,
+            KeepSnapshot,
+            Pause,
             Profile,
             RemoveWatchpoint,
             Resume,
@@ -113,7 +121,9 @@ class ControlWatch:
 
         ask = decode_ask(data)
         request, rules, who = ask.request, self._tracker.rules, _WHO[ask.source]
-        if isinstance(request, AddWatchpoint | WriteBundle):
+        if isinstance(request, AddWatchpoint | WriteBundle | Pause | KeepSnapshot):
+            if isinstance(request, Pause) and rules.is_paused:
+                raise ValueError("the training is paused already")
             options = self._options(request)
             rules.add_watchpoint(options)
             if isinstance(request, AddWatchpoint):
@@ -129,19 +139,26 @@ class ControlWatch:
                 raise ValueError("the training is not paused")
         elif isinstance(request, Profile):
             self._tracker.profiles.ask(request.steps, who)
+        elif isinstance(request, Clear):
+            if self.clear is None:
+                raise ValueError("the training has ended")
+            self.clear()
         elif not isinstance(request, AskState):
             self._post(_command(request, ask.source))
         return None
 
-    def _options(self, request: AddWatchpoint | WriteBundle) -> WatchpointOptions:
-        from ..delivery.control.control_messages import WriteBundle
+    def _options(self, request: AddWatchpoint | WriteBundle | Pause | KeepSnapshot) -> WatchpointOptions:
+        from ..delivery.control.control_messages import AddWatchpoint, KeepSnapshot, WriteBundle
         from ..delivery.control.rule_options import WatchpointOptions
 
-        if isinstance(request, WriteBundle):
+        if not isinstance(request, AddWatchpoint):
             self._asked += 1
-            name = f"bundle asked for ({self._asked})"
+            action: Action = "pause"
+            if isinstance(request, WriteBundle | KeepSnapshot):
+                action = "bundle" if isinstance(request, WriteBundle) else "snapshot"
+            name = f"{action} asked for ({self._asked})"
             return WatchpointOptions(
-                condition="step >= 0", action="bundle", name=name, severity="info", once=True
+                condition="step >= 0", action=action, name=name, severity="info", once=True
             )
         return WatchpointOptions(
             condition=request.condition,

@@ -84,6 +84,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: RunSnapshots
     progress: ProgressBoard
     """Takes what the script tells of its progress."""
+    control: ControlWatch | None = None
+    """Follows what is asked from outside."""
 
 
 def build_session(
@@ -122,6 +124,7 @@ def build_session(
         )
         tracker = StepTracker(parts, guard)
         progress = ProgressBoard()
+        control = ControlWatch(recorder, tracker, incidents)
         recorder.look_with(
             HangWatch(
                 start,
@@ -132,7 +135,7 @@ def build_session(
                 last_step=lambda: tracker.last_step,
             ),
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
-            ControlWatch(recorder, tracker, incidents),
+            control,
             StartFactsWatch.of(recorder.folder.parent, start),
             ProgressWatch(progress, last_step=lambda: tracker.last_step, epochs=lambda: tracker.epochs.count),
         )
@@ -148,6 +151,7 @@ def build_session(
         tracker=tracker,
         snapshots=parts.snapshots,
         progress=progress,
+        control=control,
     )
 
 

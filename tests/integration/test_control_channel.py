@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from small_training import seeded_model, train
 
 import probe
+from dashboard.client import Client
 from dashboard.serving.server import Server
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.settings.places import read_serve_state
@@ -87,7 +89,7 @@ def test_watchpoint_pause_and_resume_over_http(
         assert call(server, "asked", {"do": "resume"}, token="wrong")[0] == 401
         assert call(server, "asked", {"do": "resume"}, origin="http://evil.example")[0] == 403
         status, told = call(server, "asked", {"do": "add_watchpoint", "condition": "loss > lss"})
-        assert (status, "'lss' at character 8" in told["detail"]) == (422, True)
+        assert (status, "'lss' at character 8" in told["error"]["message"]) == (422, True)
         assert call(server, "asked", b"{")[0] == 422
         assert call(server, "other", {"do": "resume"})[0] == 404
         assert call(server, "asked", {"do": "resume"}, query="?rank=5")[0] == 409
@@ -112,4 +114,36 @@ def test_watchpoint_pause_and_resume_over_http(
         assert "not paused" in call(server, "asked", {"do": "resume"})[1]["answers"][0]["problem"]
     wait_for(lambda: call(server, "asked")[0] == 409, "an ended run still answers")
     lock = lock_path(host_folder(spool / "asked"))
+    wait_for(lambda: lock_owner(lock) is None, "the helper does not leave")
+
+
+@pytest.mark.capability(50, 54)
+def test_level_off_is_switched_on_and_cleared_over_http(
+    server: Server, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = read_serve_state({"XDG_STATE_HOME": str(spool.parent / "state")})
+    assert state is not None
+    monkeypatch.setenv("NANSCOPE_SECRET", state.secret)
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    client = Client(server.page, TOKEN)
+    with probe.watch(model, optimizer, spool=spool, connect=server.ingest, run="quiet", level="off"):
+        train(model, optimizer, 2)
+        wait_for(lambda: call(server, "quiet")[0] == 200, "the run's helper is not connected")
+        assert call(server, "quiet")[1]["answers"][0]["state"]["level"] == "off"
+        post = urllib.request.Request(
+            f"{server.page}training-logs/debug/level/advanced",
+            method="POST",
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )
+        with urllib.request.urlopen(post, timeout=20) as answer:
+            assert json.loads(answer.read())["answers"][0]["problem"] is None
+        train(model, optimizer, 3)
+        (told,) = client.control("quiet", {"do": "state"})
+        assert told.state is not None
+        assert told.state["level"] == "advanced"
+        (told,) = client.control("quiet", {"do": "clear"})
+        assert told.problem is None
+        wait_for(lambda: "grad_norm" in server.store.scalar_names("quiet"), "nothing is measured")
+    lock = lock_path(host_folder(spool / "quiet"))
     wait_for(lambda: lock_owner(lock) is None, "the helper does not leave")

@@ -23,6 +23,8 @@ BRIDGES: Final = (
     ("chooseRow", ids.ROW_SELECT, "value"),
     ("exportHtml", "export-html", "n_clicks"),
     ("exportJson", "export-json", "n_clicks"),
+    ("exportCsv", "export-csv", "n_clicks"),
+    ("exportParquet", "export-parquet", "n_clicks"),
     ("themeDark", "theme-dark", "n_clicks"),
     ("themeLight", "theme-light", "n_clicks"),
     ("themeSystem", "theme-system", "n_clicks"),

@@ -75,6 +75,18 @@ class Resume(_Struct, tag="resume", tag_field="do", frozen=True):
     """Let a paused training go on."""
 
 
+class Pause(_Struct, tag="pause", tag_field="do", frozen=True):
+    """Pause the training before its next update, until it is resumed."""
+
+
+class KeepSnapshot(_Struct, tag="snapshot", tag_field="do", frozen=True):
+    """Keep all numbers of the next step."""
+
+
+class Clear(_Struct, tag="clear", tag_field="do", frozen=True):
+    """Forget what was found so far, as the session's own call does."""
+
+
 class WriteBundle(_Struct, tag="bundle", tag_field="do", frozen=True):
     """Write a bundle of the next step."""
 
@@ -94,6 +106,9 @@ Request: TypeAlias = (
     | AddWatchpoint
     | RemoveWatchpoint
     | Resume
+    | Pause
+    | KeepSnapshot
+    | Clear
     | WriteBundle
     | Profile
 )

@@ -1,0 +1,134 @@
+"""A run as one long table, in CSV, Parquet or Arrow: for pandas, polars, DuckDB, spreadsheets.
+
+One row per point. Columns: `run`, `rank`, `name` (a series, or a statistic of layers or modules), `layer`
+(empty for a series), `step` (the first of the point's), `time` (UNIX seconds; null for layers), `min`,
+`mean`, `max` (over the finite values; of layers only `max`), `nan` and `inf` (how many steps were not
+finite; of layers 1 for some), and `pooled` (steps in the point; 1: nothing is down-sampled). Written by
+DuckDB, which needs no other library.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
+from ..page.views.theme import ALL_STEPS
+from ..store.protocol import Heatmap, StepRange, Store
+from .snapshot import Snapshot, take_snapshot
+
+TableForm: TypeAlias = Literal["csv", "parquet"]
+TABLE_POINTS: Final = 10_000
+"""Points per series, as in the JSON export."""
+_NUMBERS: Final = ("step", "time", "min", "mean", "max", "nan", "inf", "pooled")
+COLUMNS: Final = ("run", "rank", "name", "layer", *_NUMBERS)
+_TYPES: Final = {"rank": "int64", "step": "int64", "nan": "int64", "inf": "int64", "pooled": "int64"}
+_OPTIONS: Final = {"csv": "FORMAT csv, HEADER", "parquet": "FORMAT parquet, COMPRESSION zstd"}
+
+
+def export_table(
+    store: Store,
+    run: str,
+    form: TableForm,
+    *,
+    rank: int = 0,
+    steps: StepRange = ALL_STEPS,
+    statistic: str = DEFAULT_STATISTIC,
+) -> bytes:
+    """Return one rank of a run as the file described above.
+
+    Raises:
+        UnknownRunError: the store has no such run or rank.
+    """
+    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=TABLE_POINTS, statistic=statistic)
+    return write_table(run_table(snapshot), form)
+
+
+def run_table(snapshot: Snapshot) -> pd.DataFrame:
+    """Return the rows of series, then those of the heatmap."""
+    parts = [_series_rows(snapshot.series)]
+    if snapshot.heatmap is not None:
+        parts.append(_heatmap_rows(snapshot.heatmap, snapshot.statistic.id))
+    table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    table.insert(0, "rank", snapshot.rank)
+    table.insert(0, "run", snapshot.run.run)
+    return table.astype(_TYPES)
+
+
+def series_table(run: str, rank: int, series: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `Store.scalars` in the columns of this file."""
+    table = _series_rows(series)
+    table.insert(0, "rank", rank)
+    table.insert(0, "run", run)
+    return table.astype(_TYPES)
+
+
+def write_table(table: pd.DataFrame, form: TableForm) -> bytes:
+    """Return a table with the columns of this file as one of these files; NaN is a null."""
+    with tempfile.TemporaryDirectory(prefix="nanscope-table-") as folder:
+        path = Path(folder) / "table"
+        database = duckdb.connect(
+            ":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"}
+        )
+        try:
+            database.register("rows", _plain(table))
+            quoted = str(path).replace("'", "''")
+            columns = ", ".join(_selected(name) for name in COLUMNS)
+            database.execute(f"COPY (SELECT {columns} FROM rows) TO '{quoted}' ({_OPTIONS[form]})")
+        finally:
+            database.close()
+        return path.read_bytes()
+
+
+def arrow_stream(table: pd.DataFrame) -> bytes:
+    """Return a table as an Arrow IPC stream.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    arrow = pyarrow.Table.from_pandas(table[list(COLUMNS)], preserve_index=False)
+    with pyarrow.ipc.new_stream(sink, arrow.schema) as writer:
+        writer.write_table(arrow)
+    return bytes(sink.getvalue())
+
+
+def _selected(name: str) -> str:
+    """A column as DuckDB reads it: in floats pandas has NaN where there is nothing."""
+    if name in ("time", "min", "mean", "max"):
+        return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
+    return f'"{name}"'
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Texts as Python objects: DuckDB would ask pyarrow for other ones."""
+    texts = {name: table[name].astype(object) for name in ("run", "name", "layer")}
+    return table.assign(**texts)
+
+
+def _series_rows(series: pd.DataFrame) -> pd.DataFrame:
+    return series[["name", *_NUMBERS]].assign(layer="")[["name", "layer", *_NUMBERS]]
+
+
+def _heatmap_rows(heatmap: Heatmap, statistic: str) -> pd.DataFrame:
+    """One row per cell in which something was measured."""
+    rows = pd.DataFrame(list(_cells(heatmap)), columns=["layer", "step", "max", "nan", "inf"])
+    empty = dict.fromkeys(("time", "min", "mean"), np.nan)
+    rows = rows.assign(name=statistic, pooled=heatmap.steps_per_column, **empty)
+    return rows[["name", "layer", *_NUMBERS]]
+
+
+def _cells(heatmap: Heatmap) -> Iterator[tuple[Any, ...]]:
+    for row, name in enumerate(heatmap.rows):
+        for column in np.flatnonzero(heatmap.flags[row] & 1):
+            flag = int(heatmap.flags[row, column])
+            value = float(heatmap.values[row, column])
+            yield name, int(heatmap.steps[column]), value, flag >> 1 & 1, flag >> 2 & 1

@@ -1,0 +1,140 @@
+"""A run as one file: `/api/v1/runs/{run}/export`, and `/export/...` for the page's menu."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from probe.wire.event_json import event_json
+
+from ...export.html import PageTheme, export_html
+from ...export.json import export_json
+from ...export.table import export_table
+from ...page.views.heatmap_statistics import DEFAULT_STATISTIC
+from ...store.protocol import StepRange
+from .context import ApiContext, EndStep, FirstStep, Rank, RunId, make_router, steps_between
+from .tags import TaggedRoute
+
+Form: TypeAlias = Literal["html", "json", "csv", "parquet"]
+Statistic = Annotated[str, Query(max_length=64, description="what the heatmap shows")]
+QueryRun = Annotated[str, Query(min_length=1, max_length=64, description="id of a run")]
+_MEDIA: Final[dict[Form, str]] = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+
+def _described(*forms: Form) -> dict[int | str, dict[str, Any]]:
+    content: dict[str, Any] = {
+        _MEDIA[form].partition(";")[0]: {
+            "schema": {"type": "object"} if form == "json" else {"type": "string"}
+        }
+        for form in forms
+    }
+    return {200: {"description": "the file, as a download", "content": content}}
+
+
+def export_routes(context: ApiContext) -> APIRouter:
+    """Return the versioned route."""
+    router = make_router("export")
+
+    @router.get(
+        "/runs/{run}/export",
+        summary="One rank of a run as one file",
+        response_class=Response,
+        responses=_described("html", "json", "csv", "parquet"),
+    )
+    def export(
+        run: RunId,
+        format: Form = "json",
+        rank: Rank = 0,
+        first: FirstStep = None,
+        end: EndStep = None,
+        theme: PageTheme = "system",
+        heatmap: Statistic = DEFAULT_STATISTIC,
+    ) -> Response:
+        steps = steps_between(first, end)
+        return _exported(context, run, format, rank=rank, steps=steps, theme=theme, statistic=heatmap)
+
+    return router
+
+
+def page_export_routes(context: ApiContext) -> APIRouter:
+    """Return the routes of the page's menu."""
+    router = APIRouter(prefix="/export", tags=["export"], route_class=TaggedRoute)
+
+    @router.get(
+        "/html",
+        summary="One self-contained HTML file of a run",
+        response_class=Response,
+        responses=_described("html"),
+    )
+    def html(
+        run: QueryRun,
+        rank: Rank = 0,
+        first: FirstStep = None,
+        end: EndStep = None,
+        theme: PageTheme = "dark",
+        heatmap: Statistic = DEFAULT_STATISTIC,
+    ) -> Response:
+        steps = steps_between(first, end)
+        return _exported(context, run, "html", rank=rank, steps=steps, theme=theme, statistic=heatmap)
+
+    @router.get(
+        "/json",
+        summary="A run's events, series and heatmap as JSON",
+        response_class=Response,
+        responses=_described("json"),
+    )
+    def json(
+        run: QueryRun,
+        rank: Rank = 0,
+        first: FirstStep = None,
+        end: EndStep = None,
+        heatmap: Statistic = DEFAULT_STATISTIC,
+    ) -> Response:
+        steps = steps_between(first, end)
+        return _exported(context, run, "json", rank=rank, steps=steps, theme="dark", statistic=heatmap)
+
+    @router.get("/event", summary="One event as JSON", response_class=Response, responses=_described("json"))
+    def event(run: QueryRun, event: Annotated[str, Query(max_length=64)]) -> Response:
+        found = context.store.event(run, event)
+        if found is None:
+            raise HTTPException(404, f"run {run!r} has no event {event!r}")
+        return _download(msgspec.json.encode(event_json(found)), name=f"{run}-{event}", form="json")
+
+    return router
+
+
+def _exported(
+    context: ApiContext,
+    run: str,
+    form: Form,
+    *,
+    rank: int,
+    steps: StepRange,
+    theme: PageTheme,
+    statistic: str,
+) -> Response:
+    context.require_rank(run, rank)
+    if form == "html":
+        text = export_html(context.store, run, rank=rank, steps=steps, theme=theme, statistic=statistic)
+        body = text.encode()
+    elif form == "json":
+        document = export_json(context.store, run, rank=rank, steps=steps, statistic=statistic)
+        body = msgspec.json.encode(document)
+    else:
+        body = export_table(context.store, run, form, rank=rank, steps=steps, statistic=statistic)
+    return _download(body, name=run, form=form)
+
+
+def _download(body: bytes, *, name: str, form: Form) -> Response:
+    """Answer with a file; nothing but letters, digits, dot, dash and underscore gets into its name."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    headers = {"content-disposition": f'attachment; filename="nanscope-{plain}.{form}"'}
+    return Response(body, media_type=_MEDIA[form], headers=headers)
