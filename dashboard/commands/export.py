@@ -1,4 +1,4 @@
-"""`dashboard export`: one run's journals, through a temporary store, into one file (HTML, JSON, CSV, Parquet)."""
+"""`dashboard export`: one run's journals, through a temporary store, into one file."""
 
 from __future__ import annotations
 
