@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from probe.wire import Event
-from probe.wire.run_summary import RunCounts, count_run
+from probe.wire.run_summary import CLEARED, RunCounts, count_run
 
 from ...store.protocol import RankSummary
 
@@ -46,7 +46,8 @@ def debug_summary(events: Sequence[Event], rank: RankSummary) -> dict[str, Any]:
 
 
 def _counted(events: Sequence[Event], rank: RankSummary, is_meant: Callable[[Event], bool]) -> RunCounts:
-    return count_rank([event for event in events if is_meant(event)], rank)
+    # Counts begin anew at a `cleared`, whatever they are about.
+    return count_rank([event for event in events if is_meant(event) or event.kind == CLEARED], rank)
 
 
 def _debugger(counts: RunCounts) -> dict[str, int]:

@@ -67,9 +67,11 @@ def test_report_agrees_with_torch_on_calls_and_shapes(tmp_path: Path) -> None:
 @pytest.mark.capability(13)
 def test_contexts_nest_and_each_is_put_back(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    with probe.anomaly_detection(), probe.profiling(path) as profile, probe.debug_context("epoch"):
-        assert torch.is_anomaly_enabled()
-        train_some()
+    with probe.anomaly_detection(), probe.profiling(path) as profile, probe.memory_tracking() as tracked:
+        with probe.debug_context("epoch"):
+            assert torch.is_anomaly_enabled()
+            train_some()
+    assert tracked is not None
     assert not torch.is_anomaly_enabled()
     assert profile.report is not None and path.exists()
     assert "epoch" in str(probe.get_debug_summary())
