@@ -33,7 +33,7 @@ def test_page_run_that_measures_little_has_no_empty_charts(page: Page, served: S
     served.fill(steps=range(30))
     open_page(page, served)
     wait_drawn(page)
-    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline", "memory"]
+    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline", "memory", "step_time"]
     expect(page.locator("#logged")).to_be_hidden()
 
 
