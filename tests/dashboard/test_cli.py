@@ -17,7 +17,7 @@ from probe.wire.event_json import event_json
 
 CONTRACT = set(
     "v id run rank incarnation model step micro_step time kind severity subject message evidence origin "
-    "noticed_at propagated_to stacks advice count last_step ended".split()
+    "noticed_at propagated_to stacks advice count last_step ended data".split()
 )
 
 
