@@ -11,6 +11,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ..compat.torch_memory import coo_parts
+
 _COLUMNS: Final = 4
 
 
@@ -31,7 +33,7 @@ def _only_row(gradient: Tensor | None) -> int | None:
         return None
     with torch.no_grad():
         if gradient.is_sparse:
-            rows = gradient._indices()[0]
+            rows = coo_parts(gradient)[0][0]
             return int(rows[0]) if rows.numel() and bool((rows == rows[0]).all()) else None
         hit = gradient[:, :_COLUMNS].ne(0).any(1).nonzero()
         return int(hit[0, 0]) if len(hit) == 1 else None

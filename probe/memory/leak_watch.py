@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 LOOKS: Final = tuple(
     f"probe.memory.{name}"
     for name in (
-        *("heap_kinds", "heap_walk", "heap_names", "heap_looks"),
-        *("plain_size", "source_parts", "growth_lines", "bounded", "leaks", "followed", "open_look"),
+        *("heap_kinds", "heap_walk", "heap_names", "plain_size", "heap_looks"),
+        *("source_parts", "growth_lines", "bounded", "leaks", "followed", "open_look"),
     )
 )
 """Modules that only a look needs, each after those that it imports: 20 ms to load all of them."""

@@ -43,8 +43,8 @@ def test_snapshots_of_a_training_are_in_the_pages_memory_section(store: DuckStor
         after = run.take_memory_snapshot("after")
         run.end_epoch()
     ingest_spool(store, spool)
-    (section,) = documents_view(store, {"run": run.run})
-    assert section.id == "documents-memory_snapshot"
+    sections = {one.id: one for one in documents_view(store, {"run": run.run})}
+    section = sections["documents-memory_snapshot"]
     table = list(cells(section))
     heads = table.index("Machine in use") + 1
     rows = {row[0]: row for row in (table[at : at + heads] for at in range(heads, len(table), heads))}

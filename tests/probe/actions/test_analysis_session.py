@@ -353,4 +353,5 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     only_functions |= {"start_training", "update_progress", "phase"}  # methods of `ProgressCalls`
     only_functions |= {"clear_memory", "track_tensor", "tracked_tensors"}  # of the process
     only_functions |= {"compare_memory_snapshots", "cuda_memory_history"}
+    only_functions |= {"profiling"}  # a method of `ProfileCalls`
     assert names - only_methods == set(probe.__all__) - only_functions

@@ -31,7 +31,11 @@ def documents(spool: Path, run: probe.Probe) -> list[tuple[str, Body]]:
     """Key and body of every snapshot in the journal, in order."""
     (writer,) = list_writers(spool / run.run)
     records = [decode_record(data) for _, data in read_stream(writer, "events")]
-    return [(one.key, read_body(one, Body)) for one in records if isinstance(one, Document)]
+    return [
+        (one.key, read_body(one, Body))
+        for one in records
+        if isinstance(one, Document) and one.kind == "memory_snapshot"
+    ]
 
 
 def made(

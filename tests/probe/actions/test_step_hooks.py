@@ -61,7 +61,8 @@ def test_steps_are_wanted_while_a_hook_of_theirs_is_not_empty() -> None:
             assert hooks.want_steps is (name in of_steps), name
             hook.remove(print)
     assert vars(hooks).keys() - of_steps - {"_of_steps"} == {
-        *("evaluation_call", "slow_backward", "logged", "new_layout", "stop", "close"),
+        *("evaluation_call", "evaluation_inputs", "evaluation_outputs"),
+        *("slow_backward", "logged", "new_layout", "stop", "close"),
     }
 
 
