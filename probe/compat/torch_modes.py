@@ -21,7 +21,6 @@ def available() -> dict[str, bool]:
     return {
         "torch._C._functorch.is_functorch_wrapped_tensor": _is_functorch_wrapped is not None,
         "torch._C.DisableTorchFunctionSubclass": symbol("DisableTorchFunctionSubclass") is not None,
-        "torch._C._autograd._profiler_enabled": _profiler_enabled is not None,
         "torch.utils._python_dispatch.TorchDispatchMode": DispatchMode is not object,
     }
 
@@ -53,14 +52,6 @@ def in_transform() -> bool:
 
 is_jit_tracing: Callable[[], bool] = symbol("_is_tracing") or (lambda: False)
 """Whether `torch.jit.trace` is recording what this thread does."""
-
-
-_profiler_enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
-
-
-def profiler_is_on() -> bool:
-    """Whether a profiler of torch's is recording; False where torch cannot say."""
-    return _profiler_enabled is not None and bool(_profiler_enabled())
 
 
 @contextmanager

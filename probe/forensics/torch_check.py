@@ -14,7 +14,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor, nn
 
-from ..compat import availability, torch_foreach, torch_memory, torch_ranks
+from ..compat import availability, torch_foreach, torch_memory, torch_profiler, torch_ranks
 from ..measure.kernels import binding, hot_binding
 from ..measure.kernels.compile import FOLDER, find_compiler
 from ..measure.statistics.late_check import try_device
@@ -28,6 +28,8 @@ _CAPTURE_BYTES: Final = 1024**2
 LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "torch._C._autograd._get_sequence_nr": "The time of the backward pass is not divided among modules.",
+        "torch._C._autograd._ProfilerResult.experimental_event_tree": "A profile has no modules.",
+        "torch._C._autograd._profiler_enabled": "A profiler of the script's own thread is not seen.",
         "torch._C._current_autograd_node": "An origin in the backward pass cannot be named.",
         "torch._C._current_graph_task_id": "A forward that a checkpoint repeats counts as the step's.",
         "torch._C._functorch.peek_interpreter_stack": "No event says that torch.func takes the gradients.",
@@ -53,6 +55,8 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         ),
         "torch.nn.Module._call_impl": "Modules are followed through __call__, where a wrapper may hide them.",
         "torch.utils._python_dispatch.TorchDispatchMode": "Single operations cannot be seen.",
+        "torch.autograd.profiler._is_profiler_enabled": "A profiler of another thread is not seen.",
+        "torch.autograd.profiler.profile._prepare_trace": "A second profiler is not seen.",
         "torch.utils._pytree": "Tensors inside containers of your own classes are not captured.",
     }
 )
@@ -78,6 +82,7 @@ def all_symbols() -> dict[str, bool]:
         **availability.available(),
         **availability.available_to_measure(),
         **torch_ranks.available(),
+        **torch_profiler.available(),
     }
 
 

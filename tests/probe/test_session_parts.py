@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from probe import session
+from probe.actions.progress_board import ProgressBoard
 from probe.actions.watched_session import Session
 from probe.detectors.base import Finding
 from probe.guard import Guard
@@ -90,6 +91,7 @@ def model() -> nn.Module:
 @pytest.fixture
 def parts() -> SessionParts:
     made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker(), "snapshots": None}
+    made["progress"] = ProgressBoard()
     return SessionParts(run="a-run", model="net", name="train.py", **made)
 
 

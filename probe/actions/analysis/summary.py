@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...compat.torch_modes import profiler_is_on
+from ...compat.torch_profiler import is_running
 from ...delivery.host_memory import resident_bytes
 from ...wire.run_summary import TRAINING_FIELDS
 from . import tables
@@ -122,7 +122,7 @@ class DebugSummary(MappingResult):
     @property
     def profiling(self) -> dict[str, Any]:
         """Whether a profiler of torch's is on now, and how many profiles the run has."""
-        return {"active": profiler_is_on(), "profiles": self._documents("profile")}
+        return {"active": is_running(), "profiles": self._documents("profile")}
 
     @property
     def memory(self) -> dict[str, Any]:

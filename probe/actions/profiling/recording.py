@@ -20,6 +20,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...attach.layout import clean_name
+from ...attach.module_call import module_call
 from ...compat import torch_profiler
 from ...guard import outcome_of
 from .profile_body import RecordedProfile
@@ -79,7 +80,8 @@ class Recording:
             self._profiler = profile(
                 activities=activities, record_shapes=shapes, profile_memory=memory, with_stack=stacks
             )
-            self._profiler.start()
+            with module_call.torchs_own():
+                self._profiler.start()
         except BaseException:
             _one.release()
             raise

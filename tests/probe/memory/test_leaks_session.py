@@ -65,7 +65,7 @@ def test_session_says_what_the_recorders_thread_has_found_of_memory(
     """Whether C follows the steps or not; with the line where the training is, and a step it has had."""
     monkeypatch.setattr(machine_watch, "memory_use", lambda used, total: MemoryUse(95.0, 100.0))
     monkeypatch.setattr(
-        machine_watch, "ResourceDetector", lambda: ResourceDetector(ResourceLimits(readings=1))
+        machine_watch, "ResourceDetector", lambda *_: ResourceDetector(ResourceLimits(readings=1))
     )
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

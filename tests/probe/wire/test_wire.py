@@ -157,6 +157,7 @@ def test_event_json_is_strict_json_with_every_field_of_the_contract() -> None:
         "threshold": "-Infinity",
         "baseline": None,
         "neighbours": [{"step": 399, "value": "Infinity"}],
+        "tensors": [],
     }
     assert list(fields["origin"]) == ["phase", "op", "module", "stage"]
     assert list(fields["stacks"]["forward"][0]) == ["file", "line", "function", "code", "code_first_line"]
