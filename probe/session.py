@@ -417,7 +417,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         registry.leave(self)
         self.active = False
         recording.discard(self)
-        self._reported_model, self._model_reference = self._model_reference, None
+        # Not the reference that calls back: nobody is to hear of the model's end once nothing is recorded.
+        model, self._model_reference = self.watched_model, None
+        self._reported_model = None if model is None else weakref.ref(model)
+        del model
         tracker.rules.end_pauses()
         tracker.stop()
         if not _sessions:
