@@ -49,6 +49,7 @@ def expected_gradients() -> list[Tensor]:
     return gradients
 
 
+@pytest.mark.capability(71)
 def test_zero_makes_the_update_with_gradients_of_zero(spool: Path) -> None:
     model = plain_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -109,6 +110,7 @@ def explode(model: nn.Module, optimizer: Any, recovery: object, *, at: int = 40)
     return norms
 
 
+@pytest.mark.capability(24, 71)
 def test_explosion_is_clipped_at_its_own_step_and_no_other(spool: Path) -> None:
     model = plain_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -120,6 +122,7 @@ def test_explosion_is_clipped_at_its_own_step_and_no_other(spool: Path) -> None:
     assert "to 0.5" in event.message
 
 
+@pytest.mark.capability(69)
 def test_explosion_is_skipped(spool: Path) -> None:
     model = plain_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -134,6 +137,7 @@ def test_explosion_is_skipped(spool: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_on", ["host", "device"])
+@pytest.mark.capability(71)
 def test_rollback_puts_the_saved_state_back_bit_by_bit(keep_on: Any, spool: Path) -> None:
     model, states = plain_model(), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -197,6 +201,7 @@ def test_state_is_kept_once_a_step_of_two_optimizers(spool: Path) -> None:
     assert "are those of step 4 again" in event.message
 
 
+@pytest.mark.capability(69)
 def test_rollback_without_a_good_state_skips(spool: Path) -> None:
     model = plain_model()
     optimizer = torch.optim.Adam(model.parameters())
@@ -222,6 +227,7 @@ def test_rollback_of_the_random_state_repeats_the_numbers() -> None:
     assert np.array_equal(np.random.rand(3), numbers[1])
 
 
+@pytest.mark.capability(72)
 def test_strategy_is_asked_with_the_error_and_the_context(spool: Path) -> None:
     asked: list[tuple[Exception, Mapping[str, Any]]] = []
 

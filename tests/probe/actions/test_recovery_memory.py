@@ -65,6 +65,7 @@ def test_cpu_allocator_raises_what_is_taken_for_a_lack_of_memory() -> None:
         lack_of_memory()
 
 
+@pytest.mark.capability(70)
 def test_step_out_of_memory_is_tried_again_with_cleared_gradients(spool: Path) -> None:
     step, twin = Attempts(1), Attempts(0)
     # BatchNorm sees the batch of the failed attempt, too: that is the one thing left of it.
@@ -81,6 +82,7 @@ def test_step_out_of_memory_is_tried_again_with_cleared_gradients(spool: Path) -
     assert "memory is released and gradients are cleared; the step is tried again (1 of 1)" in event.message
 
 
+@pytest.mark.capability(70, 72)
 def test_step_is_skipped_once_no_retry_is_left(spool: Path) -> None:
     step = Attempts(9)
     with probe.watch(step.model, step.optimizer):

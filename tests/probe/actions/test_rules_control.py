@@ -135,6 +135,7 @@ def test_request_that_fails_is_answered_and_so_is_the_next_one(session: Session)
     assert session.ask(asked).problem is None
 
 
+@pytest.mark.capability(49)
 def test_level_preset_switch_and_limit_are_followed_at_the_next_step(session: Session) -> None:
     for request in (
         ChangeLevel(level="advanced"),

@@ -9,6 +9,7 @@ from probe.wire import KINDS
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.capability(73)
 def test_advice_exists_for_every_kind(kind: str) -> None:
     assert all(hint.endswith(".") and len(hint) < 300 for hint in advice_for(kind))
     assert 1 <= len(advice_for(kind)) <= MAX_HINTS - 2, "an origin may add two"
@@ -47,6 +48,7 @@ def test_advice_kinds_are_kinds_of_the_wire() -> None:
         ("torch.log", "log is -Inf at 0"),
     ],
 )
+@pytest.mark.capability(73)
 def test_advice_begins_with_the_hint_for_the_op(op: str, words: str) -> None:
     assert words in advice_for("nonfinite_loss", phase="forward", op=op)[0]
 

@@ -47,6 +47,7 @@ def test_limit_is_the_levels_unless_given(level: str, limit: float) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.capability(49)
 def test_preset_goes_before_level_and_single_switch_before_preset(preset: str) -> None:
     settings = Settings(level="advanced", preset=preset, overrides={"histograms": 7})
     for name, period in PRESETS[preset].features.items():
