@@ -87,7 +87,12 @@ class StartFactsWatch:
             options=start.options, config=start.config, config_source=start.config_source, seeds=start.seeds
         )
         is_asked = start.git_commit is not None and start.rank == 0
-        return cls(run_folder, facts, Path(start.working_directory) if is_asked else None)
+        folder = Path(start.working_directory) if is_asked else None
+        if folder is not None:
+            # On the thread that trains: a data loader's worker that is forked while another thread starts a
+            # process inherits the pipe on which that thread then waits, for as long as the worker lives.
+            ask_git(folder, run_folder)
+        return cls(run_folder, facts, folder)
 
     @property
     def period_s(self) -> float:
@@ -95,14 +100,12 @@ class StartFactsWatch:
         return 3600.0 if self._is_done else 1.0
 
     def look(self) -> list[Document]:
-        """Ask at first, then see whether there is an answer."""
+        """Write what is known at first, then see whether git has answered."""
         if self._is_done:
             return []
         if self._until_s is None:
             self._until_s = time.monotonic() + _PATIENCE_S
             self._is_done = self._folder is None
-            if self._folder is not None:
-                ask_git(self._folder, self._run_folder)
             return [self._document()]
         found = take_work_tree(self._run_folder)
         self._is_done = found is not None or time.monotonic() > self._until_s
