@@ -125,6 +125,7 @@ def test_level_off_is_switched_on_and_cleared_over_http(
     state = read_serve_state({"XDG_STATE_HOME": str(spool.parent / "state")})
     assert state is not None
     monkeypatch.setenv("NANSCOPE_SECRET", state.secret)
+    monkeypatch.chdir(spool.parent)  # clearing saves a report first
     model = seeded_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     client = Client(server.page, TOKEN)
