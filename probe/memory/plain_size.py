@@ -25,7 +25,7 @@ _TRACKED_BYTES: Final = 16
 """In front of an object that the garbage collector follows."""
 _ATOMS: Final = frozenset({int, float, complex, str, bytes})
 _SHARED_INTEGERS: Final = range(-5, 257)
-"""Are there once, whoever holds them."""
+"""One for the process: every session uses the same."""
 _OTHERS: Final = (Tensor, np.ndarray, nn.Module, type, FunctionType, MethodType, ModuleType)
 _BASES: Final[tuple[type, ...]] = (dict, list, tuple, deque, set, frozenset)
 

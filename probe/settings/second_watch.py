@@ -19,7 +19,7 @@ def refusals(first: ProbeConfig, names: Mapping[str, str], options: Mapping[str,
 
     Args:
         first: what the running session was attached with.
-        names: `run`, `name` and `model_name` as they are in the journal, whoever has chosen them.
+        names: `run`, `name` and `model_name` as they are in the journal.
         options: those that the second call names; None stands for "not given".
 
     Returns:
