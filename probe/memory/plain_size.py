@@ -25,7 +25,7 @@ _TRACKED_BYTES: Final = 16
 """In front of an object that the garbage collector follows."""
 _ATOMS: Final = frozenset({int, float, complex, str, bytes})
 _SHARED_INTEGERS: Final = range(-5, 257)
-"""One for the process: every session uses the same."""
+"""There is one of each, however many containers hold it."""
 _OTHERS: Final = (Tensor, np.ndarray, nn.Module, type, FunctionType, MethodType, ModuleType)
 _BASES: Final[tuple[type, ...]] = (dict, list, tuple, deque, set, frozenset)
 
