@@ -91,14 +91,28 @@ class IncidentReporter(ErrorEvents):
         self._looks += 1
 
     @contextmanager
-    def judging(self, guard: Guard) -> Iterator[None]:
-        """Judge on the thread that asks: alone, and with the failures and the time on its own guard."""
-        with self.lock:
+    def judging(self, guard: Guard, *, wait_s: float = -1.0) -> Iterator[bool]:
+        """Judge on the thread that asks: alone, and with the failures and the time on its own guard.
+
+        Args:
+            guard: of the thread.
+            wait_s: how long to wait while another thread judges; negative: until it is done. The recorder's
+                thread may not: who judges waits for it where a bundle is written.
+
+        Yields:
+            Whether it may judge.
+        """
+        if not self.lock.acquire(timeout=wait_s):
+            yield False
+            return
+        try:
             before, self._guard = self._guard, guard
             try:
-                yield
+                yield True
             finally:
                 self._guard = before
+        finally:
+            self.lock.release()
 
     def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> Verdict:
         """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""

@@ -50,6 +50,8 @@ _MOST_STACKS: Final = 16
 _PERIOD_S: Final = 0.25
 _SAMPLES_S: Final = 0.93
 """How often samples are judged on the recorder's thread, together: one alone is 0.2 ms of cold code."""
+_WAIT_S: Final = 0.02
+"""So long for another thread that judges; then it is seen whether there is still anything to take."""
 _PIECE_RECORDS: Final = 32
 """What the recorder's thread takes before training gets Python's lock again."""
 _ALL_RECORDS: Final = 1 << 20
@@ -133,7 +135,7 @@ class FollowedRecords:
         """C writes no more records until the next `begin`: take what there is, and look at the ring no more.
 
         The recorder's thread would wait for the training thread, which judges steps of the slow way, and
-        waits for the recorder's thread where it writes a bundle.
+        waits for the recorder's thread where it writes a bundle (`IncidentReporter.judging`).
         """
         self.take()
         self._ring = None
@@ -172,7 +174,12 @@ class FollowedRecords:
         samples_wait = is_recorders_thread and time.monotonic() < self._samples_at_s
         while (begin := self._next_byte) < end or (self._claimed and not samples_wait):
             claimed = len(self._claimed)
-            with self._incidents.judging(guard):
+            with self._incidents.judging(guard, wait_s=_WAIT_S) as may_judge:
+                if not may_judge:
+                    # Its steps have been taken if it has ended meanwhile.
+                    if self._ring is not ring:
+                        return
+                    continue
                 guard.run("detectors", self._take_piece, ring, guard, most, samples_wait)
             if (self._next_byte, len(self._claimed)) == (begin, claimed):
                 break

@@ -29,6 +29,8 @@ from ..wire import Event
 JUDGE_S: Final = 0.2
 """A step is judged once it is this old, whether another one comes or not."""
 _PERIOD_S: Final = 0.25
+_BUSY_S: Final = 0.02
+"""While the training thread judges, the recorder's thread comes again so soon."""
 MOST_WAITING: Final = 32
 """Then the training thread judges them itself."""
 _PIECE_S: Final = 0.002
@@ -191,7 +193,11 @@ class StepQueue:
         self.period_s = _PERIOD_S
         has_judged = False
         while self._steps:
-            with self._incidents.judging(self._thread_guard):
+            with self._incidents.judging(self._thread_guard, wait_s=0.0) as may_judge:
+                if not may_judge:
+                    # Perhaps for long: who judges writes a bundle, and waits for this thread.
+                    self.period_s = _BUSY_S
+                    break
                 left_s = self._left_s()
                 # What is on its way from a device is not waited for before its time.
                 if left_s > 0 and not (has_judged and self._steps and self._steps[0].state == "waiting"):

@@ -52,5 +52,5 @@ def test_snapshots_of_a_training_are_in_the_pages_memory_section(store: DuckStor
     assert rows["epoch 1"][1:3] == ["2", "end of epoch"]
     change = (after - before).rss_bytes
     assert change is not None and abs(change - kept.nbytes) < 8 * 2**20
-    shown = re.fullmatch(r"[\d.]+ MiB \+([\d.]+) MiB", rows["after"][3])
+    shown = re.fullmatch(r"[\d.]+ [MG]iB \+([\d.]+) MiB", rows["after"][3])
     assert shown is not None and float(shown[1]) == pytest.approx(change / 2**20, rel=1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -49,11 +49,18 @@ class Pieces:
 
     def __init__(self) -> None:
         self.taken: list[int] = []
+        self.when_busy: list[Callable[[], None]] = []
+        """Called, one at a time, where another thread judges until then."""
 
     @contextmanager
-    def judging(self, guard: Guard) -> Iterator[None]:
+    def judging(self, guard: Guard, *, wait_s: float) -> Iterator[bool]:
+        if self.when_busy:
+            assert wait_s > 0
+            self.when_busy.pop(0)()
+            yield False
+            return
         self.taken.append(0)
-        yield
+        yield True
 
 
 class Records:
@@ -338,6 +345,25 @@ def test_recorders_thread_judges_samples_together_once_a_second(monkeypatch: pyt
     assert len(samples.taken) == 6
     records.take()
     assert [fields["step"] for fields, *_ in samples.taken] == [*range(7)]
+
+
+def test_recorders_thread_goes_on_once_nobody_else_judges() -> None:
+    records, pieces = followed(10)
+    pieces.when_busy = [lambda: None, lambda: None]
+    records.take(is_recorders_thread=True)
+    assert pieces.taken == [10]
+
+
+def test_recorders_thread_waits_no_longer_for_a_training_that_has_left_the_ring() -> None:
+    """That one has taken all of it, judges a step in the slow way, and may wait for the recorder's thread."""
+    records, pieces = followed(10)
+
+    def leave() -> None:
+        records._ring = None
+
+    pieces.when_busy = [lambda: None, leave]
+    records.take(is_recorders_thread=True)
+    assert pieces.taken == []
 
 
 def test_training_takes_all_at_once() -> None:

@@ -57,9 +57,9 @@ class Reporter:
         self.verdict = NOTHING_FOUND
 
     @contextmanager
-    def judging(self, guard: Guard) -> Iterator[None]:
+    def judging(self, guard: Guard, *, wait_s: float = -1.0) -> Iterator[bool]:
         with self.lock:
-            yield
+            yield True
 
     def judge(self, observation: Any, time: float, evidence: Any) -> Verdict:
         self.judged.append(observation.step)

@@ -41,10 +41,15 @@ class Judge:
         self.guards: list[Guard] = []
 
     @contextmanager
-    def judging(self, guard: Guard) -> Iterator[None]:
-        with self.lock:
-            self.guards.append(guard)
-            yield
+    def judging(self, guard: Guard, *, wait_s: float = -1.0) -> Iterator[bool]:
+        is_free = self.lock.acquire(timeout=wait_s)
+        try:
+            if is_free:
+                self.guards.append(guard)
+            yield is_free
+        finally:
+            if is_free:
+                self.lock.release()
 
     def judge(self, observation: Observation, time: float, evidence: object) -> Verdict:
         self.steps.append(observation.step)
@@ -269,6 +274,20 @@ def test_two_threads_judge_each_step_once_and_in_order() -> None:
     is_over.set()
     thread.join(30)
     assert judge.steps == list(range(3000))
+
+
+def test_recorders_thread_does_not_wait_for_the_thread_that_judges(steps: Queue) -> None:
+    """Who judges waits for the recorder's thread where a bundle is written: two seconds, steps missing."""
+    steps.add(0)
+    steps.now_s += 1.0
+    thread = threading.Thread(target=steps.queue.look, daemon=True)
+    with steps.judge.lock:
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive() and steps.judge.steps == []
+    assert 0.0 < steps.queue.period_s <= 0.05
+    steps.queue.look()
+    assert steps.judge.steps == [0]
 
 
 def events_of(
