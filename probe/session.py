@@ -38,6 +38,7 @@ from .delivery.recorder.run_facts import rank_and_world_size
 from .delivery.run_words import Ending, start_line
 from .delivery.stderr import say
 from .detectors.base import Finding
+from .detectors.training_values import TrainingValues
 from .errors import JournalError
 from .guard import Guard
 from .incidents.incidents import IncidentReporter
@@ -82,12 +83,14 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         run: id of the run; "" for an inert handle.
         active: whether anything is being recorded.
         mode: what is done about an anomaly: "detect", "warn" or "raise".
+        training_values: what the model was called with; None for an inert handle.
     """
 
     def __init__(self) -> None:
         self.run = ""
         self.active = False
         self.mode: Mode = "detect"
+        self.training_values: TrainingValues | None = None
         self._progress = ProgressBoard()
         self._tracker: StepTracker | None = None
         self._recorder: Recorder | None = None
@@ -145,6 +148,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
         probe._model_name, probe._run_name = parts.model, parts.name
         probe._snapshots = parts.snapshots
+        probe.training_values = parts.training_values
         probe._errors = SeenErrors(parts.run)
         probe._progress = parts.progress
         recording.add(probe)

@@ -18,17 +18,17 @@ from ..actions.recovery.tensor_conditions import (
     lasting_violations,
     map_tensors,
 )
-from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..compat.other_ranks import talks_to_other_ranks
 from ..detectors.base import Finding
 from ..errors import PolicyError
 from ..incidents.failure_texts import is_out_of_memory
 from ..measure.input_sample import argument_names
-from ..session import running_session
+from ..session import Probe, running_session
 from ..settings.policies import InputPolicy, OutputPolicy, Policy
 from .attempts import tell
 from .batch_halves import first_dimension, joined, rows_of
+from .inference_drift import drift_of_call
 from .robust_step import check_retries
 
 _INPUT: Final = InputPolicy("raise")
@@ -55,6 +55,8 @@ class InferenceResult:
     error: Exception | None
     attempts: int
     """Calls of the model, of parts of the batch too; 0 where the inputs were refused."""
+    drift: tuple[str, ...] = ()
+    """What is far from what training showed, in one sentence each; of a watched model."""
 
     def __bool__(self) -> bool:
         return self.success
@@ -89,7 +91,8 @@ def safe_inference(
     be released is, first; with `split_batch` the batch is then halved. Not where the forward talks to other
     ranks, which would wait. A device is waited for only where a policy says so. Each retry, and each policy
     that is broken, is an event of the session that watches the model (without one, a line in the log, or the
-    result alone). The training flags of the modules are as before.
+    result alone). So is an input or output that is far from what the session has seen in training (`drift`).
+    The training flags of the modules are as before.
 
     Args:
         model: called as `model(inputs)`; with a tuple `model(*inputs)`, with a mapping `model(**inputs)`.
@@ -127,7 +130,10 @@ def safe_inference(
         return InferenceResult(
             success=False, data=None, error_message=text, error=error, attempts=call.attempts
         )
-    return InferenceResult(success=True, data=data, error_message=None, error=None, attempts=call.attempts)
+    drift = drift_of_call(call.session, model, args, kwargs, data)
+    return InferenceResult(
+        success=True, data=data, error_message=None, error=None, attempts=call.attempts, drift=drift
+    )
 
 
 def _one_of(default: Any = _MISSING, **named: Any) -> Any:
@@ -152,7 +158,7 @@ def _moved(inputs: Any, device: torch.device | str) -> Any:
 @dataclass(slots=True)
 class _Call:
     model: nn.Module
-    session: Session | None
+    session: Probe | None
     retries: int
     splits: bool
     attempts: int = 0

@@ -24,6 +24,7 @@ from .performance import AnomalyRateDetector, SlowdownDetector
 from .raw_inputs import RawInputDetector
 from .sample import Sample, SampleDetector
 from .sampled_thresholds import SampledThresholds
+from .training_values import TrainingValues
 from .updates import UpdateRatioDetector
 from .wiring import WiringDetector
 
@@ -46,6 +47,7 @@ class SampledDetectorBank:
         frozen: is to be told what is frozen and never learnt.
         embedding_rows: is to be told which rows of embeddings have a gradient.
         loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
+        training_values: what inputs and output were; for calls outside of the training.
     """
 
     def __init__(self, thresholds: SampledThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
@@ -58,6 +60,7 @@ class SampledDetectorBank:
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
         self.first_loss, self.embedding_rows = FirstLossDetector(), EmbeddingRowsDetector()
         self.frozen = FrozenDetector()
+        self.training_values = TrainingValues()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
             RawInputDetector(),
@@ -91,6 +94,7 @@ class SampledDetectorBank:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
         findings: list[Finding] = []
         with np.errstate(all="ignore"):
+            self.training_values.note(sample)
             for detector in self._detectors:
                 findings += detector.observe(sample)
                 self._pause()

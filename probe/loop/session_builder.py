@@ -33,6 +33,7 @@ from ..delivery.recorder.run_facts import describe_run, notebook_cell
 from ..delivery.recorder.run_id import derive_run_id, group_of
 from ..delivery.recorder.start_facts_watch import StartFactsWatch
 from ..detectors.sampled_bank import SampledDetectorBank
+from ..detectors.training_values import TrainingValues
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
@@ -82,6 +83,8 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     incidents: IncidentReporter
     tracker: StepTracker
     snapshots: RunSnapshots
+    training_values: TrainingValues
+    """What the model was called with in training."""
     progress: ProgressBoard
     """Takes what the script tells of its progress."""
     control: ControlWatch | None = None
@@ -150,6 +153,7 @@ def build_session(
         incidents=incidents,
         tracker=tracker,
         snapshots=parts.snapshots,
+        training_values=parts.training_values,
         progress=progress,
         control=control,
     )
@@ -358,5 +362,6 @@ def _tracker_parts(
             guard=guard,
         ),
         snapshots=snapshots,
+        training_values=bank.training_values,
         mark=mark,
     )

@@ -12,6 +12,7 @@ from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
 from ..attach.hooks import Attachment
 from ..attach.watched_model import WatchedModel
+from ..detectors.training_values import TrainingValues
 from ..incidents.incidents import IncidentReporter
 from ..memory.run_snapshots import RunSnapshots
 from ..threads.watchdog import LoopMark
@@ -49,4 +50,5 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     profiles: ProfileDesk
     epochs: EpochWatch
     snapshots: RunSnapshots
+    training_values: TrainingValues
     mark: LoopMark

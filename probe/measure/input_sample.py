@@ -9,6 +9,7 @@ a device would be to wait for it.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -38,11 +39,10 @@ def measure_inputs(
         kwargs: its keyword arguments.
         most_elements: with more of them in a tensor nothing is measured.
     """
-    named = zip(argument_names(called, len(args)), args, strict=True)
-    found = dict(_named_tensors([*named, *kwargs.items()], _DEPTH))
+    found = measured_tensors(called, args, kwargs)
     if not found or max(tensor.numel() for tensor in found.values()) > most_elements:
         return None
-    names = tuple(found)[:_MOST]
+    names = tuple(found)
     measured = _measured([found[name].detach() for name in names])
     return InputSample(
         names=names,
@@ -52,6 +52,14 @@ def measure_inputs(
         nan_count=measured.nan_count,
         inf_count=measured.inf_count,
     )
+
+
+def measured_tensors(
+    called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Return the tensors of a call that are measured, by name: the first ones on the CPU."""
+    named = zip(argument_names(called, len(args)), args, strict=True)
+    return dict(itertools.islice(_named_tensors([*named, *kwargs.items()], _DEPTH), _MOST))
 
 
 def _measured(tensors: list[Tensor]) -> TensorStatistics:

@@ -91,7 +91,7 @@ def model() -> nn.Module:
 @pytest.fixture
 def parts() -> SessionParts:
     made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker(), "snapshots": None}
-    made["progress"] = ProgressBoard()
+    made |= {"progress": ProgressBoard(), "training_values": None}
     return SessionParts(run="a-run", model="net", name="train.py", **made)
 
 
