@@ -80,7 +80,7 @@ class Translator:
     def kept(self) -> Any:
         rates = [group["lr"] for opt in (self.opt, self.opt_critic) for group in opt.param_groups]
         seen = float(torch.tensor(self.seen).nansum())
-        drawn = int(self.generator.get_state().sum())
+        drawn = bytes(self.generator.get_state().tolist())
         return self.forwards, len(self.seen), seen, rates, self.scheduler.last_epoch, drawn
 
 
