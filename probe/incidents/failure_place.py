@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from torch import nn
 
+from ..memory.reachable import function_variables
 from ..threads.whereabouts import is_installed
 from ..wire import Origin
 
@@ -74,7 +75,7 @@ def failed_call(trace: TracebackType | None, model: nn.Module | None) -> Origin 
         frame = trace.tb_frame
         code = frame.f_code
         # Whatever it is called: `self` is only a habit.
-        held = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        held = function_variables(frame).get(code.co_varnames[0]) if code.co_argcount else None
         if code.co_name == "forward" and id(held) in names:
             module, op = names[id(held)], ""
         # The call of the script's own, or of torch's own module: what is inside of it is detail.
