@@ -1,4 +1,4 @@
-"""An exception that left no forward of the model: its event says in which part, by which op, and counts NaN."""
+"""An exception that left no forward of the model: in which part it was, by which op, and the NaN counts."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_part_and_op_are_said_and_nan_counted(
 ) -> None:
     event = event_of(fails, spool)
     assert f"Raised {words}" in event.message.splitlines(), event.message
-    assert [one.nan for one in event.evidence.tensors if one.name.partition(" ")[0] in ("bad", "row")][0]
+    assert next(one.nan for one in event.evidence.tensors if one.name.partition(" ")[0] in ("bad", "row"))
     assert (event.origin is not None) == words.startswith("in the loss")
 
 
