@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 from torch import Tensor, nn
 
 from ..compat import torch_memory
-from ..errors import KeptElsewhereError, ReplayError
+from ..errors import KeptElsewhereError, NotInLastLinesError, ReplayError
 from ..guard import outcome_of
 from ..wire import TensorFacts
 from .capture import OutputGradients, RootCapture
@@ -224,7 +224,8 @@ class StepReplay:
             if error is None:
                 return cast(_Found, found)
             errors.append(error)
-        raise next((one for one in errors if not isinstance(one, KeptElsewhereError)), errors[0])
+        reasons = [error for error in errors if not isinstance(error, NotInLastLinesError)]
+        raise next((one for one in reasons if not isinstance(one, KeptElsewhereError)), reasons[0])
 
     def scan_by_lines(self) -> dict[str, Tensor | None]:
         """Like `scan`, with the script's own lines for the newest loss: it may go back past the outputs.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from ...errors import KeptElsewhereError, ReplayError
+from ...errors import KeptElsewhereError, NotInLastLinesError, ReplayError
 from ...threads.stacks import CodePlace, RawFrame, Spot, spot_of
 from .call_arguments import variables_of
 from .code_source import source_of
@@ -47,6 +47,8 @@ class LossCode(NamedTuple):
 
     Where the line gives the loss to a function that calls backward, or they begin before the model's call.
     """
+    is_last: bool = False
+    """Whether they begin after the newest call of the model: they give a loss that is bad, no gradients."""
     objects: tuple[Any, ...] = ()
     """What else the statements' functions read."""
     until: CodePlace | None = None
@@ -125,6 +127,42 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
     statements, is_handed_on = _cut_out(source_of(code), spots, namespace)
+    return _compiled(code, statements, namespace, is_handed_on=is_handed_on)
+
+
+def cut_last_lines(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -> LossCode:
+    """Cut what made a loss since the newest call of the model, which may be in another function.
+
+    They read what was collected over many calls as it is now.
+
+    Args:
+        code: of the function that called backward.
+        spots: in its file; that of the model's call counts where it lies in the function.
+        namespace: what the statements will find.
+
+    Raises:
+        ReplayError: as `cut_loss_code`.
+    """
+    body = source_of(code)
+    block, _, end = common_block(body, spots._replace(forward=spots.backward))
+    loss = _loss_expression(block[end], spots.backward, namespace)
+    if loss is None:
+        raise NotInLastLinesError("the function that called backward has not made the loss")
+    needed = loaded(loss)
+    result = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=loss, lineno=loss.lineno)
+    before = done_before(body, block, spots.backward)
+    called = [number for number, statement in enumerate(before) if holds(statement, spots.forward)]
+    kept = _cut(before[called[-1] + 1 if called else 0 :], needed)
+    whole = [*kept, ast.copy_location(result, loss)]
+    later = [statement for statement in block[end + 1 :] if is_before(statement, spots.now)]
+    if stale := stale_names(whole, later) or needed & deleted([*before, *later]):
+        raise ReplayError(f"{min(stale)} is no longer what the loss was made of")
+    return _compiled(code, whole, namespace, is_handed_on=True)._replace(is_last=True)
+
+
+def _compiled(
+    code: CodeType, statements: list[ast.stmt], namespace: dict[str, Any], *, is_handed_on: bool
+) -> LossCode:
     refuse_iterators(Effects.of(statement, namespace) for statement in statements)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)

@@ -7,6 +7,7 @@ unless the loss comes out as it was, bit by bit, and the model's outputs too as 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...compat import torch_modes
-from ...errors import ReplayError
+from ...errors import NotInLastLinesError, ReplayError
 from ..arguments import find_outputs
 from ..capture import RootCapture
 from ..dispatch import GuardedMode, OutputScan
@@ -33,6 +34,7 @@ from .loss_graph import is_made_of
 
 _MAX_MODULES: Final = 32
 _MAX_PARTS: Final = 64
+_RESULT: Final = "a result of earlier lines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class LossReplay:
         Raises:
             ReplayError: what the lines give is not what it was in the step.
         """
+        if self._code.is_last:
+            raise NotInLastLinesError("the lines of the loss begin after the model's calls")
         with self._restored() as writable:
             before = [look_at_state(capture.root) for capture in self._captures]
             scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
@@ -108,10 +112,25 @@ class LossReplay:
             ]
         return gradients
 
+    def _scan_last(self) -> None:
+        """First pass over lines that call no model: of those the loss alone."""
+        if not self._is_bad:
+            raise NotInLastLinesError("the loss is finite, and its lines begin after the model's calls")
+        with self._restored() as writable:
+            scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
+            self._run(scan)
+            self._bad = scan.bad_ops()
+
     def find(self) -> LossFault | None:
         """Return the op that made the first bad value; None where it is not one op that can be named."""
+        found = self._find()
+        if found is None and self._code.is_last:
+            raise NotInLastLinesError(self.ruined or "no op since the model's calls made it")
+        return found
+
+    def _find(self) -> LossFault | None:
         if self._bad is None:
-            self.scan()
+            self._scan_last() if self._code.is_last else self.scan()
         if not self._bad:
             return None
         with self._restored() as writable:
@@ -142,7 +161,14 @@ class LossReplay:
         return _fault(recorder, verdict.record, already_bad(brought_in))
 
     def _name_sources(self, recorder: DetailRecorder) -> None:
-        for capture, changed in zip(self._captures, self._changed, strict=True):
+        if self._code.is_last:
+            # Whatever has a graph was made by lines before these, which may have made it bad.
+            made = (held for held in gc.get_objects() if type(held) is Tensor)
+            for tensor in (held for held in made if held.requires_grad and not held.is_leaf):
+                recorder.add_source(tensor, "outside", name=_RESULT)
+            self._computed.add(_RESULT)
+        called = () if self._code.is_last else self._captures
+        for capture, changed in zip(called, self._changed, strict=True):
             name_sources(recorder, capture, parameters=self._parameters, changed=changed)
             arguments = {} if capture.arguments is None else capture.arguments.again()[2]
             for name, tensor in arguments.items():
@@ -174,11 +200,13 @@ class LossReplay:
         loss = namespace[RESULT]
         if not isinstance(loss, Tensor) or not is_same(loss.detach(), self._loss):
             raise ReplayError("the lines of the loss give another loss than in the step")
-        if self._code.is_handed_on and not is_made_of(loss, self._captures[-1].loss_graph.nodes):
+        nodes = self._captures[-1].loss_graph.nodes
+        if self._code.is_handed_on and not is_made_of(loss, nodes, is_part_allowed=self._code.is_last):
             raise ReplayError("the lines of the loss make it of other operations than in the step")
-        if len(returned) != len(self._captures):
+        called = () if self._code.is_last else self._captures
+        if len(returned) != len(called):
             raise ReplayError("the lines of the loss call the model more or less often than in the step")
-        for capture, output in zip(self._captures, returned, strict=True):
+        for capture, output in zip(called, returned, strict=True):
             check = compare_outputs(capture.outputs, find_outputs(output))
             if check.difference:
                 raise ReplayError(check.difference)
