@@ -1,4 +1,4 @@
-"""The line of a loss that was collected over many calls of a policy, as public actor-critic programs make it."""
+"""The line of a loss that was collected over many calls of a policy, as public actor-critic programs do."""
 
 from __future__ import annotations
 
@@ -161,15 +161,16 @@ def fault_in_the_loop(policy: Policy, opt: torch.optim.Optimizer) -> Env:
 def many_steps(policy: Policy, opt: torch.optim.Optimizer) -> Env:
     env = Env()
     for env.episode in range(EPISODES):
-        parts = [policy(torch.ones(4))[0].mean() for _ in range(150)]
-        wanted = [NAN if (env.episode, number) == (BAD, 70) else 1.0 for number in range(150)]
+        parts = [policy(torch.ones(4))[0].mean() for _ in range(60)]
+        wanted = [NAN if (env.episode, number) == (BAD, 30) else 1.0 for number in range(60)]
         finish_many(parts, wanted, opt)
     return env
 
 
 def finish_many(parts: list[Tensor], wanted: list[float], opt: torch.optim.Optimizer) -> None:
     opt.zero_grad()
-    loss = torch.stack([-part * one for part, one in zip(parts, wanted, strict=True)]).sum()  # MANY
+    made = [-part * one for part, one in zip(parts, wanted, strict=True)]  # MANY
+    loss = torch.stack([(part.abs() + 1.0).neg().exp().neg() for part in made]).sum()
     loss.backward()
     opt.step()
 
