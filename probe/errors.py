@@ -4,6 +4,8 @@ ProbeError
 |-- AnomalyError        mode="raise": the only exception that detection sends into a training loop
 |   `-- PolicyError     an input or output policy with action "raise"; a ValueError, too
 |-- ReplayError         a replay that cannot go on; becomes the reason in its result
+|   `-- KeptElsewhereError   the lines of a loss are not where they were looked for; perhaps elsewhere
+|       `-- NotInLastLinesError  it went wrong before the lines since the newest call of the model
 |-- BundleError         a bundle that cannot be written, read or replayed; says why
 |-- WireError           bytes that are not a valid message or record
 `-- JournalError        a spool, run folder or segment that cannot be used as one
@@ -31,6 +33,14 @@ class PolicyError(AnomalyError, ValueError):
 
 class ReplayError(ProbeError):
     """A replay must stop: a limit, a write to training state, a state that is not the step's own."""
+
+
+class KeptElsewhereError(ReplayError):
+    """The lines of a loss are not where they were looked for: another way may find them."""
+
+
+class NotInLastLinesError(KeptElsewhereError):
+    """The lines since the newest call of the model do not tell: those before them may."""
 
 
 class BundleError(ProbeError):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from torch import nn
 
+from ..compat.profiler_starts import ProfilerStarts
 from ..compat.torch_dynamo import tell_dynamo_of_call
 from ..compat.torch_modules import IMPLEMENTATION
 
@@ -26,6 +27,8 @@ class ModuleCall:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # Torch's profiler knows calls of modules by the code of `__call__`, see `torchs_own`.
+        self._profiles = ProfilerStarts(self.torchs_own) if name == "__call__" else None
         # The garbage collector may end a session at any moment.
         self._lock = threading.RLock()
 
@@ -81,6 +84,9 @@ class ModuleCall:
         """Put a function there, unless `instead_of` is somewhere below what is there."""
         if is_there:
             setattr(nn.Module, self.name, function)
+        if self._profiles is not None:
+            is_ours = _IS_OVER in getattr(nn.Module.__dict__[self.name], "__globals__", {})
+            self._profiles.watch() if is_ours else self._profiles.stop()
         if self.name == "__call__":
             tell_dynamo_of_call(instead_of, function)
 

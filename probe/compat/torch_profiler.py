@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler as autograd_profiler
 
+from .profiler_starts import STARTS
 from .torch_lookup import symbol
 
 _enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
-_BEGINNINGS = ("_prepare_trace", "_start_trace")
-"""A profiler with a schedule is made ready some steps before it begins."""
 _PYTHON = ("PyCall", "PyCCall")
 
 
@@ -69,7 +68,7 @@ class OtherProfilers:
     def watch(self) -> None:
         """From now on."""
         kind: Any = autograd_profiler.profile
-        self._originals = {name: getattr(kind, name) for name in _BEGINNINGS if hasattr(kind, name)}
+        self._originals = {name: getattr(kind, name) for name in STARTS if hasattr(kind, name)}
         for name, original in self._originals.items():
             setattr(kind, name, self._telling(original))
 

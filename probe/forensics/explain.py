@@ -5,6 +5,7 @@ Called by `replay.py` after its first pass; asks `StepReplay` for details of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -231,7 +232,9 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     together = step.with_the_same_backward(position)
     backward = format_frames(site)
     if (fault := step.loss_fault(position)) is not None:
-        return _from_loss_fault(fault, site, stage=stage, reason=_IN_LOSS if len(together) == 1 else _BETWEEN)
+        reason = _IN_LOSS if len(together) == 1 else _BETWEEN
+        callers = _callers_of(fault, [step.captures[position].call_site, site])
+        return _from_loss_fault(fault, callers, site, stage=stage, reason=reason)
     if step.ruined is not None:
         reason = f"{step.ruined} was already non-finite"
         return Explanation(reason=reason, backward=backward)
@@ -258,13 +261,25 @@ def _in_loss(step: StepReplay, position: int, *, stage: str) -> Explanation:
     )
 
 
-def _from_loss_fault(fault: LossFault, site: list[RawFrame], *, stage: str, reason: str) -> Explanation:
+def _callers_of(fault: LossFault, sites: Sequence[list[RawFrame]]) -> list[RawFrame]:
+    """The frames outside of the function whose lines were run."""
+    run, _ = fault.note.place.frames[0]
+    place = run.co_filename, run.co_qualname
+    for site in sites:
+        for position in range(len(site) - 1, -1, -1):
+            if (site[position][0].co_filename, site[position][0].co_qualname) == place:
+                return site[:position]
+    return sites[-1][:-1]
+
+
+def _from_loss_fault(
+    fault: LossFault, callers: list[RawFrame], site: list[RawFrame], *, stage: str, reason: str
+) -> Explanation:
     """The lines of the loss were run again, and one op of them went wrong."""
     note = fault.note
-    # The innermost frame of the site is the function whose lines were run.
-    forward = format_frames([*site[:-1], *note.place.frames])
+    forward = format_frames([*callers, *note.place.frames])
     inside = outer_torch_removed(list(note.frames)) if note.backward else []
-    backward = [*site[:-1], *inner_torch_removed(list(note.asked))] if note.asked else [*site, *inside]
+    backward = [*callers, *inner_torch_removed(list(note.asked))] if note.asked else [*site, *inside]
     phase: Literal["forward", "backward"] = "backward" if note.backward else "forward"
     module = note.place.module
     return Explanation(

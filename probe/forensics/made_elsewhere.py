@@ -6,14 +6,17 @@ known to be none. Reads the variables of the running functions, runs nothing.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any, Final
 
 from torch import Tensor
 
 from ..compat import torch_memory
+from ..threads.frame_variables import hides_variables, variables_of
 from ..threads.whereabouts import is_installed
 
 _MOST_FRAMES: Final = 64
@@ -34,13 +37,21 @@ def _held_by(frame: FrameType | None) -> Iterator[Tensor]:
         if frame is None:
             return
         if not is_installed(frame.f_code.co_filename):
-            yield from _tensors(frame.f_locals)
-            code = frame.f_code
-            own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-            yield from _tensors(getattr(own, "__dict__", None))
+            yield from _held_by_one(frame)
         frame = frame.f_back
 
 
-def _tensors(variables: Any) -> Iterator[Tensor]:
-    held = list(variables.values())[:_MOST_VALUES] if hasattr(variables, "values") else []
-    return (value for value in held if type(value) is Tensor)
+def _held_by_one(frame: FrameType) -> list[Tensor]:
+    code = frame.f_code
+    if hides_variables(frame):
+        # Any tensor may be its variable.
+        return [value for value in gc.get_objects() if type(value) is Tensor]
+    with variables_of(frame) as variables:
+        own = variables.get(code.co_varnames[0]) if code.co_argcount else None
+        attributes = getattr(own, "__dict__", None)
+        own_values = attributes.values() if isinstance(attributes, dict) else ()
+        return [*_tensors(variables.values()), *_tensors(own_values)]
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    return [value for value in islice(values, _MOST_VALUES) if type(value) is Tensor]

@@ -19,9 +19,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
 
 from ..compat import torch_memory
 from ..compat.torch_modules import own_buffers, own_modules, own_parameters
+from .own_generators import generators_preserved
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""
@@ -222,7 +225,8 @@ def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
     held = {p for module in modules for p in own_parameters(module).values() if p is not None}
     gradients = [(parameter, parameter.grad) for parameter in held]
     try:
-        yield
+        with generators_preserved(value for module in modules for value in module.__dict__.values()):
+            yield
     finally:
         generators.restore()
         for parameter, gradient in gradients:
@@ -236,20 +240,26 @@ def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
 def objects_preserved(objects: Iterable[Any]) -> Iterator[None]:
     """Put attributes of plain objects back, such as those of a trainer, and of the objects that they hold.
 
-    Of classes, functions and packages nothing is put back; modules are `preserved`.
+    So are plain containers, schedulers, and the options of optimizers. Of classes, functions and packages
+    nothing is put back; modules are `preserved`.
     """
     held = list(objects)
-    held += [value for one in held if _is_plain_object(one) for value in vars(one).values()]
-    kept = {id(one): one for one in held if _is_plain_object(one)}
-    saved = [(one.__dict__, _AttributeState(one.__dict__)) for one in list(kept.values())[:_MOST_OBJECTS]]
+    held += [value for one in held if is_plain_object(one) for value in vars(one).values()]
+    known = {id(one): one for one in held}.values()
+    changing = [one.__dict__ for one in known if is_plain_object(one) or isinstance(one, LRScheduler)]
+    changing += [group for one in known if isinstance(one, Optimizer) for group in one.param_groups]
+    changing += [{"": one} for one in known if type(one) in _PLAIN_CONTAINERS]
+    saved = [(live, _AttributeState(live)) for live in changing[:_MOST_OBJECTS]]
     try:
-        yield
+        with generators_preserved(known):
+            yield
     finally:
         for live, state in saved:
             state.restore(live)
 
 
-def _is_plain_object(value: Any) -> bool:
+def is_plain_object(value: Any) -> bool:
+    """Whether it is of a class that is not torch's, no module or function, and has attributes."""
     if isinstance(value, nn.Module | type | types.FunctionType | types.ModuleType | Tensor):
         return False
     package = type(value).__module__.partition(".")[0]

@@ -6,22 +6,23 @@ Owns the captured calls of one replay; `replay.py` makes it, `explain.py` asks i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from torch import Tensor, nn
 
 from ..compat import torch_memory
-from ..errors import ReplayError
+from ..errors import KeptElsewhereError, NotInLastLinesError, ReplayError
 from ..guard import outcome_of
 from ..wire import TensorFacts
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
 from .held_outputs import OutputCheck, compare_outputs, held_values
-from .loss.loss_code import LossCode, find_loss_code
+from .loss.loss_code import LossCode
 from .loss.loss_replay import LossFault, LossReplay
+from .loss.ways_to_lines import ways_to_lines
 from .module_state import preserved, state_as_before
 from .op_recorder import DetailRecorder, OpNote
 from .origin import Cause, Record
@@ -30,6 +31,7 @@ from .running_modules import ModuleTracker
 from .sources import StateKey, changed_state, look_at_state, name_sources
 from .tensor_facts import classify, facts_of
 
+_Found = TypeVar("_Found")
 _NOT_AGAIN: Final = "the lines of the loss could not be run again"
 _OUTERMOST = frozenset(
     function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate)
@@ -204,8 +206,26 @@ class StepReplay:
         return None
 
     def _run_lines(self, calls: Sequence[int]) -> tuple[LossFault | None, str | None]:
-        lines = self._loss_replay(calls)
-        return lines.find(), lines.ruined
+        return self._first_that_runs(calls, lambda lines: (lines.find(), lines.ruined))
+
+    def _first_that_runs(self, calls: Sequence[int], run: Callable[[LossReplay], _Found]) -> _Found:
+        """Run the lines of the loss that some calls went into; found in one way after the other.
+
+        Raises:
+            Exception: what the surest way has raised that had lines, where none gives the step's loss.
+        """
+        captures = [self.captures[call] for call in calls]
+        code = self._loss_code
+        ways = ways_to_lines(captures, sys._getframe()) if code is None else [lambda: code]
+        errors: list[Exception] = []
+        for way in ways:
+            # The script's own lines run in there, and may raise anything at all.
+            found, error = outcome_of(lambda way: run(self._loss_replay(captures, way())), way)
+            if error is None:
+                return cast(_Found, found)
+            errors.append(error)
+        reasons = [error for error in errors if not isinstance(error, NotInLastLinesError)]
+        raise next((one for one in reasons if not isinstance(one, KeptElsewhereError)), reasons[0])
 
     def scan_by_lines(self) -> dict[str, Tensor | None]:
         """Like `scan`, with the script's own lines for the newest loss: it may go back past the outputs.
@@ -217,18 +237,14 @@ class StepReplay:
         earlier = range(newest[0])
         if any(self.captures[call].passes[:1] == [] for call in earlier):
             raise ReplayError("a forward of the step belongs to no backward")
-        lines = self._loss_replay(newest)
-        gradients = _add(self._scan_calls(earlier), lines.scan())
+        lines, found = self._first_that_runs(newest, lambda lines: (lines, lines.scan()))
+        gradients = _add(self._scan_calls(earlier), found)
         self._lines = lines
         return dict(zip(self._names, gradients, strict=True))
 
-    def _loss_replay(self, calls: Sequence[int]) -> LossReplay:
+    def _loss_replay(self, captures: Sequence[RootCapture], code: LossCode) -> LossReplay:
         if self._loss is None:
             raise ReplayError("the loss is not known")
-        captures = [self.captures[call] for call in calls]
-        code = self._loss_code
-        if code is None:
-            code = _find_loss_code(captures[0], captures[-1])
         return LossReplay(
             self._roots,
             captures,
@@ -328,19 +344,6 @@ class StepReplay:
 def _causes(recorder: DetailRecorder, tensors: Iterable[Tensor | None]) -> list[Cause]:
     found = (recorder.cause_of(tensor) for tensor in tensors if tensor is not None)
     return [cause for cause in found if cause is not None]
-
-
-def _find_loss_code(first: RootCapture, last: RootCapture) -> LossCode:
-    frame = sys._getframe(1)
-    try:
-        return find_loss_code(first.call_site, last.backward_site, frame)
-    except ReplayError:
-        # Rejoined in the wrong place, where a trainer's calls all go through one function.
-        try:
-            return find_loss_code(*first.inner_sites(last), frame)
-        except ReplayError:
-            pass
-        raise
 
 
 def _why_not_again(error: Exception | None) -> str:

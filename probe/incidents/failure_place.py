@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from torch import nn
 
+from ..memory.reachable import function_variables
 from ..threads.whereabouts import is_installed
 from ..wire import Origin
 
@@ -30,7 +31,7 @@ _LATE: Final = (
     "cuFFT error",
     "HIP error",
 )
-_OPERATORS: Final = {
+OPERATORS: Final = {
     ast.MatMult: "matmul",
     ast.Add: "add",
     ast.Sub: "sub",
@@ -74,18 +75,18 @@ def failed_call(trace: TracebackType | None, model: nn.Module | None) -> Origin 
         frame = trace.tb_frame
         code = frame.f_code
         # Whatever it is called: `self` is only a habit.
-        held = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        held = function_variables(frame).get(code.co_varnames[0]) if code.co_argcount else None
         if code.co_name == "forward" and id(held) in names:
             module, op = names[id(held)], ""
         # The call of the script's own, or of torch's own module: what is inside of it is detail.
         is_own = not is_installed(code.co_filename)
-        if (is_own or not op) and (called := _operation_at(code, trace.tb_lasti)):
+        if (is_own or not op) and (called := operation_at(code, trace.tb_lasti)):
             op = called
         trace = trace.tb_next
     return None if module is None or not op else Origin(phase="forward", op=op, module=module)
 
 
-def _operation_at(code: CodeType, offset: int) -> str:
+def operation_at(code: CodeType, offset: int) -> str:
     """The call, operator or assertion of the source that an instruction belongs to."""
     positions = list(code.co_positions())
     first, last, begin, end = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
@@ -115,4 +116,4 @@ def _named(expression: Any) -> str:
         if isinstance(called, ast.Attribute):
             return ast.unparse(called) if isinstance(called.value, ast.Name) else called.attr
         return called.id if isinstance(called, ast.Name) else ""
-    return _OPERATORS.get(type(expression.op), "") if isinstance(expression, ast.BinOp) else ""
+    return OPERATORS.get(type(expression.op), "") if isinstance(expression, ast.BinOp) else ""

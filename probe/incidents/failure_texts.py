@@ -19,6 +19,7 @@ from ..threads.user_lines import at_line, user_line
 from ..wire import Evidence, NoticedAt, Origin, Stacks
 from ..wire.message_lines import NO_LINE
 from .failure_locals import describe_locals
+from .failure_part import failed_loss, failed_part
 from .failure_place import arrives_late, blocking_command, failed_call
 
 TEXT_LIMIT: Final = 4000
@@ -70,9 +71,12 @@ def describe_failure(
             evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
     else:
         origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
-        lines += (
-            [f"Raised in {origin.module or 'the root module'}, by {origin.op}"] if origin is not None else []
-        )
+        if origin is not None:
+            lines.append(f"Raised in {origin.module or 'the root module'}, by {origin.op}")
+        elif not is_late:
+            part = guard.run("failed_part", failed_part, error, trace)
+            origin = guard.run("failed_loss", failed_loss, error, trace)
+            lines += [] if part is None else [part]
         held = guard.run("locals", lambda: describe_locals(trace, with_values=not is_late))
         if held is not None:
             lines += held.lines

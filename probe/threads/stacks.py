@@ -144,3 +144,18 @@ def spot_of(code: CodeType, offset: int) -> Spot:
     # An instruction is two bytes.
     line, _, column, _ = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
     return Spot(line_of(code, offset), column if line is not None else None)
+
+
+class CodePlace(NamedTuple):
+    """A place in the source that a part of it, compiled by itself, has too."""
+
+    file: str
+    function: str
+    """Qualified name."""
+    spot: Spot
+
+
+def place_in_code(frame: RawFrame) -> CodePlace:
+    """Where a frame stands, whichever code object it runs."""
+    code, offset = frame
+    return CodePlace(code.co_filename, code.co_qualname, spot_of(code, offset))

@@ -20,7 +20,6 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...attach.layout import clean_name
-from ...attach.module_call import module_call
 from ...compat import torch_profiler
 from ...guard import outcome_of
 from .profile_body import RecordedProfile
@@ -80,8 +79,7 @@ class Recording:
             self._profiler = profile(
                 activities=activities, record_shapes=shapes, profile_memory=memory, with_stack=stacks
             )
-            with module_call.torchs_own():
-                self._profiler.start()
+            self._profiler.start()
         except BaseException:
             _one.release()
             raise

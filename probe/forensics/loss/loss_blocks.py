@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from ...errors import ReplayError
 from ...threads.stacks import Spot
+
+COMPOUND: Final = (ast.If, ast.With, ast.For)
+"""Statements that may be cut themselves."""
 
 
 class LossSpots(NamedTuple):
@@ -91,3 +95,10 @@ def done_before(body: list[ast.stmt], block: list[ast.stmt], spot: Spot) -> list
             break
         body = inner[0]
     return before
+
+
+def heads(statement: ast.If | ast.With | ast.For) -> Iterable[ast.AST]:
+    """What a compound statement reads by itself."""
+    if isinstance(statement, ast.With):
+        return statement.items
+    return [statement.test] if isinstance(statement, ast.If) else [statement.iter]

@@ -14,18 +14,19 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from ...errors import ReplayError
-from ...threads.stacks import RawFrame, Spot, spot_of
+from ...errors import KeptElsewhereError, NotInLastLinesError, ReplayError
+from ...threads.stacks import CodePlace, RawFrame, Spot, spot_of
 from .call_arguments import variables_of
 from .code_source import source_of
+from .loss_blocks import COMPOUND, common_block, done_before, heads, holds, is_before, path_to, start
 from .loss_blocks import LossSpots as LossSpots
-from .loss_blocks import common_block, done_before, holds, is_before, path_to, start
-from .loss_names import assigned, base_name, deleted, loaded, walk
+from .loss_effects import Effects, refuse_iterators
+from .loss_names import assigned, base_name, deleted, fills, loaded, plain_value, walk
+from .loss_stale import stale_names
+from .shared_variables import SharedVariables
 
 RESULT: Final = "__nanscope_loss__"
 """What the code leaves in its namespace."""
-_COMPOUND: Final = (ast.If, ast.With, ast.For)
-_FILLS: Final = frozenset("append extend insert add update setdefault appendleft".split())
 _ENDS: Final = (ast.Try, ast.While, ast.Match, ast.AsyncWith, ast.AsyncFor)
 
 
@@ -46,6 +47,14 @@ class LossCode(NamedTuple):
 
     Where the line gives the loss to a function that calls backward, or they begin before the model's call.
     """
+    is_last: bool = False
+    """Whether they begin after the newest call of the model: they give a loss that is bad, no gradients."""
+    objects: tuple[Any, ...] = ()
+    """What else the statements' functions read."""
+    until: CodePlace | None = None
+    """The call of backward at which they end; None where they leave the loss by themselves."""
+    shared: SharedVariables | None = None
+    """Variables that inner functions assign."""
 
 
 class LossPlace(NamedTuple):
@@ -118,6 +127,43 @@ def cut_loss_code(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -
         ReplayError: the lines cannot be told, or depend on what has changed since.
     """
     statements, is_handed_on = _cut_out(source_of(code), spots, namespace)
+    return _compiled(code, statements, namespace, is_handed_on=is_handed_on)
+
+
+def cut_last_lines(code: CodeType, spots: LossSpots, namespace: dict[str, Any]) -> LossCode:
+    """Cut what made a loss since the newest call of the model, which may be in another function.
+
+    They read what was collected over many calls as it is now.
+
+    Args:
+        code: of the function that called backward.
+        spots: in its file; that of the model's call counts where it lies in the function.
+        namespace: what the statements will find.
+
+    Raises:
+        ReplayError: as `cut_loss_code`.
+    """
+    body = source_of(code)
+    block, _, end = common_block(body, spots._replace(forward=spots.backward))
+    loss = _loss_expression(block[end], spots.backward, namespace)
+    if loss is None:
+        raise NotInLastLinesError("the function that called backward has not made the loss")
+    needed = loaded(loss)
+    result = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=loss, lineno=loss.lineno)
+    before = done_before(body, block, spots.backward)
+    called = [number for number, statement in enumerate(before) if holds(statement, spots.forward)]
+    kept = _cut(before[called[-1] + 1 if called else 0 :], needed)
+    whole = [*kept, ast.copy_location(result, loss)]
+    later = [statement for statement in block[end + 1 :] if is_before(statement, spots.now)]
+    if stale := stale_names(whole, later) or needed & deleted([*before, *later]):
+        raise ReplayError(f"{min(stale)} is no longer what the loss was made of")
+    return _compiled(code, whole, namespace, is_handed_on=True)._replace(is_last=True)
+
+
+def _compiled(
+    code: CodeType, statements: list[ast.stmt], namespace: dict[str, Any], *, is_handed_on: bool
+) -> LossCode:
+    refuse_iterators(Effects.of(statement, namespace) for statement in statements)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
     cut = compile(module, code.co_filename, "exec", dont_inherit=True)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
@@ -144,24 +190,29 @@ def _cut_out(
     tail = _tail(block[end], spots.backward, ast.copy_location(result, loss), needed)
     kept = _cut(block[begin:end], needed)
     if begin != end and not (kept and start(kept[0]) == start(block[begin])):
-        raise ReplayError("the loss does not depend on the model's call before it")
+        raise KeptElsewhereError("the loss does not depend on the model's call before it")
     later = [s for s in [*block[end + 1 :], *_behind(block[end], spots.backward)] if is_before(s, spots.now)]
     gone = needed & deleted([*block[begin : end + 1], *later])
-    before = _made_before(done_before(body, block, spots.forward), gone) if gone else []
+    done = done_before(body, block, spots.forward)
+    before = _made_before(done, gone) if gone else []
     if missing := sorted(name for name in gone if name not in namespace and name not in _names_of(before)):
         raise ReplayError(f"{missing[0]} was deleted after the loss was made of it")
     whole = [*before, *kept, *tail]
-    changed = {name for statement in [*whole, *later] for name in assigned(statement)} - {RESULT}
     # What was deleted has the value that the function was called with.
-    _refuse_stale(whole, gone & namespace.keys(), changed)
+    given = gone & namespace.keys()
+    if carried := stale_names(whole, later, given):
+        # A sum or a list that is begun before the model's call, which may be in a loop.
+        whole = [*_made_before(done, gone | carried), *kept, *tail]
+        if stale := stale_names(whole, later, given):
+            raise ReplayError(f"{min(stale)} is no longer what the loss was made of")
     return whole, called is None or bool(gone)
 
 
 def _made_before(statements: Sequence[ast.stmt], names: set[str]) -> list[ast.stmt]:
-    """The assignments before the model's call that made what was deleted after it."""
-    plain = [s for s in statements if isinstance(s, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+    """The statements before the model's call that made what was deleted, or written, after it."""
+    plain = [s for s in statements if isinstance(s, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr)]
     if others := names & _names_of(s for s in statements if s not in plain):
-        raise ReplayError(f"{min(others)} was deleted after the loss was made of it")
+        raise ReplayError(f"{min(others)} is no longer what the loss was made of")
     return _cut(plain, set(names))
 
 
@@ -190,23 +241,14 @@ def _behind(statement: ast.stmt, spot: Spot) -> Iterator[ast.stmt]:
         yield from block[position + 1 :]
 
 
-def _refuse_stale(statements: Iterable[ast.stmt], defined: set[str], changed: set[str]) -> None:
-    """Refuse to read a name of the frame that was bound anew since the statements first ran."""
-    for statement in statements:
-        heads = list(_heads(statement)) if isinstance(statement, _COMPOUND) else [statement]
-        for head in heads:
-            if stale := (loaded(head) - defined) & changed:
-                raise ReplayError(f"{min(stale)} is no longer what the loss was made of")
-        if isinstance(statement, _COMPOUND):
-            targets = [statement.target] if isinstance(statement, ast.For) else heads
-            defined |= {name for target in targets for name in assigned(target)}
-            _refuse_stale([*statement.body, *getattr(statement, "orelse", [])], defined, changed)
-        else:
-            defined |= set(assigned(statement))
-
-
 def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr | None:
-    """What `backward` is called on, or with: a tensor's own method, a trainer's, or `torch.autograd.grad`."""
+    """What `backward` is called on, or with: a tensor's own method, a trainer's, or `torch.autograd.grad`.
+
+    Of a generator, what it yields there.
+    """
+    for one in walk(statement, ast.Yield):
+        if one.value is not None and start(one) == (spot.line, spot.column):
+            return _only_loss(one.value, namespace)
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and _name_called(node) == "grad" and holds(node, spot):
             given = [*node.args, *(item.value for item in node.keywords if item.arg == "outputs")]
@@ -216,7 +258,7 @@ def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, An
             continue
         if node.func.attr == "backward" and holds(node, spot):
             owner = node.func.value
-            value = _plain_value(owner, namespace)
+            value = plain_value(owner, namespace)
             if value is None or isinstance(value, Tensor):
                 return owner
             if node.args:
@@ -224,16 +266,23 @@ def _loss_expression(statement: ast.stmt, spot: Spot, namespace: Mapping[str, An
     return None
 
 
+def _only_loss(yielded: ast.expr, namespace: Mapping[str, Any]) -> ast.expr:
+    """`loss` of `yield name, loss`."""
+    parts = yielded.elts if isinstance(yielded, ast.Tuple) else []
+    losses = [part for part in parts if _is_scalar(plain_value(part, namespace))]
+    return losses[0] if len(losses) == 1 else yielded
+
+
 def _handed_on(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) -> ast.expr:
     """The one argument that can be the loss, of a call in which backward is called: `self.update(loss)`."""
     calls = [node for node in walk(statement, ast.Call) if holds(node, spot)]
     inner = calls[-1] if calls else None
     arguments = [] if inner is None else [*inner.args, *(keyword.value for keyword in inner.keywords)]
-    losses = [argument for argument in arguments if _is_scalar(_plain_value(argument, namespace))]
+    losses = [argument for argument in arguments if _is_scalar(plain_value(argument, namespace))]
     made = [argument for argument in arguments if isinstance(argument, ast.Call)]
     found = losses or made
     if not found:
-        raise ReplayError("the loss was kept elsewhere, on an attribute say, and is no argument here")
+        raise KeptElsewhereError("the loss was kept elsewhere, on an attribute say, and is no argument here")
     if len(found) > 1:
         raise ReplayError("which argument of the call that led to backward is the loss cannot be told")
     return found[0]
@@ -250,17 +299,6 @@ def _name_called(call: ast.Call) -> str | None:
     return call.func.id if isinstance(call.func, ast.Name) else None
 
 
-def _plain_value(expression: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of a name, or of a plain attribute of one; None of anything else."""
-    if isinstance(expression, ast.Name):
-        return namespace.get(expression.id)
-    if isinstance(expression, ast.Attribute):
-        owner = _plain_value(expression.value, namespace)
-        attributes = getattr(owner, "__dict__", {})
-        return attributes.get(expression.attr) if isinstance(attributes, dict) else None
-    return None
-
-
 def _cut(block: Sequence[ast.stmt], needed: set[str]) -> list[ast.stmt]:
     """Keep what the needed names depend on, the last statement first; `needed` grows."""
     kept = [part for statement in reversed(block) if (part := _cut_statement(statement, needed)) is not None]
@@ -269,14 +307,14 @@ def _cut(block: Sequence[ast.stmt], needed: set[str]) -> list[ast.stmt]:
 
 
 def _cut_statement(statement: ast.stmt, needed: set[str]) -> ast.stmt | None:
-    if isinstance(statement, _COMPOUND):
+    if isinstance(statement, COMPOUND):
         return _cut_compound(statement, needed)
     if isinstance(statement, ast.Expr):
         # `parts.append(loss)`: what is appended is needed where the list is.
         call = statement.value
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
             return None
-        if not _fills(call.func.attr):
+        if not fills(call.func.attr):
             return None
         name = base_name(call.func.value)
         if name is None or name not in needed:
@@ -291,14 +329,6 @@ def _cut_statement(statement: ast.stmt, needed: set[str]) -> ast.stmt | None:
     return statement
 
 
-def _fills(method: str) -> bool:
-    """Whether a method writes what the lines have made: `parts.append`, `out.mul_`.
-
-    All others are left out, `self.opt.zero_grad()` above all: what they did to an object is done.
-    """
-    return method in _FILLS or (method.endswith("_") and not method.endswith("__"))
-
-
 def _cut_compound(statement: ast.If | ast.With | ast.For, needed: set[str]) -> ast.stmt | None:
     while True:
         before = set(needed)
@@ -306,7 +336,7 @@ def _cut_compound(statement: ast.If | ast.With | ast.For, needed: set[str]) -> a
         orelse = [] if isinstance(statement, ast.With) else _cut(statement.orelse, needed)
         if not body and not orelse:
             return None
-        for head in _heads(statement):
+        for head in heads(statement):
             needed |= loaded(head)
         # What one round of a loop needs may be made by the one before.
         if needed == before:
@@ -316,9 +346,3 @@ def _cut_compound(statement: ast.If | ast.With | ast.For, needed: set[str]) -> a
     if not isinstance(statement, ast.With):
         fields["orelse"] = orelse
     return ast.copy_location(type(statement)(**fields), statement)
-
-
-def _heads(statement: ast.If | ast.With | ast.For) -> Iterable[ast.AST]:
-    if isinstance(statement, ast.With):
-        return statement.items
-    return [statement.test] if isinstance(statement, ast.If) else [statement.iter]

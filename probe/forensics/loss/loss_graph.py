@@ -6,6 +6,7 @@ thread; `loss_origin.py` draws conclusions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -79,12 +80,17 @@ def read_loss_graph(
     return LossGraph(tuple([node for _, node in nodes]), is_closed and not pending, gradients)
 
 
-def is_made_of(loss: Tensor, nodes: Sequence[LossNode]) -> bool:
+def is_made_of(loss: Tensor, nodes: Sequence[LossNode], *, is_part_allowed: bool = False) -> bool:
     """Whether the newest nodes that lead to a loss, made again, have the names of the step's own.
 
     A trainer may have divided it once more, and scaled it, before it called backward on it.
+
+    Args:
+        loss: made again.
+        nodes: of the step's own.
+        is_part_allowed: whether it does where more nodes lead to it than are known, as these do.
     """
-    if not 0 < len(nodes) < MAX_NODES:
+    if not nodes:
         return False
     pending, seen = [loss.grad_fn], set[Any]()
     numbered: list[tuple[int, str]] = []
@@ -98,6 +104,9 @@ def is_made_of(loss: Tensor, nodes: Sequence[LossNode]) -> bool:
         pending += [child for child, _ in node.next_functions]
     numbered.sort()
     made, wanted = [name for _, name in numbered], [node.name for node in nodes]
+    if len(nodes) >= MAX_NODES:
+        # Some of them, and not in a row.
+        return is_part_allowed and not Counter(wanted) - Counter(made)
     for _ in range(_MOST_SCALES):
         if made[-len(wanted) :] == wanted:
             return True

@@ -1,12 +1,13 @@
-"""Which names a piece of source reads, binds and deletes. Pure."""
+"""Which names a piece of source reads, binds and deletes, and what a name stands for. Runs nothing."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 _Node = TypeVar("_Node", bound=ast.AST)
+_FILLS: Final = frozenset("append extend insert add update setdefault appendleft".split())
 
 
 def loaded(node: ast.AST) -> set[str]:
@@ -48,3 +49,22 @@ def deleted(statements: Sequence[ast.stmt]) -> set[str]:
     """Names that `del` takes away."""
     found = [node for statement in statements for node in walk(statement, ast.Delete)]
     return {target.id for node in found for target in node.targets if isinstance(target, ast.Name)}
+
+
+def fills(method: str) -> bool:
+    """Whether a method writes what the lines have made: `parts.append`, `out.mul_`.
+
+    All others are left out, `self.opt.zero_grad()` above all: what they did to an object is done.
+    """
+    return method in _FILLS or (method.endswith("_") and not method.endswith("__"))
+
+
+def plain_value(expression: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """The value of a name, or of a plain attribute of one; None of anything else."""
+    if isinstance(expression, ast.Name):
+        return namespace.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        owner = plain_value(expression.value, namespace)
+        attributes = getattr(owner, "__dict__", {})
+        return attributes.get(expression.attr) if isinstance(attributes, Mapping) else None
+    return None

@@ -7,8 +7,9 @@ unless the loss comes out as it was, bit by bit, and the model's outputs too as 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,22 +17,24 @@ import torch
 from torch import Tensor, nn
 
 from ...compat import torch_modes
-from ...errors import ReplayError
+from ...errors import NotInLastLinesError, ReplayError
 from ..arguments import find_outputs
 from ..capture import RootCapture
 from ..dispatch import GuardedMode, OutputScan
 from ..held_outputs import compare_outputs
-from ..module_state import objects_preserved, preserved, state_as_before, without_logging
+from ..module_state import is_plain_object, objects_preserved, preserved, state_as_before, without_logging
 from ..op_recorder import DetailRecorder, OpNote
 from ..origin import Source, already_bad, descendants, find_origin, outside_names
 from ..rerun import ambient, autocast_off, gradients_of, set_generators
 from ..running_modules import ModuleTracker, refuse_what_needs_all_ranks
 from ..sources import StateKey, changed_state, look_at_state, name_sources
+from .backward_stop import is_same, up_to_backward
 from .loss_code import RESULT, LossCode
 from .loss_graph import is_made_of
 
 _MAX_MODULES: Final = 32
 _MAX_PARTS: Final = 64
+_RESULT: Final = "a result of earlier lines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ class LossReplay:
         self._bad: dict[int, str] | None = None
         self._changed: list[frozenset[StateKey]] = []
         self._code = code
-        self._others = _modules_in(self._code.namespace, roots)
+        self._others = _modules_in(code, roots)
         self._roots = [*roots, *self._others]
         refuse_what_needs_all_ranks(module for root in self._roots for module in root.modules())
         self._tracker = ModuleTracker(roots)
@@ -96,6 +99,8 @@ class LossReplay:
         Raises:
             ReplayError: what the lines give is not what it was in the step.
         """
+        if self._code.is_last:
+            raise NotInLastLinesError("the lines of the loss begin after the model's calls")
         with self._restored() as writable:
             before = [look_at_state(capture.root) for capture in self._captures]
             scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
@@ -107,10 +112,25 @@ class LossReplay:
             ]
         return gradients
 
+    def _scan_last(self) -> None:
+        """First pass over lines that call no model: of those the loss alone."""
+        if not self._is_bad:
+            raise NotInLastLinesError("the loss is finite, and its lines begin after the model's calls")
+        with self._restored() as writable:
+            scan = OutputScan(deadline_s=self._deadline_s, writable=writable)
+            self._run(scan)
+            self._bad = scan.bad_ops()
+
     def find(self) -> LossFault | None:
         """Return the op that made the first bad value; None where it is not one op that can be named."""
+        found = self._find()
+        if found is None and self._code.is_last:
+            raise NotInLastLinesError(self.ruined or "no op since the model's calls made it")
+        return found
+
+    def _find(self) -> LossFault | None:
         if self._bad is None:
-            self.scan()
+            self._scan_last() if self._code.is_last else self.scan()
         if not self._bad:
             return None
         with self._restored() as writable:
@@ -141,13 +161,20 @@ class LossReplay:
         return _fault(recorder, verdict.record, already_bad(brought_in))
 
     def _name_sources(self, recorder: DetailRecorder) -> None:
-        for capture, changed in zip(self._captures, self._changed, strict=True):
+        if self._code.is_last:
+            # Whatever has a graph was made by lines before these, which may have made it bad.
+            made = (held for held in gc.get_objects() if type(held) is Tensor)
+            for tensor in (held for held in made if held.requires_grad and not held.is_leaf):
+                recorder.add_source(tensor, "outside", name=_RESULT)
+            self._computed.add(_RESULT)
+        called = () if self._code.is_last else self._captures
+        for capture, changed in zip(called, self._changed, strict=True):
             name_sources(recorder, capture, parameters=self._parameters, changed=changed)
             arguments = {} if capture.arguments is None else capture.arguments.again()[2]
             for name, tensor in arguments.items():
                 recorder.add_source(tensor, "argument", name=name)
         # Weights of another model in the loss, a discriminator's: the op that reads them is not to blame.
-        named = {f"self.{name}": value for name, value in _attributes(self._code.namespace).items()}
+        named = _attributes(self._code)
         variables = {id(value): f"{name}." for name, value in (named | self._code.namespace).items()}
         for other in self._others:
             for source, inner, tensor in _state_of(other):
@@ -167,16 +194,19 @@ class LossReplay:
         state = first.state._replace(autocast=()) if self._code.enters_blocks else first.state
         namespace = dict(self._code.namespace)
         watching = self._tracker.watching([capture.root for capture in self._captures], self._as_in_the_step)
-        with ambient(state), self._tracker.running(), watching as returned, mode:
+        stopped = up_to_backward(self._code, namespace, self._loss)
+        with stopped, ambient(state), self._tracker.running(), watching as returned, mode:
             exec(self._code.code, namespace)  # noqa: S102 - the script's own lines, as they ran before
         loss = namespace[RESULT]
-        if not isinstance(loss, Tensor) or not _is_same(loss.detach(), self._loss):
+        if not isinstance(loss, Tensor) or not is_same(loss.detach(), self._loss):
             raise ReplayError("the lines of the loss give another loss than in the step")
-        if self._code.is_handed_on and not is_made_of(loss, self._captures[-1].loss_graph.nodes):
+        nodes = self._captures[-1].loss_graph.nodes
+        if self._code.is_handed_on and not is_made_of(loss, nodes, is_part_allowed=self._code.is_last):
             raise ReplayError("the lines of the loss make it of other operations than in the step")
-        if len(returned) != len(self._captures):
+        called = () if self._code.is_last else self._captures
+        if len(returned) != len(called):
             raise ReplayError("the lines of the loss call the model more or less often than in the step")
-        for capture, output in zip(self._captures, returned, strict=True):
+        for capture, output in zip(called, returned, strict=True):
             check = compare_outputs(capture.outputs, find_outputs(output))
             if check.difference:
                 raise ReplayError(check.difference)
@@ -204,8 +234,9 @@ class LossReplay:
     @contextmanager
     def _restored(self) -> Iterator[list[Tensor]]:
         copies = [copy for capture in reversed(self._captures) for copy in capture.state_copies]
-        objects = [self._code.namespace[name] for name in self._code.names]
-        with preserved(self._roots), objects_preserved(objects), without_logging(self._roots):
+        objects = [*(self._code.namespace[name] for name in self._code.names), *self._code.objects]
+        shared = nullcontext() if self._code.shared is None else self._code.shared.preserved()
+        with preserved(self._roots), objects_preserved(objects), shared, without_logging(self._roots):
             with state_as_before(self._roots, copies) as writable:
                 yield writable
 
@@ -244,20 +275,24 @@ def _tensors_of(code: LossCode) -> Iterator[tuple[str, Tensor]]:
         yield from ((named, one) for named, one in found if isinstance(one, Tensor))
 
 
-def _modules_in(namespace: Mapping[str, Any], roots: Sequence[nn.Module]) -> list[nn.Module]:
+def _modules_in(code: LossCode, roots: Sequence[nn.Module]) -> list[nn.Module]:
     """Modules that the lines may call besides the model: a loss that keeps buffers, say."""
     known = {id(module) for root in roots for module in root.modules()}
-    values = [*namespace.values(), *_attributes(namespace).values()]
-    found = [value for value in values if isinstance(value, nn.Module) and id(value) not in known]
-    return found[:_MAX_MODULES]
+    values = [*code.namespace.values(), *code.objects, *_attributes(code).values()]
+    found = {id(value): value for value in values if isinstance(value, nn.Module) and id(value) not in known}
+    return list(found.values())[:_MAX_MODULES]
 
 
-def _attributes(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of what the lines call `self`."""
-    return dict(getattr(namespace.get("self"), "__dict__", {}))
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+def _attributes(code: LossCode) -> dict[str, Any]:
+    """Those of what the lines call `self`, and of the plain objects that lines of several functions read."""
+    named = {"self": code.namespace.get("self")}
+    if code.until is not None:
+        named |= {name: code.namespace[name] for name in sorted(code.names)}
+        known = set(map(id, named.values()))
+        named |= {type(held).__name__: held for held in code.objects if id(held) not in known}
+    plain = {name: held for name, held in named.items() if name == "self" or is_plain_object(held)}
+    return {
+        f"{name}.{key}": value
+        for name, held in plain.items()
+        for key, value in getattr(held, "__dict__", {}).items()
+    }

@@ -82,18 +82,6 @@ def with_a_part_of_its_own(trainer: Trainer, batch: Batch) -> None:
     also(loss)
 
 
-def kept_on_an_attribute(trainer: Trainer, batch: Batch) -> None:
-    def compute() -> None:
-        trainer.loss = trainer.out.mean() / batch[1] - 1.0  # type: ignore[attr-defined]
-
-    def optimize() -> None:
-        trainer.update(trainer.loss)  # type: ignore[attr-defined]
-
-    trainer.out = trainer.model(batch[0])  # type: ignore[attr-defined]
-    compute()
-    optimize()
-
-
 def run_of(step: Callable[[Trainer, Batch], None], spool: Path | None) -> tuple[Trainer, Event | None]:
     torch.manual_seed(0)
     trainer = Trainer(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3)))
@@ -132,10 +120,3 @@ def test_what_the_function_adds_is_not_blamed_on_the_loss_it_was_given(tmp_path:
     lines = Path(__file__).read_text().splitlines()
     claimed = event.stacks.forward[-1].line if event.origin is not None and event.stacks.forward else None
     assert claimed is None or "part / part" in lines[claimed - 1], event.message
-
-
-def test_loss_that_was_kept_on_an_attribute_is_the_reason(tmp_path: Path) -> None:
-    _, event = run_of(kept_on_an_attribute, tmp_path / "spool")
-    assert event is not None and event.noticed_at is not None
-    assert "the loss was kept elsewhere, on an attribute say" in event.message
-    assert not event.stacks.forward

@@ -1,0 +1,88 @@
+"""A profile that the script makes has the modules that it has without the probe, from its first steps on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import profiler as autograd_profiler
+
+import probe
+
+PROGRAM = """
+import collections, contextlib, json, sys, torch
+from torch import nn
+how, spool = sys.argv[1:]
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+run = contextlib.nullcontext()
+if spool:
+    import probe
+    run = probe.watch(model, optimizer, connect="", spool=spool, quiet=True)
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+kinds = {"stack": {"with_stack": True}, "modules": {"with_modules": True, "record_shapes": True}}
+def scheduled():
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
+    with torch.profiler.profile(with_stack=True, schedule=schedule) as profile:
+        for _ in range(6):
+            step()
+            profile.step()
+    return profile
+def plain(**options):
+    step()
+    with torch.profiler.profile(**options) as profile:
+        for _ in range(3):
+            step()
+    return profile
+def old():
+    step()
+    with torch.autograd.profiler.profile(use_kineto=True, with_stack=True) as profile:
+        for _ in range(3):
+            step()
+    return profile
+made = {"scheduled": scheduled, "old": old}
+with run:
+    first = made[how]() if how in made else plain(**kinds[how])
+    again = plain(with_stack=True)
+def modules(profile):
+    inner = getattr(profile, "profiler", profile)
+    names = collections.Counter()
+    waiting = list(inner.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag.name == "PyCall" and event.extra_fields.module is not None:
+            names[event.name] += 1
+    return dict(sorted(names.items()))
+print(json.dumps([modules(first), modules(again)]))
+"""
+
+
+def modules_of(how: str, spool: str) -> Any:
+    command = [sys.executable, "-c", PROGRAM, how, spool]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("how", ["stack", "modules", "scheduled", "old"])
+def test_modules_of_a_profile_are_those_without_the_probe(how: str, tmp_path: Path) -> None:
+    plain = modules_of(how, "")
+    assert plain[1] and modules_of(how, str(tmp_path)) == plain
+
+
+def test_start_of_profiles_is_torchs_own_again_after_a_session(tmp_path: Path) -> None:
+    kind = autograd_profiler.profile
+    before = kind._prepare_trace, kind._start_trace
+    model = nn.Linear(4, 1)
+    with probe.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), spool=tmp_path, connect=""):
+        assert (kind._prepare_trace, kind._start_trace) != before
+    assert (kind._prepare_trace, kind._start_trace) == before
