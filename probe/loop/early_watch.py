@@ -27,6 +27,7 @@ from .embedding_looks import single_rows
 from .frozen_modules import FrozenModules
 from .gradient_clearing import ClearingWatch
 from .guessed_losses import guess_of
+from .label_looks import LabelLooks
 from .loss_weights import has_zero_weight
 from .misfit_losses import misfit_in_loss
 from .wiring_watch import WiringWatch
@@ -84,6 +85,7 @@ class EarlyWatch:
         hooks.new_layout.add(self.begin_anew)
         hooks.measured.add(self.note_step)
         self._want_calls()
+        self._labels = LabelLooks(bank.labels, hooks=hooks, on_news=on_news, guard=guard)
 
     def begin_anew(self, layout: ModelLayout) -> None:
         """The parameters are others: see what reaches them."""
