@@ -16,8 +16,8 @@ from .sample import Sample
 class FrozenDetector:
     """Emits `parameter_not_updated` once: a warning; information where the first modules alone are frozen.
 
-    In the first steps those look like gradual unfreezing, which begins with all but the last layer frozen in an
-    optimizer that holds everything, and like random features: both are meant.
+    Those look like gradual unfreezing, which begins with all but the last layer frozen though the optimizer
+    holds everything, and like random features: both are meant.
     """
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ class Certainty:
 
     @staticmethod
     def are_large(heap: Growth | None) -> bool:
-        """Whether the bytes in use grow so much that plain objects may be behind it: they are measured then."""
+        """Whether the bytes in use grow so much that plain objects may be behind it."""
         return heap is not None and heap.bytes_per_step >= _SUPPORT * LEAST_BYTES_PER_STEP
 
     def of_now(
