@@ -97,6 +97,8 @@ class StepHooks:
         # From here on: now and then, and no reason to follow every step.
         self.slow_backward: Hook[[Any, int], None] = Hook()
         """A backward of this model begins that C does not follow: what it is called on, the step's number."""
+        self.foreign_backward: Hook[[Any], None] = Hook()
+        """A backward begins that is not taken for one of this model: what it is called on."""
         self.evaluation_call: Hook[[bool], None] = Hook()
         """The model is called to be evaluated; whether gradients are enabled."""
         self.evaluation_inputs: Hook[[nn.Module, Any, Any, int], Arguments] = Hook()

@@ -14,7 +14,11 @@ from .sample import Sample
 
 
 class FrozenDetector:
-    """Emits `parameter_not_updated` once: a warning; information where the first modules alone are frozen."""
+    """Emits `parameter_not_updated` once: a warning; information where the first modules alone are frozen.
+
+    Those look like gradual unfreezing, which begins with all but the last layer frozen though the optimizer
+    holds everything, and like random features: both are meant.
+    """
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()

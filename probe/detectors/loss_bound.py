@@ -1,8 +1,9 @@
 """A loss below its lower bound: the loss function is given targets that it does not expect.
 
 `binary_cross_entropy_with_logits` of targets between 0 and 1 is never negative; of labels 1 and 2, or of an
-image with values to 255, it falls without end, and nothing is learnt. Which function made the loss is read
-from its graph in the first steps, and once more before anything is said: some trainings change their loss.
+image with values to 255, it falls without end, and nothing is learnt. So does `kl_div` of scores in place of
+log-probabilities. Which function made the loss is read from its graph in the first steps, and once more
+before anything is said: some trainings change their loss.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ LASTING: Final = 5
 """Losses in a row below the bound."""
 MARGIN: Final = 1e-3
 """Of the highest loss so far: rounding may bring a loss that is 0 below it."""
+_TARGETS: Final = (
+    "targets between 0 and 1",
+    "Targets outside of that let it fall without end: look at their values",
+)
+"""What a function expects, and what to do."""
+_IN_WORDS: Final = {
+    "kl_div": (
+        "log-probabilities as its first argument",
+        "What a layer returns as it is lets it fall without end: put a log_softmax before it",
+    )
+}
 
 
 class LossBoundDetector:
@@ -89,13 +101,13 @@ class LossBoundDetector:
 
     def _finding(self, now: int, loss: float) -> Finding:
         step, first = self._first_below
+        expected, advice = _IN_WORDS.get(self._function, _TARGETS)
         return Finding(
             kind="loss_divergence",
             severity="warning",
             subject="loss",
             message=f"Loss {loss:.4g} at step {now} is below 0, where {self._function} cannot be with "
-            f"targets between 0 and 1; it has been below since step {step} ({first:.4g}). Targets outside "
-            "of that let it fall without end: look at their values",
+            f"{expected}; it has been below since step {step} ({first:.4g}). {advice}",
             value=loss,
             threshold=0.0,
             baseline={"highest": self._highest},

@@ -16,6 +16,7 @@ from .first_loss import FirstLossDetector
 from .frozen import FrozenDetector
 from .initialization import InitializationDetector
 from .inputs import InputDetector
+from .label_frequencies import LabelFrequencyDetector
 from .loss_inputs import LossInputDetector
 from .loss_shapes import LossShapeDetector
 from .not_updated import NotUpdatedDetector
@@ -45,6 +46,7 @@ class SampledDetectorBank:
         updates: is to be told how much weight decay takes.
         not_updated: is to be told what optimizers have that have not made a step.
         frozen: is to be told what is frozen and never learnt.
+        labels: is to be told of the first losses which labels they are of.
         embedding_rows: is to be told which rows of embeddings have a gradient.
         loss_shapes, loss_inputs, first_loss: are to be told of the first losses what their graph says.
         training_values: what inputs and output were; for calls outside of the training.
@@ -59,7 +61,7 @@ class SampledDetectorBank:
         self.not_updated = NotUpdatedDetector(thresholds)
         self.loss_shapes, self.loss_inputs = LossShapeDetector(), LossInputDetector()
         self.first_loss, self.embedding_rows = FirstLossDetector(), EmbeddingRowsDetector()
-        self.frozen = FrozenDetector()
+        self.frozen, self.labels = FrozenDetector(), LabelFrequencyDetector(thresholds)
         self.training_values = TrainingValues()
         self._detectors: list[SampleDetector] = [
             InputDetector(thresholds),
@@ -77,6 +79,7 @@ class SampledDetectorBank:
             self.frozen,
             self.not_updated,
             self.updates,
+            self.labels,
             PlateauDetector(thresholds),
             OverfittingDetector(thresholds),
             SlowdownDetector(thresholds),
@@ -87,7 +90,7 @@ class SampledDetectorBank:
     @property
     def has_news(self) -> bool:
         """Whether a detector has been told of something that is not to wait for the next measurement."""
-        told = (self.wiring, self.updates, self.embedding_rows, self.frozen)
+        told = (self.wiring, self.updates, self.embedding_rows, self.frozen, self.labels)
         return any(detector.has_news for detector in told)
 
     def observe(self, sample: Sample) -> list[Finding]:

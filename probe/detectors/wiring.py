@@ -78,6 +78,7 @@ class WiringDetector:
         self.cut_off_steps = 0
         """Updates since the first step, none of which a backward of the model belonged to."""
         self._cut_line = ""
+        self._is_ungraded = False
 
     # -- what the watch tells
 
@@ -131,9 +132,17 @@ class WiringDetector:
         """So many updates in a row found nothing of the gradients that backward had left."""
         self._step, self.empty_steps = step, count
 
-    def note_cut_off(self, step: int, count: int, *, where: str) -> None:
-        """The model was called, and no backward has reached it at any of so many updates, all there were."""
+    def note_cut_off(self, step: int, count: int, *, where: str, is_ungraded: bool = False) -> None:
+        """The model was called, and no backward has reached it at any of so many updates, all there were.
+
+        Args:
+            step: the newest of them.
+            count: how many.
+            where: the line that cuts the graph; empty when unknown.
+            is_ungraded: whether the model was called with gradients disabled alone.
+        """
         self._step, self.cut_off_steps, self._cut_line = step, count, where or self._cut_line
+        self._is_ungraded = is_ungraded
 
     # -- what the watch asks
 
@@ -277,6 +286,14 @@ class WiringDetector:
 
     def _cut_off(self) -> tuple[str, int]:
         steps = self.cut_off_steps
+        if self._is_ungraded:
+            at = f" ({self._cut_line})" if self._cut_line else ""
+            return (
+                f"No gradient has reached any parameter at the {steps} updates up to step {self._step}: the "
+                f"model is called with gradients switched off{at}, so the loss that backward is called on "
+                "depends on no parameter. Call the model outside of torch.no_grad() and inference_mode()",
+                steps,
+            )
         why = "a detach(), .data or item() on the way, or a loss made anew from numbers"
         how = f": the graph is cut at {self._cut_line}" if self._cut_line else f" ({why})"
         return (

@@ -25,6 +25,7 @@ _CUTTING_FUNCTIONS: Final = frozenset(
 _NUMBERS: Final = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel", "requires_grad"})
 """Attributes that carry no graph, and cut none."""
 _NO_GRAD: Final = frozenset({"no_grad", "inference_mode"})
+_SWITCH: Final = "set_grad_enabled"
 _MOST_TEXT: Final = 60
 
 _Span: TypeAlias = tuple[int | None, int | None, int | None, int | None]
@@ -51,11 +52,11 @@ def find_cut(stack: Sequence[RawFrame]) -> str | None:
     for code, offset in reversed(stack):
         if is_installed(code.co_filename):
             return None
-        body, span = _body_of(code), _span_of(code, offset)
-        if body is None:
+        function = _function_of(code)
+        if function is None:
             return None
-        walk = _Walk(span)
-        cut = walk.cut_in(body) or walk.returned
+        walk = _Walk(_span_of(code, offset), function)
+        cut = walk.cut_in(function.body) or walk.returned
         if isinstance(cut, _Cut):
             return f"{shown_name(code.co_filename)}:{cut.line}: {cut.text}"
         if not cut:
@@ -63,20 +64,52 @@ def find_cut(stack: Sequence[RawFrame]) -> str | None:
     return None
 
 
-def _body_of(code: CodeType) -> Sequence[ast.stmt] | None:
-    """The statements of the function, or of the module, that a code object was made of."""
+def find_switched_off(stack: Sequence[RawFrame]) -> str | None:
+    """Return where gradients are disabled round a call, ``train.py:8: with torch.no_grad()``; None if unseen.
+
+    Args:
+        stack: at the call, outermost frame first.
+    """
+    for code, offset in reversed(stack):
+        function = None if is_installed(code.co_filename) else _function_of(code)
+        if function is None:
+            continue
+        walk = _Walk(_span_of(code, offset), function)
+        walk.cut_in(function.body)
+        if walk.called_in is not None:
+            return f"{shown_name(code.co_filename)}:{walk.called_in.line}: {walk.called_in.text}"
+    return None
+
+
+def _function_of(code: CodeType) -> ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function, or the module, that a code object was made of."""
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError, RecursionError):
         return None
     if code.co_name == "<module>":
-        return tree.body
+        return tree
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
-                return node.body
+                return node
     return None
+
+
+def _switches_off(call: ast.expr) -> bool:
+    """Whether it is `torch.no_grad`, called or not, or another that disables gradients."""
+    function = call.func if isinstance(call, ast.Call) else call
+    if _name_of(function) == _SWITCH:
+        return _is_set_to(call, False)
+    return _name_of(function) in _NO_GRAD
+
+
+def _is_set_to(call: ast.expr, mode: bool) -> bool:
+    """Whether it is `torch.set_grad_enabled(mode)`."""
+    if not isinstance(call, ast.Call) or _name_of(call.func) != _SWITCH or len(call.args) != 1:
+        return False
+    return isinstance(call.args[0], ast.Constant) and call.args[0].value is mode
 
 
 def _span_of(code: CodeType, offset: int) -> _Span:
@@ -87,13 +120,18 @@ def _span_of(code: CodeType, offset: int) -> _Span:
 class _Walk:
     """Follows names through one function."""
 
-    def __init__(self, span: _Span) -> None:
+    def __init__(self, span: _Span, function: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.returned: _Flow = False
         """What the function returns."""
+        self.called_in: _Cut | None = None
+        """What disables gradients where the call at `span` is made."""
         self._span = span
         self._flows: dict[str, _Flow] = {}
         self._block: _Cut | None = None
-        """The `with torch.no_grad()` that is under way."""
+        """The `with torch.no_grad()` that is under way, or the decorator."""
+        for decorator in () if isinstance(function, ast.Module) else function.decorator_list:
+            if _switches_off(decorator):
+                self._block = _Cut(decorator.lineno, f"@{ast.unparse(decorator)}"[:_MOST_TEXT])
 
     def cut_in(self, body: Sequence[ast.stmt]) -> _Cut | None:
         """Return what cuts off the value that `backward` is called on."""
@@ -106,6 +144,10 @@ class _Walk:
     def _statement(self, statement: ast.stmt) -> _Cut | None:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return None
+        if isinstance(statement, ast.Expr) and _switches_off(statement.value):
+            self._block = _Cut(statement.lineno, ast.unparse(statement)[:_MOST_TEXT])
+        elif isinstance(statement, ast.Expr) and _is_set_to(statement.value, True):
+            self._block = None
         for value in _values_of(statement):
             flow = self._flow(value)
             if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -116,8 +158,8 @@ class _Walk:
                 return cut
         outer = self._block
         if isinstance(statement, ast.With):
-            heads = [item.context_expr for item in statement.items]
-            if any(isinstance(head, ast.Call) and _name_of(head.func) in _NO_GRAD for head in heads):
+            heads = [item.context_expr for item in statement.items if _switches_off(item.context_expr)]
+            if heads:
                 self._block = outer or _Cut(statement.lineno, f"with {ast.unparse(heads[0])}"[:_MOST_TEXT])
         ends, before = [], dict(self._flows)
         for inner in _bodies_of(statement):
@@ -157,6 +199,7 @@ class _Walk:
         children = [child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr)]
         if isinstance(value, ast.Call):
             if (value.lineno, value.end_lineno, value.col_offset, value.end_col_offset) == self._span:
+                self.called_in = self._block
                 return self._block or True
             children += [keyword.value for keyword in value.keywords]
         flow = _together([self._flow(child) for child in children])

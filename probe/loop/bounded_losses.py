@@ -11,12 +11,16 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..compat.torch_nodes import node_name, saved_value
+from .handwritten_losses import is_binary_cross_entropy, is_divergence
 
 _FUNCTIONS: Final = {
     "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
     "BinaryCrossEntropy": "binary_cross_entropy",
 }
 """Never negative with targets between 0 and 1."""
+BY_HAND: Final = "binary cross-entropy (written by hand)"
+_COMPOSED: Final = frozenset({"Neg", "Sub", "Add", "Mul", "Div"})
+"""Names of the last node of a loss that is written by hand."""
 _NEVER_NEGATIVE: Final = frozenset(
     "MseLoss SmoothL1Loss HuberLoss Abs Exp Sigmoid Softplus LinalgVectorNorm Norm Sqrt CtcLoss".split()
 )
@@ -44,6 +48,10 @@ def _function_of(node: Any, depth: int) -> str | None:
         return None
     whole = node_name(node)
     name = whole.partition("Backward")[0]
+    if is_divergence(node):
+        return "kl_div"
+    if name in _COMPOSED and is_binary_cross_entropy(node):
+        return BY_HAND
     if name in _FUNCTIONS:
         return _FUNCTIONS[name] if _has_no_weight(node) else None
     if name in _NEVER_NEGATIVE:

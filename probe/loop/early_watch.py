@@ -27,6 +27,7 @@ from .embedding_looks import single_rows
 from .frozen_modules import FrozenModules
 from .gradient_clearing import ClearingWatch
 from .guessed_losses import guess_of
+from .label_looks import LabelLooks
 from .loss_weights import has_zero_weight
 from .misfit_losses import misfit_in_loss
 from .wiring_watch import WiringWatch
@@ -83,6 +84,8 @@ class EarlyWatch:
         hooks.slow_backward.add(self.look_at_bound)
         hooks.new_layout.add(self.begin_anew)
         hooks.measured.add(self.note_step)
+        self._want_calls()
+        self._labels = LabelLooks(bank.labels, hooks=hooks, on_news=on_news, guard=guard)
 
     def begin_anew(self, layout: ModelLayout) -> None:
         """The parameters are others: see what reaches them."""
@@ -102,6 +105,14 @@ class EarlyWatch:
     def call_raised(self) -> None:
         """It has raised."""
         self._guard.run("wiring", self._wiring.end_call, None, raised=True)
+
+    def note_evaluation(self, with_gradients: bool) -> None:
+        """The model is called to be evaluated; perhaps it is always called so."""
+        self._guard.run_brief("wiring", self._wiring.ungraded.note_call, with_gradients)
+
+    def note_foreign(self, tensors: Any) -> None:
+        """A backward begins that is not taken for one of this model."""
+        self._guard.run_brief("wiring", self._wiring.ungraded.note_backward, tensors)
 
     def look_at_loss(self, tensors: Any, sizes: set[int]) -> None:
         """A backward of this model begins.
@@ -157,6 +168,8 @@ class EarlyWatch:
         hooks.after_forward.want(self.end_call, wiring.wants_calls)
         hooks.forward_raised.want(self.call_raised, wiring.wants_calls)
         hooks.after_backward.want(self.after_backward, wiring.wants_backward)
+        hooks.evaluation_call.want(self.note_evaluation, wiring.wants_evaluations)
+        hooks.foreign_backward.want(self.note_foreign, wiring.wants_evaluations)
 
     def _note_wiring(self, finished: FinishedStep, measured: MeasuredStep) -> None:
         self._wiring.note_step(

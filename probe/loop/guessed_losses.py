@@ -16,9 +16,9 @@ from ..compat.torch_nodes import node_name, saved_tensor, saved_value
 from ..detectors.first_loss import Guess
 from .misfit_losses import classes_behind
 
-_MEAN: Final = 1
+MEAN: Final = 1
 """`at::Reduction::Mean`, as a node keeps it ..."""
-_NONE: Final = 0
+NONE: Final = 0
 """... and one value for each element, which the script averages."""
 _MOST_SCALES: Final = 3
 _ELEMENTS: Final = 4096
@@ -36,16 +36,17 @@ def guess_of(losses: object) -> Guess | None:
     node: Any = given[0].grad_fn
     is_mean = False
     for _ in range(_MOST_SCALES):
-        name = _name(node)
+        name = name_of(node)
         if name == "Mean" and not is_mean:
             is_mean = True
         elif not _is_undone(node, name):
             break
         node = node.next_functions[0][0]
-    return _guess(node, _NONE if is_mean else _MEAN)
+    return _guess(node, NONE if is_mean else MEAN)
 
 
-def _name(node: Any) -> str:
+def name_of(node: Any) -> str:
+    """`MeanBackward0` -> `Mean`; empty for None."""
     return "" if node is None else node_name(node).partition("Backward")[0]
 
 
@@ -63,15 +64,17 @@ def _is_undone(node: Any, name: str) -> bool:
     return other is None or isinstance(other, Tensor | int | float)
 
 
-def _guess(node: Any, reduction: int) -> Guess | None:
-    name = _name(node)
-    if node is None or saved_value(node, "reduction") != reduction:
-        return None
+def is_unweighted(node: Any, reduction: int) -> bool:
+    """Whether a loss function's node reduces in this way, and has no weights of classes or elements."""
     try:
-        has_weight = saved_value(node, "weight") is not None
+        return saved_value(node, "reduction") == reduction and saved_value(node, "weight") is None
     except RuntimeError:
-        return None
-    if has_weight:
+        return False
+
+
+def _guess(node: Any, reduction: int) -> Guess | None:
+    name = name_of(node)
+    if node is None or not is_unweighted(node, reduction):
         return None
     if name in ("NllLoss", "NllLoss2D"):
         classes = classes_behind(node)

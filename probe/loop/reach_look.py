@@ -166,8 +166,8 @@ class ReachLook:
         from .stray_modules import StrayModule
 
         if StrayModule.is_one(module):
-            frame = _user_frame(inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES)))
-            self._strays[id(module)] = StrayModule(module, "" if frame is None else _at(frame))
+            frame = user_frame(inner_torch_removed(raw_stack(sys._getframe(1), limit=_STACK_FRAMES)))
+            self._strays[id(module)] = StrayModule(module, "" if frame is None else place_of(frame))
 
     def _leave(self, seen: _Seen, output: Any) -> None:
         seen.depth = max(seen.depth - 1, 0)
@@ -203,13 +203,13 @@ class ReachLook:
         for name, parameters in self._groups.items():
             seen = self._all.get(name, _Seen(name))
             seen.storages.clear()
-            frame = _user_frame(seen.stack)
+            frame = user_frame(seen.stack)
             found.append(
                 Part(
                     name=name,
                     parameters=parameters,
                     reason=self._reason(seen),
-                    where="" if frame is None else _at(frame),
+                    where="" if frame is None else place_of(frame),
                     goes_into=seen.goes_into or "",
                     is_library=self._is_of_library(name, seen.stack),
                 )
@@ -246,12 +246,13 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return torch_memory.is_plain_strided(tensor) and torch_memory.storage_key(tensor) != 0
 
 
-def _user_frame(stack: list[RawFrame]) -> RawFrame | None:
+def user_frame(stack: list[RawFrame]) -> RawFrame | None:
     """The innermost frame of the user's own code, else the innermost of all."""
     own = [frame for frame in stack if not is_installed(frame[0].co_filename)]
     return own[-1] if own else stack[-1] if stack else None
 
 
-def _at(frame: RawFrame) -> str:
+def place_of(frame: RawFrame) -> str:
+    """Return a frame as events name it, ``train.py:21 in forward``."""
     code, offset = frame
     return f"{shown_name(code.co_filename)}:{line_of(code, offset)} in {code.co_name}"

@@ -174,9 +174,9 @@ class StepTracker:
     def _begin_backward(self, tensors: Any, grad_tensors: Any, *, is_by_grad: bool = False) -> None:
         """What follows is a backward, or `torch.autograd.grad`; see whether it is one of this model."""
         hooks = self._hooks
-        if self._loop.is_foreign_backward():
-            return
-        if self._loop.is_untrained and self._guard.run("step", self._loop.passes_by, tensors):
+        if self._is_of_others(tensors):
+            for tell in hooks.foreign_backward.calls:
+                tell(tensors)
             return
         # `Tensor.backward` stands between the script and torch.autograd.backward.
         site = site_of_call(sys._getframe(2), frames=_SITE_FRAMES)
@@ -194,6 +194,12 @@ class StepTracker:
             self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors, site)
         for begin in hooks.backward_begun.calls:
             begin(self._loop.finished_early)
+
+    def _is_of_others(self, tensors: Any) -> bool:
+        """Whether a backward that begins is none of this model, as far as is known before it."""
+        if self._loop.is_foreign_backward():
+            return True
+        return self._loop.is_untrained and bool(self._guard.run("step", self._loop.passes_by, tensors))
 
     def after_backward(self, tensors: Any) -> None:
         """Count the micro-step; a non-finite loss is judged at once, for the script may skip the update."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.layout import ModelLayout, module_names
@@ -24,7 +24,8 @@ from ..detectors.wiring import WiringDetector, topmost_modules
 from ..guard import Guard
 from ..measure.statistics.statistics import Floats, tensor_norms
 from ..threads.stacks import RawFrame, inner_torch_removed, raw_stack
-from .reach_look import ReachLook
+from .calls_without_gradients import CallsWithoutGradients
+from .reach_look import ReachLook, place_of, user_frame
 
 if TYPE_CHECKING:
     from .stray_modules import StrayModule
@@ -57,6 +58,7 @@ class WiringWatch:
     Attributes:
         wants_calls: whether the next forward is to be followed (`begin_call`, `end_call`).
         wants_backward: whether `after_backward` is to be called.
+        ungraded: follows calls with gradients disabled, while there are no others.
     """
 
     def __init__(
@@ -81,12 +83,21 @@ class WiringWatch:
         self._idle = self._empty = self._fruitless = self._cut_off = 0
         self._stack: list[RawFrame] = []
         """Of a call of the model that no backward follows."""
+        self.ungraded = CallsWithoutGradients(self._is_trained)
         self._strays: list[StrayModule] | None = None
         """None until a forward has been looked at."""
 
     def is_over(self, layout: ModelLayout) -> bool:
         """Whether there is nothing left to see with these parameters."""
         return self._is_over and layout.names is self._names
+
+    @property
+    def wants_evaluations(self) -> bool:
+        """Whether `ungraded` is to be told of evaluations and of others' backwards."""
+        return not (self._detector.steps or self.ungraded.is_over)
+
+    def _is_trained(self, leaf: Tensor) -> bool:
+        return id(leaf) in _parameters_of(self._optimizers())
 
     # -- round forward and backward
 
@@ -142,8 +153,10 @@ class WiringWatch:
         """
         if layout.names is not self._names:
             self._begin(layout.names)
+        is_ungraded = self.ungraded.take() and not is_called
         if not had_backward:
-            self._note_cut_off(step, is_cut_off=is_update and is_called and bool(missing.all()))
+            is_cut_off = is_update and (is_called or is_ungraded) and bool(missing.all())
+            self._note_cut_off(step, is_cut_off=is_cut_off, is_ungraded=is_ungraded)
             return
         self._cut_off = 0
         self._note_empty(step, is_empty=is_update and (is_zero or bool(missing.all())))
@@ -286,8 +299,9 @@ class WiringWatch:
             elif same and _has_look_alike(self._model.layout.parameters):
                 self._detector.note_orphans(self._names, are_backbone=False)
 
-    def _note_cut_off(self, step: int, *, is_cut_off: bool) -> None:
+    def _note_cut_off(self, step: int, *, is_cut_off: bool, is_ungraded: bool) -> None:
         """Updates since the first step for which no backward has reached the model: is the graph cut?"""
+        self.ungraded.wants_stack = is_cut_off and self._cut_off + 1 >= _MARK_AFTER
         if self._detector.steps or not is_cut_off:
             self._cut_off = 0
             return
@@ -298,7 +312,8 @@ class WiringWatch:
         elif self._cut_off >= self._detector.least_patience and self._marks:
             now = self._measured(range(len(self._names)), self._cut_off)
             if all(now[name][1] == norm for name, (_, norm) in self._marks.items() if name in now):
-                self._detector.note_cut_off(step, self._cut_off, where=self._cut_line())
+                where = self._switched_off_line() if is_ungraded else self._cut_line()
+                self._detector.note_cut_off(step, self._cut_off, where=where, is_ungraded=is_ungraded)
             else:
                 self._marks.clear()  # Something else trains it: evolution strategies have no gradients.
 
@@ -310,6 +325,16 @@ class WiringWatch:
         from ..forensics.cut_line import find_cut
 
         return find_cut(stack) or ""
+
+    def _switched_off_line(self) -> str:
+        """Where gradients are switched off round the call, else where it is made; empty if unknown."""
+        stack = self.ungraded.take_stack()
+        frame = user_frame(stack)
+        if frame is None:
+            return ""
+        from ..forensics.cut_line import find_switched_off
+
+        return find_switched_off(stack) or place_of(frame)
 
     def _note_empty(self, step: int, *, is_empty: bool) -> None:
         """Gradients that backward has left are gone at the update: cleared in between."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from .object_watch import LEAST_PER_STEP, ObjectWatch
+from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP, ObjectWatch
 
 if TYPE_CHECKING:
+    from ..detectors.memory import Growth
     from .leaks import Leak
 
 _MIB: Final = 2**20
@@ -19,7 +20,11 @@ HELD_FRACTION: Final = 0.05
 """A container of tensors without graphs is a leak when it holds so much, absolutely and of the process's
 memory."""
 PLAIN_BYTES: Final = 8 * _MIB
-"""One without tensors, where so many objects come to it in a step as `LEAST_PER_STEP` says."""
+"""One without tensors, where as many objects come to it in a step as `LEAST_PER_STEP` says, or as many bytes
+as `LEAST_BYTES_PER_STEP`. What gets less is a history: 20 numbers of each step are 640 bytes, a gigabyte
+after 1.7 million steps; a dict of each step's metrics is 300."""
+_SUPPORT: Final = 0.5
+"""Of what a container gets in a step, so much must come to the heap: else it holds what is there anyway."""
 
 
 class Certainty:
@@ -52,13 +57,22 @@ class Certainty:
         self._grown_before |= grown.keys()
         self._lengths |= grown
 
-    def of_now(self, reported: Collection[str], least_bytes: float) -> Callable[[Leak], bool]:
+    @staticmethod
+    def are_large(heap: Growth | None) -> bool:
+        """Whether the bytes in use grow so much that plain objects may be behind it."""
+        return heap is not None and heap.bytes_per_step >= _SUPPORT * LEAST_BYTES_PER_STEP
+
+    def of_now(
+        self, reported: Collection[str], least_bytes: float, heap: Growth | None
+    ) -> Callable[[Leak], bool]:
         """Return what says whether something is a leak: it keeps graphs, or holds much and grows.
 
         Args:
             reported: subjects of which an event has been written.
             least_bytes: that a container of tensors holds.
+            heap: growth of the bytes in use, if they grow.
         """
+        heap_per_step = 0.0 if heap is None else heap.bytes_per_step
         grown_before, emptied = frozenset(self._grown_before), frozenset(self._emptied)
 
         def is_certain(leak: Leak) -> bool:
@@ -68,10 +82,12 @@ class Certainty:
                 return True
             if leak.is_dataset or leak.identity in emptied or leak.identity not in grown_before:
                 return False
-            return leak.held_bytes >= least_bytes or (
-                leak.plain_bytes >= PLAIN_BYTES
-                and leak.objects_per_step >= LEAST_PER_STEP
-                and self._objects.supports(leak.objects_per_step)
+            if leak.held_bytes >= least_bytes:
+                return True
+            are_many = leak.objects_per_step >= LEAST_PER_STEP
+            are_large = LEAST_BYTES_PER_STEP <= leak.bytes_per_step <= heap_per_step / _SUPPORT
+            return leak.plain_bytes >= PLAIN_BYTES and (
+                are_large or (are_many and self._objects.supports(leak.objects_per_step))
             )
 
         return is_certain

@@ -213,7 +213,7 @@ class LeakWatch:
         if followed is None or self.is_looking or step < followed.next_step or not self._budget.allows():
             return
         time_slice = self._budget.open_slice()
-        is_certain = self._certainty.of_now(self._reported, self._least_held())
+        is_certain = self._certainty.of_now(self._reported, self._least_held(), self._growth)
         suspects = followed.look(step, frame, is_certain)
         if suspects:
             from .leaks import find_leaks
@@ -307,7 +307,7 @@ class LeakWatch:
             step,
             before=self._first,
             is_wide=self._fruitless % 2 == 1,
-            counts_objects=self._objects.growth is not None,
+            counts_objects=self._objects.growth is not None or self._certainty.are_large(self._growth),
         )
         if self._first is None:
             self._open.look.mark()
@@ -326,7 +326,7 @@ class LeakWatch:
         from .leaks import find_leaks
 
         files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
-        is_certain = self._certainty.of_now(self._reported, self._least_held())
+        is_certain = self._certainty.of_now(self._reported, self._least_held(), self._growth)
         self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=is_certain)
         self._newest = taken.look
         self._suspects = taken.suspects

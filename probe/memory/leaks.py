@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from .bounded import is_bounded
 from .growth_lines import GrowthLine, Search, search_growth
 from .heap_looks import Content
-from .object_watch import LEAST_PER_STEP
+from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP
 from .reachable import Access, is_own_or_torch
 
 LEAST_STEPS: Final = 3
@@ -93,10 +93,15 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
             )
         graph = ", each with the graph that made it" if self.has_graph else ""
         if self.is_plain:
-            graph = f", about {self.objects_per_step:,.0f} objects a step"
+            graph = f", about {self._plain_rate()} a step"
         return (
             f"`{self.subject}` ({self.kind}){where} gets {_rate(self.per_step, self.content.what)}{graph}{at}"
         )
+
+    def _plain_rate(self) -> str:
+        if self.objects_per_step >= LEAST_PER_STEP:
+            return f"{self.objects_per_step:,.0f} objects"
+        return f"{self.bytes_per_step / 1024:,.0f} KiB of text or bytes"
 
     def remedy(self) -> str:
         """Say what to do about it."""
@@ -199,15 +204,16 @@ def _worst(suspects: Sequence[Suspect]) -> list[Suspect]:
 
 
 def matters(content: Content, per_step: float) -> bool:
-    """Whether the new items of a container keep tensors, arrays or graphs, or are many objects.
+    """Whether the new items of a container keep tensors, arrays or graphs, are many objects or large ones.
 
     Args:
         content: of the items.
         per_step: items that come in a step.
     """
-    return (
-        content.bytes_per_item > 0 or content.has_graph or content.plain.objects * per_step >= LEAST_PER_STEP
-    )
+    plain = content.plain
+    are_many = plain.objects * per_step >= LEAST_PER_STEP
+    is_much = are_many or plain.num_bytes * per_step >= LEAST_BYTES_PER_STEP
+    return content.bytes_per_item > 0 or content.has_graph or is_much
 
 
 def _carried(found: Sequence[Access], files: Sequence[str]) -> Generator[None, None, Leak | None]:

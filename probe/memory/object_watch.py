@@ -17,6 +17,9 @@ LEAST_PER_STEP: Final = 1000.0
 """Objects that a container without tensors gets in a step before it is a leak: metrics, losses and norms of
 each layer, kept as a history, are some hundred. A thousand objects are 24 to 100 kB: 10,000 steps of them
 fill a gigabyte."""
+LEAST_BYTES_PER_STEP: Final = 24_000.0
+"""The same of few objects that are large, such as texts and bytes: what a thousand numbers take. They are
+8 MiB after 350 steps, a gigabyte after 45,000."""
 _SUSPECT_SHARE: Final = 0.5
 """Of that, growth of all objects makes the watch look: some of what a container gets was there before."""
 _FLOOR: Final = 16_000.0

@@ -272,6 +272,17 @@ def test_modules_of_one_optimizer_that_nothing_holds_have_a_run_each(
     assert [math.hypot(*both_norms) for both_norms in zip(*parts, strict=True)] == pytest.approx(norms)
 
 
+@pytest.mark.parametrize(("way", "model"), [("forgotten", "encoder"), ("meant", "head")])
+def test_calls_without_gradients_are_told_where_nothing_is_trained(
+    tmp_path: Path, way: str, model: str, forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "gradients_off.py"), way, forked=forked)
+    assert both.journal.layouts[0].model == model
+    found = [event for event in both.journal.latest_events if event.kind == "parameter_not_updated"]
+    assert [event.step < 20 for event in found] == ([True] if way == "forgotten" else [])
+    assert all("gradients_off.py:15: with torch.no_grad()" in event.message for event in found)
+
+
 def test_parts_of_a_model_are_named_by_what_holds_them(tmp_path: Path, forked: ForkedScripts) -> None:
     both = run_both(tmp_path / "work", str(SCRIPTS / "parts.py"), forked=forked)
     names = [parameter.name for parameter in both.journal.layouts[0].parameters]

@@ -83,7 +83,7 @@ def _once(note_step: Callable[..., None]) -> Callable[..., None]:
         of_partials = [call for _, call in early._clear]
         for hook in early._hooks._of_steps:
             for call in hook.calls:
-                if getattr(call, "__self__", None) is early or call in of_partials:
+                if getattr(call, "__self__", None) in (early, early._labels) or call in of_partials:
                     hook.remove(call)
 
     return noted

@@ -62,7 +62,7 @@ def test_steps_are_wanted_while_a_hook_of_theirs_is_not_empty() -> None:
             hook.remove(print)
     assert vars(hooks).keys() - of_steps - {"_of_steps"} == {
         *("evaluation_call", "evaluation_inputs", "evaluation_outputs"),
-        *("slow_backward", "logged", "new_layout", "stop", "close"),
+        *("slow_backward", "foreign_backward", "logged", "new_layout", "stop", "close"),
     }
 
 

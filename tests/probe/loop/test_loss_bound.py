@@ -16,11 +16,17 @@ from torch.nn import functional as F
 import probe
 from probe.detectors.base import Observation
 from probe.detectors.loss_bound import EARLY, LASTING, LossBoundDetector
-from probe.loop.bounded_losses import bounded_function
+from probe.loop.bounded_losses import BY_HAND, bounded_function
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of (8, 5) scores and (8, 5) targets."""
+
+
+def by_hand(p: Tensor, t: Tensor, gain: Tensor | float = 1.0) -> Tensor:
+    return -((t * p.log() + (1 - t) * (1 - p).log()) * gain).mean()
+
+
 BCE, CE = "binary_cross_entropy_with_logits", "cross_entropy"
 KNOWN: dict[str, tuple[Loss, str]] = {
     "binary": (F.binary_cross_entropy_with_logits, BCE),
@@ -39,6 +45,33 @@ KNOWN: dict[str, tuple[Loss, str]] = {
         BCE,
     ),
     "class probabilities": (F.cross_entropy, CE),
+    "kl_div": (lambda x, t: F.kl_div(x, t.softmax(1), reduction="batchmean"), "kl_div"),
+    "kl_div, mean of rows": (
+        lambda x, t: F.kl_div(x.log_softmax(1), t.softmax(1), reduction="none").sum(1).mean(),
+        "kl_div",
+    ),
+    "kl_div of logarithms": (
+        lambda x, t: F.kl_div(x, t.log_softmax(1), reduction="sum", log_target=True),
+        "kl_div",
+    ),
+    "distilled beside classes": (
+        lambda x, t: F.cross_entropy(x, t.argmax(1)) + 4 * F.kl_div(x, t.softmax(1), reduction="batchmean"),
+        "kl_div",
+    ),
+    "binary, by hand": (lambda x, t: by_hand(x.sigmoid(), t), BY_HAND),
+    "binary, by hand, subtracted": (
+        lambda x, t: (-t * x.sigmoid().log() - (1 - t) * (1 - x.sigmoid()).log()).sum() / 8,
+        BY_HAND,
+    ),
+    "binary, by hand, clamped": (lambda x, t: by_hand(x.sigmoid().clamp(1e-6, 1 - 1e-6), t), BY_HAND),
+    "binary, by hand, shifted": (
+        lambda x, t: by_hand(x.sigmoid() + 1e-7, t) + 0.1 * x.square().mean(),
+        BY_HAND,
+    ),
+    "binary, by hand, of scores": (
+        lambda x, t: -torch.mean(t * F.logsigmoid(x)) - torch.mean((1 - t) * F.logsigmoid(-x)),
+        BY_HAND,
+    ),
     "squares": (F.mse_loss, ""),
     "classes": (lambda x, t: F.cross_entropy(x, t.argmax(1)), ""),
 }
@@ -58,6 +91,23 @@ UNKNOWN: dict[str, Loss] = {
     "advantages": lambda x, t: (F.cross_entropy(x, t.argmax(1), reduction="none") * t[:, 0]).mean(),
     "critic": lambda x, t: x.mean(),
     "density": lambda x, t: F.gaussian_nll_loss(x, t, torch.ones(8, 5)),
+    "a critic with weights of 1": lambda x, t: (torch.ones(8, 5) * (t - x)).mean(),
+    "a critic with rows of 1": lambda x, t: (torch.ones(8, 1) * (t[:, :1] - x[:, :1])).sum(),
+    "an expectation": lambda x, t: (t.softmax(1) * (t - x)).sum(1).mean(),
+    "targets that are no probabilities": lambda x, t: F.kl_div(x, t, reduction="batchmean"),
+    "a binary policy": lambda x, t: by_hand(x.sigmoid(), (t > 0.5).float(), t - 0.5),
+    "a binary policy, folded": lambda x, t: (
+        -((t + 0.5) * (t > 0.5) * x.sigmoid().log() + (t + 0.5) * (t < 0.5) * (1 - x.sigmoid()).log()).mean()
+    ),
+    "gains for one answer": lambda x, t: -((t + 0.5) * x.sigmoid().log()).mean(),
+    "two gains of one probability": lambda x, t: (
+        -(t * x.sigmoid().log() + (1 - t) * x.sigmoid().log()).mean()
+    ),
+    "two gains of two": lambda x, t: -(t * x.sigmoid().log() + (1 - t) * (1 - x.square()).log()).mean(),
+    "a reward": lambda x, t: (t * x.sigmoid().log() + (1 - t) * (1 - x.sigmoid()).log()).mean(),
+    "bernoulli entropy": lambda x, t: (
+        x.sigmoid() * x.sigmoid().log() + (1 - x.sigmoid()) * (1 - x.sigmoid()).log()
+    ).mean(),
     "likelihood of no softmax": lambda x, t: F.nll_loss(x, t.argmax(1)),
 }
 
@@ -165,6 +215,14 @@ LABELS = {
     "one and two": (F.binary_cross_entropy_with_logits, torch.randint(1, 3, (8, 5)).float()),
     "to 255": (F.binary_cross_entropy_with_logits, 255.0 * torch.rand(8, 5)),
     "probabilities that are none": (F.cross_entropy, torch.randn(8, 5)),
+    "scores in place of log-probabilities": (
+        lambda x, t: F.kl_div(x, t, reduction="batchmean"),
+        torch.rand(8, 5).softmax(1),
+    ),
+    "minus one and one, by hand": (
+        lambda x, t: by_hand(x.sigmoid().clamp(1e-6, 1 - 1e-6), t),
+        2.0 * torch.randint(0, 2, (8, 5)) - 1.0,
+    ),
 }
 
 
@@ -180,6 +238,24 @@ def test_targets_outside_of_their_range_are_told_soon_after_the_first_negative_l
     assert event.severity == "warning"
     assert "below 0" in event.message
     assert first + LASTING - 1 <= event.step <= first + 20
+
+
+HEALTHY: dict[str, Loss] = {
+    "density": lambda x, t: F.gaussian_nll_loss(x, t, torch.full((8, 5), 1e-3)),
+    "log-likelihood": lambda x, t: (0.5 * (x - t).square() - 2.0 - x.mean()).mean(),
+    "policy": lambda x, t: by_hand(x.sigmoid(), (t > 0.5).float(), t - 0.5),
+    "critic": lambda x, t: x[:4].mean() - x[4:].mean() + 0.1 * x.square().mean(),
+    "cosine": lambda x, t: -F.cosine_similarity(x, t).mean(),
+    "reward": lambda x, t: -(t * x.tanh()).mean(),
+    "binary, by hand": lambda x, t: by_hand(x.sigmoid(), t),
+    "distilled": lambda x, t: F.kl_div(x.log_softmax(1), t.softmax(1), reduction="batchmean"),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_negative_and_written_losses_that_are_meant_so_are_silent(name: str, spool: Path) -> None:
+    train(HEALTHY[name], torch.rand(8, 5))
+    assert found(spool) == []
 
 
 def test_loss_that_is_another_one_later_on_is_silent(spool: Path) -> None:

@@ -120,6 +120,20 @@ def leaks_set_of_texts(loop: Loop) -> str:
     return "names"
 
 
+def leaks_list_of_long_texts(loop: Loop) -> str:
+    answers: list[str] = []
+    for number in loop.steps():
+        answers.append(f"{number} " * 15_000)  # grows
+    return "answers"
+
+
+def leaks_records_of_bytes(loop: Loop) -> str:
+    records: dict[int, dict[str, bytes]] = {}
+    for number in loop.steps():
+        records[number] = {"image": bytes(30_000), "mask": bytes([number % 256]) * 10_000}  # grows
+    return "records"
+
+
 def leaking() -> list[Any]:
     return [value for name, value in globals().items() if name.startswith("leaks_")]
 
@@ -151,6 +165,29 @@ def healthy_losses_and_metrics(loop: Loop) -> None:
         rows.append({f"metric{index}": number / 7 + index for index in range(10)})
         for index in range(100):
             history[f"norm{index}"].append(number / 7 + index)
+
+
+def healthy_numbers_and_a_dict_of_each_step(loop: Loop) -> None:
+    """A history: 20 numbers and a small dict a step come to less than half a MiB in 400 steps."""
+    values: list[float] = []
+    rows: list[dict[str, float]] = []
+    for number in loop.steps():
+        values.extend(numbers(20, number))
+        rows.append({"step": number, "loss": number / 7})
+
+
+def healthy_log_of_short_texts(loop: Loop) -> None:
+    """Below the least that a container gets in a step before it is a leak."""
+    lines: list[str] = []
+    for number in loop.steps(500):
+        lines.append(f"{number:03d} " * 5_000)
+
+
+def healthy_texts_that_are_there_already(loop: Loop) -> None:
+    texts = [f"{index} " * 20_000 for index in range(200)]
+    order: list[str] = []
+    for number in loop.steps():
+        order.append(texts[number % 200])
 
 
 def healthy_cache_of_texts(loop: Loop) -> None:
