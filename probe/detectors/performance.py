@@ -245,16 +245,16 @@ class AnomalyRateDetector:
 
     def __init__(self, thresholds: SampledThresholds) -> None:
         self._rate, self._window = thresholds.anomaly_rate, thresholds.anomaly_window
-        self._steps: deque[int] = deque(maxlen=thresholds.anomaly_window)
+        self._steps: set[int] = set()
+        """Noted, in whatever order: a verdict may come after those of later steps, or before its sample."""
         self._first: int | None = None
         self._last = -1
 
     def note(self, step: int) -> None:
         """Some detector has found a warning or worse at this step; several at one step count once."""
-        if self._steps and step < self._steps[-1]:
-            self._steps.clear()
-        if not self._steps or step > self._steps[-1]:
-            self._steps.append(step)
+        self._steps.add(step)
+        if len(self._steps) > 2 * self._window:
+            self._steps = set(sorted(self._steps)[-self._window :])
 
     def clear(self) -> None:
         """Begin anew at the next step."""
@@ -268,10 +268,10 @@ class AnomalyRateDetector:
             if sample.step < self._last:
                 self._steps.clear()
         self._last = sample.step
-        while self._steps and self._steps[0] <= sample.step - self._window:
-            self._steps.popleft()
+        self._steps = {step for step in self._steps if step > sample.step - self._window}
         seen = min(sample.step - self._first + 1, self._window)
-        share = len(self._steps) / seen
+        count = sum(sample.step - seen < step <= sample.step for step in self._steps)
+        share = count / seen
         if seen < min(MIN_STEPS, self._window) or share <= self._rate:
             return []
         return [
@@ -279,8 +279,7 @@ class AnomalyRateDetector:
                 kind="high_anomaly_rate",
                 severity="warning",
                 subject="run",
-                message=f"{len(self._steps)} of the last {seen} steps up to step {sample.step} had a warning "
-                "or worse",
+                message=f"{count} of the last {seen} steps up to step {sample.step} had a warning or worse",
                 value=share,
                 threshold=self._rate,
             )

@@ -164,6 +164,30 @@ def test_anomaly_rate_of_a_tenth_is_silent() -> None:
     assert anomalous(1000, range(9, 1000, 10)) == []
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["in order", "backwards"])
+def test_anomaly_rate_counts_no_step_after_the_one_that_is_judged(order: int) -> None:
+    """Steps are judged in rows, and what they had is known before the samples among them are judged."""
+    detector = AnomalyRateDetector(OPTIONS)
+    found = [finding for step in range(100) for finding in detector.observe(plain(step))]
+    for step in range(100, 140)[::order]:
+        detector.note(step)
+    shares = [finding.value for step in range(100, 140) for finding in detector.observe(plain(step))]
+    assert found == []
+    # Eleven of 111 steps are no tenth, 12 of 112 are.
+    assert shares == pytest.approx([count / (100 + count) for count in range(12, 41)])
+
+
+def test_anomaly_rate_knows_steps_whose_verdict_came_late() -> None:
+    detector = AnomalyRateDetector(OPTIONS)
+    detector.observe(plain(0))
+    for step in [*range(60, 80), *range(20, 40), 20]:
+        detector.note(step)
+    (finding,) = detector.observe(plain(100))
+    assert finding.value == pytest.approx(40 / 101)
+    (finding,) = detector.observe(plain(230))
+    assert finding.value == pytest.approx(29 / 200)
+
+
 def test_anomaly_rate_forgets_steps_that_come_again() -> None:
     detector = AnomalyRateDetector(OPTIONS)
     for step in range(100):
