@@ -151,6 +151,9 @@ class EpisodeTracker:
             if self._is_full(key[1]):
                 return []
             return [self._start(key, make_event(finding), step=step, time=time)]
+        if episode.event.severity == "info" and finding.severity != "info" and not self._is_full(key[1]):
+            # Else a warning would be one more count of what was harmless.
+            return [*self._end([key]), self._start(key, make_event(finding), step=step, time=time)]
         episode.quiet = 0
         if step == episode.last_step:
             return []
