@@ -125,6 +125,10 @@ class EpisodeTracker:
         self._running.clear()
         return records
 
+    def has_open(self, model: str, kind: str) -> bool:
+        """Whether an episode of a kind is running."""
+        return (model, kind) in self._running
+
     def end(self, model: str, kind: str) -> list[Event]:
         """End the running episode of a kind: the next finding begins another one. Returns its last record."""
         return self._end([key for key in self._running if key == (model, kind)])

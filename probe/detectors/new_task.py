@@ -58,6 +58,8 @@ CALM: Final = 64
 ADOPTION: Final = 256
 """... which they have by then in any case."""
 
+_UNDECIDED: Final = "; the losses of the next steps tell whether it is a fault or a new task"
+
 Context = TypeVar("Context")
 _Word = Literal["new task", "fault"]
 
@@ -120,6 +122,11 @@ class NewTaskWatch(Generic[Context]):
     def waits(self) -> bool:
         """Whether steps are held."""
         return bool(self._waiting)
+
+    @property
+    def has_just_begun(self) -> bool:
+        """Whether the newest step is the first of those that are held."""
+        return len(self._waiting) == 1
 
     def take(self, step: JudgedStep[Context], *, may_wait: bool) -> list[JudgedStep[Context]]:
         """Return the steps whose verdict stands now, the oldest first; none while it waits.
@@ -284,6 +291,17 @@ class NewTaskWatch(Generic[Context]):
             baseline={"median": self._level, "steps": float(LEVEL)},
             neighbours=spike.neighbours if is_spike else (),
         )
+
+
+def provisional(held: Sequence[Finding]) -> Finding:
+    """Return what is known of a jump while its verdict waits: all that a process leaves that is killed."""
+    first = next((one for one in held if one.kind == "loss_spike"), held[0])
+    return replace(first, severity="info", message=f"{first.message}{_UNDECIDED}")
+
+
+def settled(message: str) -> str:
+    """Return the message of such an event where the verdict is another event's."""
+    return message.replace(_UNDECIDED, "; it comes with a new level of the loss", 1)
 
 
 def _trend(values: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.loss_bound import LossBoundDetector
-from ..detectors.new_task import JudgedStep, NewTaskWatch
+from ..detectors.new_task import JudgedStep, NewTaskWatch, provisional, settled
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
@@ -66,6 +66,8 @@ class IncidentReporter(ErrorEvents):
         """What the newest steps were called with; put there by what finishes a step."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
+        self._provisional: Event | None = None
+        """Written while its verdict waits."""
         self._replays = 0
         self._awaits_origin = False
         """Whether the newest event of a NaN or Inf was judged too late for a replay."""
@@ -148,7 +150,24 @@ class IncidentReporter(ErrorEvents):
             begun += self._write(one.findings, one.step, *one.context)
             if is_alarming(one.findings):
                 alarms.append(one.step)
+        if self._provisional is not None and (watch.has_just_begun or not watch.waits):
+            self._settle(self._provisional, begun)
+        if judged is not None and watch.has_just_begun:
+            self._note_waiting(judged)
         return begun, alarms
+
+    def _note_waiting(self, judged: JudgedStep[_Moment]) -> None:
+        """Have the journal know of a jump whose verdict waits, unless an event of its kind is open."""
+        finding = provisional(judged.held)
+        if not self._episodes.has_open(self._model, finding.kind):
+            self._provisional, _ = self._event(finding, judged.context[0], judged.step, judged.context[1])
+            self._recorder.event(self._provisional)
+
+    def _settle(self, noted: Event, begun: Sequence[Event]) -> None:
+        """The verdict stands, as a rule as the same event's newest state."""
+        self._provisional = None
+        if all(event.id != noted.id for event in begun):
+            self._recorder.event(msgspec.structs.replace(noted, message=settled(noted.message), ended=True))
 
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
