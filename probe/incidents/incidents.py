@@ -88,6 +88,10 @@ class IncidentReporter(ErrorEvents):
         """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
         self._detectors.excuse_zeros()
 
+    def note_classes(self, is_one: bool) -> None:
+        """Of the first batches: whether one has examples of one class alone, as where data are sorted."""
+        self._new_tasks.note_classes(is_one=is_one)
+
     def note_look(self) -> None:
         """Something of ours, a look at all objects for instance, has made the step take longer."""
         self._looks += 1
@@ -132,7 +136,7 @@ class IncidentReporter(ErrorEvents):
         return Verdict(
             kinds=kinds,
             critical=first_critical(begun, findings),
-            suspicion=suspicion_of(begun) or jumped,
+            suspicion=self._suspicion_of(begun) or jumped,
             alarms=tuple(alarms),
             replayed=self.replays > replays,
         )
@@ -162,6 +166,13 @@ class IncidentReporter(ErrorEvents):
         if not self._episodes.has_open(self._model, finding.kind):
             self._provisional, _ = self._event(finding, judged.context[0], judged.step, judged.context[1])
             self._recorder.event(self._provisional)
+
+    def _suspicion_of(self, begun: Sequence[Event]) -> str | None:
+        """Why modules' numbers would say more: also of a jump whose verdict has just begun to wait."""
+        reason, noted = suspicion_of(begun), self._provisional
+        if reason is None and noted is not None and self._new_tasks.has_just_begun:
+            return f"{noted.kind} at step {noted.step}"
+        return reason
 
     def _settle(self, noted: Event, begun: Sequence[Event]) -> None:
         """The verdict stands, as a rule as the same event's newest state."""
@@ -201,7 +212,7 @@ class IncidentReporter(ErrorEvents):
             judged = JudgedStep.at(batch, index, findings, moment)
             begun, alarming = self._write_judged(judged)
             critical = first_critical(begun, findings)
-            suspicion = suspicion_of(begun) or suspicion
+            suspicion = self._suspicion_of(begun) or suspicion
             alarms += alarming
         return Verdict(
             kinds=frozenset(finding.kind for findings in found.values() for finding in findings),

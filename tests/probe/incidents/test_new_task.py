@@ -66,14 +66,19 @@ class Series:
 class Judged:
     """What a fresh reporter makes of a series that is judged in parts."""
 
-    def __init__(self, series: Series, cuts: Sequence[int] = (), *, ends: bool = True) -> None:
+    def __init__(
+        self, series: Series, cuts: Sequence[int] = (), *, ends: bool = True, classes: Sequence[bool] = ()
+    ) -> None:
         self.notebook = Notebook()
         recorder = cast(Recorder, self.notebook)
         self.reporter = IncidentReporter(
             RunStart(run="run", rank=0, incarnation=1), "net", config=ProbeConfig(quiet=True),
             recorder=recorder, guard=Guard(),
         )  # fmt: skip
+        for is_one in classes:
+            self.reporter.note_classes(is_one)
         self.alarms: list[int] = []
+        self.suspicions: list[str] = []
         batch = series.batch()
         edges = [0, *sorted(cuts), len(batch)]
         for start, stop in pairwise(edges):
@@ -81,6 +86,7 @@ class Judged:
                 part = batch.part(start, stop)
                 verdict = self.reporter.judge_quiet(part, [0.0] * len(part), [()] * len(part))
                 self.alarms += verdict.alarms
+                self.suspicions += [verdict.suspicion] if verdict.suspicion else []
         if ends:
             self.reporter.close(step=series.steps[-1], time=1.0)
 
@@ -141,6 +147,7 @@ def test_jump_is_in_the_journal_while_its_verdict_waits(cuts: Sequence[int]) -> 
     (event,) = judged.notebook.latest.values()
     assert event.message.splitlines()[0].startswith("Loss ") and "fault or a new task" in event.message
     assert not event.ended and judged.alarms == []
+    assert f"loss_spike at step {AT}" in judged.suspicions or not cuts
 
 
 @pytest.mark.parametrize("after", [falling(20.0, 0.05), [20.0] * 90, [20.0] * 3 + [1.0] * 60])
