@@ -255,3 +255,25 @@ def test_slowdown_is_the_same_where_the_last_stretch_is_looked_at_every_time(see
     samples = timed(seconds, sizes, every=int(random.choice([1, 3])))
     quick, thorough = find(samples, SlowdownDetector(OPTIONS)), find(samples, _Thorough(OPTIONS))
     assert [(step, one) for step, one in quick] == [(step, one) for step, one in thorough]
+
+
+def beside_others(own_s: np.ndarray, seed: int) -> list[tuple[int, str]]:
+    """Steps that also wait, for times that come and go; a sample in ten."""
+    random = np.random.default_rng(seed)
+    waits = 0.01 * np.repeat(random.lognormal(0.0, 0.7, len(own_s) // 20 + 1), 20)[: len(own_s)]
+    own = own_s * jitter(len(own_s), 1.0, seed)
+    return slow(timed(own + waits, every=10, shares=own / (own + waits)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_that_take_longer_and_longer_warn_beside_other_programs(seed: int) -> None:
+    assert "warning" in {severity for _, severity in beside_others(np.linspace(0.002, 0.03, 350), seed)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_that_only_wait_longer_and_longer_are_no_warning(seed: int) -> None:
+    rising = 0.002 * jitter(350, 1.0, seed)
+    others = np.linspace(0.0, 0.04, 350) * jitter(350, 1.0, seed + 100)
+    found = slow(timed(rising + others, every=10, shares=rising / (rising + others)))
+    assert "warning" not in {severity for _, severity in found}
+    assert beside_others(np.full(350, 0.004), seed) == []
