@@ -57,6 +57,8 @@ _FINISH_S: Final = 5.0
 """How long the end of the script waits for a session that another thread is closing."""
 _INTERRUPTIONS: Final = 10
 """So many times does it go on after a Ctrl-C."""
+_BEGINNING_STEPS: Final = 5
+"""A model that comes later trains on its own: a critic is updated so often before a generator."""
 _sessions: dict[int, Probe] = {}
 """Running sessions by the identity of their (unwrapped) model."""
 _unfinished: list[Probe] = []
@@ -133,10 +135,11 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
         probe._config, probe._end_report = config, config.report
         if not config.quiet and rank_and_world_size()[0] == 0:
+            if not probe._joins_another(parts.recorder):
+                kind = type(unwrap(model)).__name__
+                called = kind if parts.model == kind else f"{parts.model} ({kind})"
+                say(start_line(parts.recorder.folder.parent, called))
             _ending.let_speak(parts.recorder, may=True)
-            kind = type(unwrap(model)).__name__
-            called = kind if parts.model == kind else f"{parts.model} ({kind})"
-            say(start_line(parts.recorder.folder.parent, called))
         _process.watch_over()
         return probe
 
@@ -375,6 +378,16 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             self._report_exception(error, trace)
         self.close()
 
+    def _joins_another(self, recorder: Recorder) -> bool:
+        """Whether it is a further model of a training of which a line has said where it is recorded."""
+        return any(
+            other._recorder is not None
+            and other._recorder.group == recorder.group
+            and _ending.speaks(other._recorder)
+            and other.steps_made <= _BEGINNING_STEPS
+            for other in _sessions.values()
+        )
+
     def _report_exception(self, error: BaseException, trace: TracebackType | None) -> None:
         """Record an exception that leaves the script, once; a Ctrl-C or a sys.exit is no fault."""
         tracker, incidents = self._tracker, self._incidents
@@ -464,7 +477,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             while is_written and self in _unfinished:
                 _unfinished.remove(self)
                 self._write_end_report()
-                _ending.end(recorder)
+                self._guard.run("end line", _ending.end, recorder)
         finally:
             self._is_finishing = False
 

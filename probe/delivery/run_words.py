@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..settings.places import default_spool, read_serve_state
 from .recorder.tally import Tally
@@ -17,6 +18,10 @@ from .stderr import say
 
 if TYPE_CHECKING:
     from .recorder.recorder import Recorder
+
+
+_PATIENCE_S: Final = 0.25
+"""How long rank 0 waits at its end for the last words of ranks that have yet to end."""
 
 
 def start_line(run_folder: Path, model: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -37,15 +42,28 @@ def start_line(run_folder: Path, model: str, environment: Mapping[str, str] = os
     return f"recording run {run_folder.name} of {model}; in {run_folder}, {how}"
 
 
-def end_line(tally: Tally, run_folder: Path, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Say how many warnings and worse there were, the worst, and how to see the rest; None without any."""
+def end_line(
+    tally: Tally, run_folder: Path, environment: Mapping[str, str] = os.environ, *, has_ranks: bool = False
+) -> str | None:
+    """Say how many warnings and worse there were, the worst, and how to see the rest; None without any.
+
+    Args:
+        tally: of the whole training.
+        run_folder: `SPOOL/<run>`.
+        environment: of the process.
+        has_ranks: there were several; the line names the one that the worst is of.
+    """
     worst = tally.worst
     if worst is None:
         return None
     is_usual = _is_usual(run_folder.parent, environment)
     target = run_folder.name if is_usual else shlex.quote(str(run_folder))
     which = "this" if tally.total == 1 else "the worst"
-    return f"{tally.counts}; {which}: {worst}; see: dashboard events {target}"
+    counts = tally.counts
+    if has_ranks:
+        counts += f" on {tally.ranks} ranks" if tally.ranks > 1 else ""
+        which += f", on rank {tally.worst_rank}"
+    return f"{counts}; {which}: {worst}; see: dashboard events {target}"
 
 
 class Ending:
@@ -63,6 +81,10 @@ class Ending:
         if may:
             self._running.append(recorder)
 
+    def speaks(self, recorder: Recorder) -> bool:
+        """Whether a running session may speak."""
+        return recorder in self._running
+
     def end(self, recorder: Recorder) -> None:
         """A session has written its end; it may be one that is to be quiet."""
         if recorder not in self._running:
@@ -73,13 +95,27 @@ class Ending:
             return
         together = [other for other in self._ended if other.group == recorder.group]
         self._ended = [other for other in self._ended if other.group != recorder.group]
-        line = end_line(Tally().add(other.tally for other in together), _folder_of(together))
+        tally = Tally().add(other.tally for other in together)
+        has_ranks = any(other.world_size > 1 for other in together)
+        if has_ranks:
+            _add_ranks(tally, together)
+        line = end_line(tally, _folder_of(together), has_ranks=has_ranks)
         if line is not None:
             say(line)
 
     def forget(self) -> None:
         """In a forked child: they are the parent's."""
         self._running, self._ended = [], []
+
+
+def _add_ranks(tally: Tally, together: list[Recorder]) -> None:
+    """Note what the other ranks of this host have written of the same runs."""
+    from .journal.rank_events import events_beside
+
+    deadline = time.monotonic() + _PATIENCE_S
+    for recorder in together:
+        for event in events_beside(recorder.folder, patience_s=deadline - time.monotonic()):
+            tally.note(event)
 
 
 def _folder_of(together: list[Recorder]) -> Path:

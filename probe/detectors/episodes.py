@@ -125,6 +125,10 @@ class EpisodeTracker:
         self._running.clear()
         return records
 
+    def has_open(self, model: str, kind: str) -> bool:
+        """Whether an episode of a kind is running."""
+        return (model, kind) in self._running
+
     def end(self, model: str, kind: str) -> list[Event]:
         """End the running episode of a kind: the next finding begins another one. Returns its last record."""
         return self._end([key for key in self._running if key == (model, kind)])
@@ -151,6 +155,9 @@ class EpisodeTracker:
             if self._is_full(key[1]):
                 return []
             return [self._start(key, make_event(finding), step=step, time=time)]
+        if episode.event.severity == "info" and finding.severity != "info" and not self._is_full(key[1]):
+            # Else a warning would be one more count of what was harmless.
+            return [*self._end([key]), self._start(key, make_event(finding), step=step, time=time)]
         episode.quiet = 0
         if step == episode.last_step:
             return []

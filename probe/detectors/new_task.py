@@ -3,8 +3,8 @@
 A curriculum that goes on to longer sequences lifts the loss twentyfold, and so does a corrupt batch. What
 follows tells them apart, so the verdict on a step whose input has a size that is new to the run waits for the
 losses of the next ones: back at once is a corrupt batch, staying up is a fault, falling step by step is
-training. Where the input keeps its size nothing waits: a net that meets one class after the other falls just
-as steadily.
+training. Where the input keeps its size more is asked: the loss has to fall half way, and as slowly as it
+did when the run began. What a batch has spoiled recovers sooner; batches of one class each never wait.
 
 Stands between the detectors and the events, and sees the steps one by one; numpy is not needed.
 """
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Final, Generic, Literal, TypeVar
 
 from .base import Finding, ObservationBatch
+from .first_fall import FIRST, FirstFall
 
 HELD_KINDS: Final = frozenset({"loss_spike", "gradient_explosion"})
 LONGEST: Final = 80
@@ -44,6 +45,17 @@ RISES: Final = 3.0
 """Times the first losses."""
 RATE_FACTOR: Final = 3.0
 """A learning rate that has just risen by so much may be what lifts the loss."""
+AS_SLOWLY: Final = 0.5
+"""At the same size of the input: the loss makes half of its way back in so much of the steps that it took for
+half of its way down when the run began, or in more ..."""
+PATIENCE: Final = 4.0
+"""... within so many times as many, ..."""
+MOST_STEPS: Final = 160
+"""... and this many at most."""
+NOT_FALLING: Final = 24
+"""Losses after which one that does not even seem to fall has stayed up."""
+AS_HIGH: Final = 16.0
+"""Times the first loss of the run: what is above it is no loss that a new task begins with."""
 LAG: Final = 3
 """Steps by which the jump may come after the new size."""
 SIZES: Final = 64
@@ -57,6 +69,8 @@ CALM: Final = 64
 """Steps without a finding after which the detectors have learnt the new level ..."""
 ADOPTION: Final = 256
 """... which they have by then in any case."""
+
+_UNDECIDED: Final = "; the losses of the next steps tell whether it is a fault or a new task"
 
 Context = TypeVar("Context")
 _Word = Literal["new task", "fault"]
@@ -105,6 +119,10 @@ class NewTaskWatch(Generic[Context]):
     def __init__(self) -> None:
         self._step = -1
         self._waiting: list[JudgedStep[Context]] = []
+        self._pace: int | None = None
+        """Steps for half of the run's first fall, where what waits has an input of the usual size."""
+        self._batches = self._of_one_class = 0
+        """The first ones, and those of one class: at the next class the loss jumps and falls too."""
         self._reset()
 
     def _reset(self) -> None:
@@ -112,14 +130,25 @@ class NewTaskWatch(Generic[Context]):
         self._rates: deque[float] = deque(maxlen=LAG + 1)
         self._losses: deque[float] = deque(maxlen=LEVEL)
         self._known_sizes: Counter[int] = Counter()
+        self._fall = FirstFall()
         self._level = math.nan
         self._ceiling = self._burst = 0.0
         self._calm_left = self._adoption_left = 0
+
+    def note_classes(self, *, is_one: bool) -> None:
+        """Take whether one of the first batches has examples of one class alone."""
+        self._batches += 1
+        self._of_one_class += is_one
 
     @property
     def waits(self) -> bool:
         """Whether steps are held."""
         return bool(self._waiting)
+
+    @property
+    def has_just_begun(self) -> bool:
+        """Whether the newest step is the first of those that are held."""
+        return len(self._waiting) == 1
 
     def take(self, step: JudgedStep[Context], *, may_wait: bool) -> list[JudgedStep[Context]]:
         """Return the steps whose verdict stands now, the oldest first; none while it waits.
@@ -155,7 +184,9 @@ class NewTaskWatch(Generic[Context]):
         self._step = batch.steps[-1]
         self._sizes.extend(batch.input_elements or [0] * len(batch))
         self._rates.extend(rate for rate in batch.highest_rates if rate is not None)
-        self._losses.extend(loss for loss in batch.losses if loss is not None)
+        losses = [loss for loss in batch.losses if loss is not None]
+        self._losses.extend(losses)
+        self._fall.learn(losses)
         self._calm_left = max(self._calm_left - len(batch), 0)
         self._adoption_left = max(self._adoption_left - len(batch), 0)
 
@@ -163,23 +194,40 @@ class NewTaskWatch(Generic[Context]):
         """Nothing more comes: return what is held, judged by what is known."""
         if not self._waiting:
             return []
-        is_new = self._has_fallen(self._waited_losses(), sure=LIKELY)
+        losses = self._waited_losses()
+        if self._pace is None:
+            is_new = self._has_fallen(losses, sure=LIKELY)
+        else:
+            is_new = self._word_at_same_size(losses, self._pace) == "new task"
         return self._release("new task" if is_new else "fault")
 
     # ----------------------------------------------------------------------------------------- beginning
 
     def _may_be_new_task(self, step: JudgedStep[Context]) -> bool:
-        """Whether the input has another size than all before, and nothing else lifts the loss."""
+        """Whether the input has another size, or the loss may fall as before, and nothing else lifts it."""
         if not step.held or step.loss is None or not math.isfinite(step.loss) or not step.elements:
             return False
         if len(self._sizes) < LEVEL + LAG or len(self._losses) < LEVEL // 2:
             return False
+        self._pace = None
         if step.elements in list(self._sizes)[: len(self._sizes) - LAG]:
-            return False
+            self._pace = self._pace_at_same_size(step, step.loss)
+            if self._pace is None:
+                return False
         rates = [rate for rate in self._rates if rate > 0.0]
         if step.rate is not None and rates and step.rate > RATE_FACTOR * min(rates):
             return False
         return step.loss > median(self._losses)
+
+    def _pace_at_same_size(self, step: JudgedStep[Context], loss: float) -> int | None:
+        """How fast a loss falls that falls as before; None where it is no new task's, or nobody knows."""
+        start = self._fall.start
+        has_one_class = self._of_one_class == self._batches >= FIRST
+        if has_one_class or start is None or loss > AS_HIGH * start:
+            return None
+        if all(one.kind != "loss_spike" for one in step.held):
+            return None
+        return self._fall.half_fall(median(self._losses))
 
     def _learn(self, step: JudgedStep[Context]) -> None:
         self._sizes.append(step.elements)
@@ -187,6 +235,7 @@ class NewTaskWatch(Generic[Context]):
             self._rates.append(step.rate)
         if step.loss is not None and math.isfinite(step.loss) and not step.held:
             self._losses.append(step.loss)
+            self._fall.learn([step.loss])
 
     # ------------------------------------------------------------------------------------------- waiting
 
@@ -197,6 +246,8 @@ class NewTaskWatch(Generic[Context]):
     def _word(self) -> _Word | None:
         """What the steps so far say; None: not enough."""
         losses = self._waited_losses()
+        if self._pace is not None:
+            return self._word_at_same_size(losses, self._pace)
         back = sum(one.elements in self._known_sizes for one in self._waiting)
         if back >= 2 and 4 * back > len(self._waiting):
             return "fault"
@@ -205,6 +256,18 @@ class NewTaskWatch(Generic[Context]):
         if self._has_fallen(losses, sure=SURE):
             return "new task"
         return "fault" if len(self._waiting) > LONGEST else None
+
+    def _word_at_same_size(self, losses: Sequence[float], pace: int) -> _Word | None:
+        """The same where the input has kept its size: it must fall half way, and as slowly as before."""
+        if self._has_cliff(losses) or self._has_risen(losses):
+            return "fault"
+        rises = [self._rise(loss, losses[0]) for loss in losses]
+        half = next((at for at, pair in enumerate(pairwise(rises), 1) if max(pair) < 0.5), None)
+        if half is not None:
+            return "new task" if half >= max(AS_SLOWLY * pace, LEAST) else "fault"
+        if len(losses) >= NOT_FALLING and _trend(losses) > -LIKELY:
+            return "fault"
+        return "fault" if len(losses) > min(max(PATIENCE * pace, LONGEST), MOST_STEPS) else None
 
     def _rise(self, loss: float, first: float) -> float:
         """How much of the first loss's rise above the level before is left, by factors where there are."""
@@ -268,7 +331,11 @@ class NewTaskWatch(Generic[Context]):
 
     def _finding(self, held: Sequence[JudgedStep[Context]], losses: Sequence[float]) -> Finding:
         first, loss, now = held[0], losses[0], median(losses[-LEAST // 2 :])
-        before = self._known_sizes.most_common(1)[0][0]
+        if self._pace is None:
+            before = self._known_sizes.most_common(1)[0][0]
+            why = f"with a new size of the input ({before} -> {first.elements} elements)"
+        else:
+            why = "at the same size of the input, and falls about as it did when the run began"
         rise = f"{loss / self._level:.3g}x" if self._level > 0.0 else f"{loss - self._level:.4g} above"
         spike = next((one for one in first.held if one.kind == "loss_spike"), first.held[0])
         is_spike = spike.kind == "loss_spike"
@@ -277,13 +344,24 @@ class NewTaskWatch(Generic[Context]):
             severity="info",
             subject="loss",
             message=f"New level of the loss, from which it falls: a new task? Loss {loss:.4g} at step "
-            f"{first.step} is {rise} its level before ({self._level:.4g}), with a new size of the input "
-            f"({before} -> {first.elements} elements); around step {held[-1].step} it is {now:.4g}",
+            f"{first.step} is {rise} its level before ({self._level:.4g}), {why}; "
+            f"around step {held[-1].step} it is {now:.4g}",
             value=loss,
             threshold=spike.threshold if is_spike else None,
             baseline={"median": self._level, "steps": float(LEVEL)},
             neighbours=spike.neighbours if is_spike else (),
         )
+
+
+def provisional(held: Sequence[Finding]) -> Finding:
+    """Return what is known of a jump while its verdict waits: all that a process leaves that is killed."""
+    first = next((one for one in held if one.kind == "loss_spike"), held[0])
+    return replace(first, severity="info", message=f"{first.message}{_UNDECIDED}")
+
+
+def settled(message: str) -> str:
+    """Return the message of such an event where the verdict is another event's."""
+    return message.replace(_UNDECIDED, "; it comes with a new level of the loss", 1)
 
 
 def _trend(values: Sequence[float]) -> float:

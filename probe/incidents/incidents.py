@@ -23,7 +23,7 @@ from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
 from ..detectors.loss_bound import LossBoundDetector
-from ..detectors.new_task import JudgedStep, NewTaskWatch
+from ..detectors.new_task import JudgedStep, NewTaskWatch, provisional, settled
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
@@ -66,6 +66,8 @@ class IncidentReporter(ErrorEvents):
         """What the newest steps were called with; put there by what finishes a step."""
         self._episodes = EpisodeTracker()
         self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
+        self._provisional: Event | None = None
+        """Written while its verdict waits."""
         self._replays = 0
         self._awaits_origin = False
         """Whether the newest event of a NaN or Inf was judged too late for a replay."""
@@ -85,6 +87,10 @@ class IncidentReporter(ErrorEvents):
     def excuse_zeros(self) -> None:
         """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
         self._detectors.excuse_zeros()
+
+    def note_classes(self, is_one: bool) -> None:
+        """Of the first batches: whether one has examples of one class alone, as where data are sorted."""
+        self._new_tasks.note_classes(is_one=is_one)
 
     def note_look(self) -> None:
         """Something of ours, a look at all objects for instance, has made the step take longer."""
@@ -144,7 +150,7 @@ class IncidentReporter(ErrorEvents):
         return Verdict(
             kinds=kinds,
             critical=first_critical(begun, findings),
-            suspicion=suspicion_of(begun) or jumped,
+            suspicion=self._suspicion_of(begun) or jumped,
             alarms=tuple(alarms),
             replayed=self.replays > replays,
         )
@@ -162,7 +168,31 @@ class IncidentReporter(ErrorEvents):
             begun += self._write(one.findings, one.step, *one.context)
             if is_alarming(one.findings):
                 alarms.append(one.step)
+        if self._provisional is not None and (watch.has_just_begun or not watch.waits):
+            self._settle(self._provisional, begun)
+        if judged is not None and watch.has_just_begun:
+            self._note_waiting(judged)
         return begun, alarms
+
+    def _note_waiting(self, judged: JudgedStep[_Moment]) -> None:
+        """Have the journal know of a jump whose verdict waits, unless an event of its kind is open."""
+        finding = provisional(judged.held)
+        if not self._episodes.has_open(self._model, finding.kind):
+            self._provisional, _ = self._event(finding, judged.context[0], judged.step, judged.context[1])
+            self._recorder.event(self._provisional)
+
+    def _suspicion_of(self, begun: Sequence[Event]) -> str | None:
+        """Why modules' numbers would say more: also of a jump whose verdict has just begun to wait."""
+        reason, noted = suspicion_of(begun), self._provisional
+        if reason is None and noted is not None and self._new_tasks.has_just_begun:
+            return f"{noted.kind} at step {noted.step}"
+        return reason
+
+    def _settle(self, noted: Event, begun: Sequence[Event]) -> None:
+        """The verdict stands, as a rule as the same event's newest state."""
+        self._provisional = None
+        if all(event.id != noted.id for event in begun):
+            self._recorder.event(msgspec.structs.replace(noted, message=settled(noted.message), ended=True))
 
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
@@ -196,7 +226,7 @@ class IncidentReporter(ErrorEvents):
             judged = JudgedStep.at(batch, index, findings, moment)
             begun, alarming = self._write_judged(judged)
             critical = first_critical(begun, findings)
-            suspicion = suspicion_of(begun) or suspicion
+            suspicion = self._suspicion_of(begun) or suspicion
             alarms += alarming
         return Verdict(
             kinds=frozenset(finding.kind for findings in found.values() for finding in findings),

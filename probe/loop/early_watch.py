@@ -21,6 +21,7 @@ from ..detectors.sampled_bank import SampledDetectorBank
 from ..guard import Guard
 from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep
+from .batch_classes import has_one_class
 from .bounded_losses import bounded_function
 from .broadcast_losses import pairs_in_loss
 from .embedding_looks import single_rows
@@ -42,6 +43,7 @@ class EarlyWatch:
         optimizers: gives those that were seen to update the model.
         hooks: the callables go in here, and out again.
         excuse_zeros: called where a term of the loss has the weight 0.
+        note_classes: called with whether a batch has examples of one class alone.
         loss_bound: is told which function made a loss, whenever it asks.
         on_news: called when the detectors were told of a step.
         guard: runs all of it.
@@ -55,12 +57,14 @@ class EarlyWatch:
         *,
         hooks: StepHooks,
         excuse_zeros: Callable[[], None],
+        note_classes: Callable[[bool], None],
         loss_bound: LossBoundDetector,
         on_news: Callable[[], None],
         guard: Guard,
     ) -> None:
         self._guard, self._hooks, self._on_news = guard, hooks, on_news
         self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
+        self._note_classes = note_classes
         self._loss_bound, self._first_loss = loss_bound, bank.first_loss
         self._model, self._rows = model, bank.embedding_rows
         self._frozen = FrozenModules(model, bank.frozen, optimizers)
@@ -124,6 +128,8 @@ class EarlyWatch:
         self._guard.run("loss shapes", lambda: self._shapes.note(pairs_in_loss(tensors, sizes)))
         self._guard.run("loss inputs", lambda: self._inputs.note(misfit_in_loss(tensors)))
         self._guard.run("first loss", lambda: self._first_loss.note(guess_of(tensors)))
+        if (is_one := self._guard.run("batch classes", has_one_class, tensors)) is not None:
+            self._note_classes(is_one)
         if self._guard.run("loss weights", has_zero_weight, tensors):
             self._excuse_zeros()
         if self._shapes.is_over:

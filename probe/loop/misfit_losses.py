@@ -15,7 +15,7 @@ from .broadcast_losses import shape_of, terms_of
 
 _MOST_NODES: Final = 32
 _MOST_VIEWS: Final = 8
-_REDUCING: Final = frozenset(
+REDUCING: Final = frozenset(
     f"{name}Backward{number}" for name in "Mean Sum Div Mul Neg Add".split() for number in range(3)
 )
 """Between a scalar and the loss function: weights, scales, sums of several terms."""
@@ -35,7 +35,7 @@ def misfit_in_loss(losses: object) -> LossInput | None:
         losses: what backward is called on.
     """
     # A product of two things that are learnt, an entropy say, is no loss function of scores.
-    found = (_misfit(node) for node, _ in terms_of(losses, through=_REDUCING))
+    found = (_misfit(node) for node, _ in terms_of(losses, through=REDUCING))
     return next((misfit for misfit in found if misfit is not None), None)
 
 

@@ -294,6 +294,7 @@ def _tracker_parts(
         lambda: measures.optimizers,
         hooks=hooks,
         excuse_zeros=incidents.excuse_zeros,
+        note_classes=incidents.note_classes,
         loss_bound=incidents.loss_bound,
         on_news=samples.look_for_news,
         guard=guard,

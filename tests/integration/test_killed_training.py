@@ -176,3 +176,15 @@ def test_torn_record_is_told_and_the_accounts_balance(start: Start, tmp_path: Pa
     finally:
         store.close()
     assert [event for event in events_of(spool) if event.kind == "data_gap"] == told
+
+
+def test_jump_whose_verdict_waits_is_an_event_of_a_killed_training(
+    tmp_path: Path, forked: ForkedScripts
+) -> None:
+    script = SCRIPT.with_name("killed_after_a_jump.py")
+    forked.start([str(script), str(tmp_path / "spool")], tmp_path).finish()
+    (writer,) = list_writers(tmp_path / "spool" / "jump")
+    records = [decode_record(data) for _, data in read_stream(writer, "events")]
+    (event,) = (one for one in records if isinstance(one, Event) and one.kind == "loss_spike")
+    assert (event.step, event.severity, event.ended) == (100, "info", False)
+    assert "fault or a new task" in event.message

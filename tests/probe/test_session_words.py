@@ -111,10 +111,39 @@ def test_two_models_of_a_process_end_with_one_line(spool: Path, capsys: pytest.C
     first.close()
     second.close()
     said = own_lines(capsys)
-    assert len(said) == 3
+    assert len(said) == 2
     assert "2 critical events; the worst: " in said[-1]
     groups = {read_journal(folder).start.group for folder in spool.iterdir()}
     assert len(groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "closes", "lines"),
+    [(0, False, 1), (1, False, 1), (5, False, 1), (40, False, 2), (1, True, 2)],
+    ids=["watched together", "a step later", "after a critic's updates", "pretrained", "one after the other"],
+)
+def test_models_of_one_training_begin_with_one_line(
+    steps: int, closes: bool, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *one = begun(name="teacher")
+    train(*one, steps)  # type: ignore[arg-type]
+    if closes:
+        first.close()
+    (second, *_), (third, *_) = begun(name="student"), begun(name="judge")
+    said = own_lines(capsys)
+    for run in (first, second, third):
+        run.close()
+    assert len(said) == lines
+    assert said[0].startswith(f"nanscope: recording run {first.run} of ")
+    assert all(f" {second.run} of " in line for line in said[1:])
+
+
+def test_model_beside_a_quiet_one_says_where_it_records(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = begun(quiet=True)[0], begun()[0]
+    (line,) = own_lines(capsys)
+    assert line.startswith(f"nanscope: recording run {second.run} of ")
+    first.close()
+    second.close()
 
 
 def test_model_that_is_dropped_ends_with_the_line_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,8 +137,8 @@ def events_of_ranks(run_folder: Path, known: Iterable[Event] = ()) -> list[Event
         run_folder: `SPOOL/<run>`.
         known: events of the same journals that are known already.
     """
-    folders = [folder for folder in list_writers(run_folder) if _rank_of(folder) is not None]
-    if len({_rank_of(folder) for folder in folders}) < 2:
+    folders = [folder for folder in list_writers(run_folder) if rank_of(folder) is not None]
+    if len({rank_of(folder) for folder in folders}) < 2:
         return []
     journals = RankJournals(run_folder, known)
     events = []
@@ -156,9 +156,9 @@ def _latest(events: Iterable[Event]) -> list[Event]:
 def generations(folders: Iterable[Path]) -> list[list[Path]]:
     """Split incarnations, in the order of their beginnings, where a rank begins again after its end."""
     found: list[list[Path]] = []
-    for folder in sorted(filter(_rank_of, folders), key=lambda folder: (_began_s(folder), folder.name)):
+    for folder in sorted(filter(rank_of, folders), key=lambda folder: (_began_s(folder), folder.name)):
         newest = found[-1] if found else []
-        again = [other for other in newest if _rank_of(other) == _rank_of(folder)]
+        again = [other for other in newest if rank_of(other) == rank_of(folder)]
         if not found or any(_ended_s(other) < _began_s(folder) for other in again):
             found.append([folder])
         else:
@@ -166,7 +166,8 @@ def generations(folders: Iterable[Path]) -> list[list[Path]]:
     return found
 
 
-def _rank_of(folder: Path) -> str | None:
+def rank_of(folder: Path) -> str | None:
+    """Return the rank whose folder it is; None of a helper's."""
     rank, _, incarnation = folder.name.rpartition("-")
     return rank if rank.isdigit() and incarnation.isdigit() else None
 

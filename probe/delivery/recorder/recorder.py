@@ -91,7 +91,7 @@ class Recorder:
         run_folder = spool.resolve() / start.run
         writer = f"{start.rank}-{start.incarnation}"
         self.folder: Path = run_folder / writer
-        self.group = start.group or start.run
+        self.group, self.world_size = start.group or start.run, start.world_size
         self.memory: MemorySample | None = read_memory()
         self._utilisation = UtilisationReader()
         self._utilisation.read()

@@ -42,6 +42,7 @@ class _Noted(NamedTuple):
     time: float
     sentence: str
     kind: str
+    rank: int
 
 
 class Tally:
@@ -64,6 +65,7 @@ class Tally:
                 event.time,
                 _sentence(event),
                 event.kind,
+                event.rank,
             )
             if "gradient" in event.kind:
                 last_step = event.step if event.last_step is None else event.last_step
@@ -97,6 +99,16 @@ class Tally:
     def worst(self) -> str | None:
         """The worst in a sentence with its line: critical first, then a proven origin, then in order."""
         return min(self._noted.values()).sentence if self._noted else None
+
+    @property
+    def worst_rank(self) -> int | None:
+        """The rank that the worst is of."""
+        return min(self._noted.values()).rank if self._noted else None
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there is something of."""
+        return len({noted.rank for noted in self._noted.values()})
 
     def sentences(self, kind: str) -> list[str]:
         """Those of one kind, the worst first, each in a sentence with its line."""

@@ -113,13 +113,21 @@ class PaceWatch:
             for other in [*self._running]
             if other != rank or lag.late_s < _AGAIN_SHARE * step_s
         ]
-        if rank in self._running or lag.late_s <= max(LATE_SHARE * step_s, LATE_S) or lag.share < LAST_SHARE:
+        finding = self._describe(rank, step, lag, step_s, _waited_more(times, lag.place))
+        said = self._running.get(rank)
+        is_worse = said is None or (said.severity == "info" and finding.severity != "info")
+        if lag.late_s <= max(LATE_SHARE * step_s, LATE_S) or lag.share < LAST_SHARE or not is_worse:
             self._suspected = None
             return found
         if self._suspected is None or self._suspected.rank != rank:
-            self._suspected = self._describe(rank, step, lag, step_s, _waited_more(times, lag.place))
-        lasted_s = float(times[-1, :, 4].max()) - self._suspected.time + float(steps.max(axis=1).sum())
+            self._suspected = finding
+        lasted_s = float(times[-1, :, 4].max()) - self._suspected.time
+        if said is None:
+            lasted_s += float(steps.max(axis=1).sum())
         if lasted_s >= LEAST_S:
+            if said is not None:
+                # It waited for processors; now it is slow itself.
+                found.append(self._end(rank, step))
             self._running[rank] = replace(self._suspected, last_step=step)
             found.append(self._running[rank])
         return found

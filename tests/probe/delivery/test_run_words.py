@@ -96,6 +96,18 @@ def test_end_line_gives_the_command_that_shows_the_rest(tmp_path: Path) -> None:
     assert end_line(Tally(), tmp_path / "a", usual) is None
 
 
+def test_end_line_of_several_ranks_names_the_one_of_the_worst(tmp_path: Path) -> None:
+    def line_of(*events: Event) -> str:
+        line = end_line(tally_of(*events), tmp_path / "a", has_ranks=True)
+        assert line is not None
+        return line.partition(": ")[0]
+
+    assert line_of(event(1, rank=1)) == "1 warning; this, on rank 1"
+    assert line_of(event(1), event(2, rank=0)) == "2 warnings; the worst, on rank 0"
+    both = (event(1), event(2, rank=3, severity="critical"))
+    assert line_of(*both) == "1 critical event and 1 warning on 2 ranks; the worst, on rank 3"
+
+
 def test_start_line_leads_to_a_running_dashboard_without_its_token(tmp_path: Path) -> None:
     environment = {
         "XDG_STATE_HOME": str(tmp_path),
@@ -129,6 +141,7 @@ class Told:
     tally: Tally
     folder: Path
     group: str
+    world_size: int = 1
 
 
 def test_sessions_of_a_group_that_ran_together_have_one_line(

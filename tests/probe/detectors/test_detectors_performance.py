@@ -164,6 +164,30 @@ def test_anomaly_rate_of_a_tenth_is_silent() -> None:
     assert anomalous(1000, range(9, 1000, 10)) == []
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["in order", "backwards"])
+def test_anomaly_rate_counts_no_step_after_the_one_that_is_judged(order: int) -> None:
+    """Steps are judged in rows, and what they had is known before the samples among them are judged."""
+    detector = AnomalyRateDetector(OPTIONS)
+    found = [finding for step in range(100) for finding in detector.observe(plain(step))]
+    for step in range(100, 140)[::order]:
+        detector.note(step)
+    shares = [finding.value for step in range(100, 140) for finding in detector.observe(plain(step))]
+    assert found == []
+    # Eleven of 111 steps are no tenth, 12 of 112 are.
+    assert shares == pytest.approx([count / (100 + count) for count in range(12, 41)])
+
+
+def test_anomaly_rate_knows_steps_whose_verdict_came_late() -> None:
+    detector = AnomalyRateDetector(OPTIONS)
+    detector.observe(plain(0))
+    for step in [*range(60, 80), *range(20, 40), 20]:
+        detector.note(step)
+    (finding,) = detector.observe(plain(100))
+    assert finding.value == pytest.approx(40 / 101)
+    (finding,) = detector.observe(plain(230))
+    assert finding.value == pytest.approx(29 / 200)
+
+
 def test_anomaly_rate_forgets_steps_that_come_again() -> None:
     detector = AnomalyRateDetector(OPTIONS)
     for step in range(100):
@@ -231,3 +255,25 @@ def test_slowdown_is_the_same_where_the_last_stretch_is_looked_at_every_time(see
     samples = timed(seconds, sizes, every=int(random.choice([1, 3])))
     quick, thorough = find(samples, SlowdownDetector(OPTIONS)), find(samples, _Thorough(OPTIONS))
     assert [(step, one) for step, one in quick] == [(step, one) for step, one in thorough]
+
+
+def beside_others(own_s: np.ndarray, seed: int) -> list[tuple[int, str]]:
+    """Steps that also wait, for times that come and go; a sample in ten."""
+    random = np.random.default_rng(seed)
+    waits = 0.01 * np.repeat(random.lognormal(0.0, 0.7, len(own_s) // 20 + 1), 20)[: len(own_s)]
+    own = own_s * jitter(len(own_s), 1.0, seed)
+    return slow(timed(own + waits, every=10, shares=own / (own + waits)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_that_take_longer_and_longer_warn_beside_other_programs(seed: int) -> None:
+    assert "warning" in {severity for _, severity in beside_others(np.linspace(0.002, 0.03, 350), seed)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_that_only_wait_longer_and_longer_are_no_warning(seed: int) -> None:
+    rising = 0.002 * jitter(350, 1.0, seed)
+    others = np.linspace(0.0, 0.04, 350) * jitter(350, 1.0, seed + 100)
+    found = slow(timed(rising + others, every=10, shares=rising / (rising + others)))
+    assert "warning" not in {severity for _, severity in found}
+    assert beside_others(np.full(350, 0.004), seed) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -93,6 +94,35 @@ def test_episode_builds_one_event_only() -> None:
     for step in range(50):
         tracker.update(step, 0.0, [finding()], model="net", make_event=make)
     assert len(calls) == 1
+
+
+def severe(tracker: EpisodeTracker, severities: str) -> list[tuple[int, str, int, bool]]:
+    """Feed one finding a step: information, warning, critical, or none; what is written."""
+    names = {"i": "info", "w": "warning", "c": "critical"}
+    written: list[Event] = []
+    for step, letter in enumerate(severities):
+        items = [replace(finding(), severity=names[letter])] if letter in names else []  # type: ignore[arg-type]
+        written += tracker.update(step, 0.0, items, model="net", make_event=maker(step))
+    return [(event.step, event.severity, event.count, event.ended) for event in written]
+
+
+@pytest.mark.parametrize("letter", ["w", "c"])
+def test_warning_within_an_episode_that_is_information_begins_one_of_its_own(letter: str) -> None:
+    severity = {"w": "warning", "c": "critical"}[letter]
+    written = severe(EpisodeTracker(patience=3), f"iii{letter}i{letter}....")
+    assert written == [
+        (0, "info", 1, False),
+        (0, "info", 2, False),
+        (0, "info", 3, True),
+        (3, severity, 1, False),
+        (3, severity, 2, False),
+        (3, severity, 3, True),
+    ]
+
+
+def test_last_episode_of_a_kind_that_is_full_goes_on_whatever_comes() -> None:
+    written = severe(EpisodeTracker(patience=3, max_events_per_kind=1), "iwi")
+    assert written == [(0, "info", 1, False), (0, "info", 2, False)]
 
 
 def test_episode_survives_a_gap_of_its_patience() -> None:

@@ -66,14 +66,19 @@ class Series:
 class Judged:
     """What a fresh reporter makes of a series that is judged in parts."""
 
-    def __init__(self, series: Series, cuts: Sequence[int] = (), *, ends: bool = True) -> None:
+    def __init__(
+        self, series: Series, cuts: Sequence[int] = (), *, ends: bool = True, classes: Sequence[bool] = ()
+    ) -> None:
         self.notebook = Notebook()
         recorder = cast(Recorder, self.notebook)
         self.reporter = IncidentReporter(
             RunStart(run="run", rank=0, incarnation=1), "net", config=ProbeConfig(quiet=True),
             recorder=recorder, guard=Guard(),
         )  # fmt: skip
+        for is_one in classes:
+            self.reporter.note_classes(is_one)
         self.alarms: list[int] = []
+        self.suspicions: list[str] = []
         batch = series.batch()
         edges = [0, *sorted(cuts), len(batch)]
         for start, stop in pairwise(edges):
@@ -81,6 +86,7 @@ class Judged:
                 part = batch.part(start, stop)
                 verdict = self.reporter.judge_quiet(part, [0.0] * len(part), [()] * len(part))
                 self.alarms += verdict.alarms
+                self.suspicions += [verdict.suspicion] if verdict.suspicion else []
         if ends:
             self.reporter.close(step=series.steps[-1], time=1.0)
 
@@ -129,9 +135,39 @@ def test_new_tasks_one_after_the_other_are_one_information_each() -> None:
 
 
 def test_new_task_that_ends_while_its_verdict_waits_is_judged_by_what_is_known() -> None:
-    assert Judged(Series(falling(20.0, 0.05, steps=9), LONG), ends=False).told == []
     noisy = Series(falling(20.0, 0.04, steps=14), LONG, noise=0.1)
     assert Judged(noisy).warned == set()
+
+
+@pytest.mark.parametrize("cuts", [(), (AT,), (AT + 1,)])
+def test_jump_is_in_the_journal_while_its_verdict_waits(cuts: Sequence[int]) -> None:
+    """A process that is killed meanwhile writes nothing more."""
+    judged = Judged(Series(falling(20.0, 0.05, steps=5), LONG), cuts, ends=False)
+    assert judged.told == [("info", "loss_spike", AT)]
+    (event,) = judged.notebook.latest.values()
+    assert event.message.splitlines()[0].startswith("Loss ") and "fault or a new task" in event.message
+    assert not event.ended and judged.alarms == []
+    assert f"loss_spike at step {AT}" in judged.suspicions or not cuts
+
+
+@pytest.mark.parametrize("after", [falling(20.0, 0.05), [20.0] * 90, [20.0] * 3 + [1.0] * 60])
+@pytest.mark.parametrize(
+    "kinds", [{"loss_spike"}, {"gradient_explosion"}, {"loss_spike", "gradient_explosion"}]
+)
+def test_verdict_takes_the_place_of_what_was_written_while_it_waited(
+    after: list[float], kinds: set[str]
+) -> None:
+    series = Series(after, LONG)
+    if "gradient_explosion" not in kinds:
+        series.norms = np.minimum(series.norms, 1.2)
+    if "loss_spike" not in kinds:
+        # Less than a spike, and far more for the gradients.
+        series.losses[AT:] = 1.0 + 0.4 * (series.losses[AT:] - 1.0) / 19.0
+        series.norms[AT:] *= 50.0
+    judged = Judged(series)
+    assert judged.told
+    assert all("fault or a new task" not in event.message for event in judged.notebook.latest.values())
+    assert all(event.ended for event in judged.notebook.latest.values())
 
 
 def test_corrupt_batch_within_a_new_task_still_warns() -> None:
@@ -207,7 +243,7 @@ def test_verdict_that_is_wanted_before_the_update_does_not_wait() -> None:
         micro_step=None, no_replay_reason="a test",
     )  # fmt: skip
     early.reporter.judge(series.batch().at(AT), 0.0, evidence)
-    assert judged.told == []
+    assert judged.warned == set()
     assert ("loss_spike", AT) in early.warned
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +18,15 @@ class Threads:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 100.0
+        self.ran_s: dict[str, float] = {}
         self.wait = ProcessorWait(folder, lambda: self.now)
 
     def set(self, process: str = "self", **waited_s: float) -> None:
         for name, seconds in waited_s.items():
             folder = self.folder / process / "task" / name
             folder.mkdir(exist_ok=True, parents=True)
-            (folder / "schedstat").write_text(f"123 {int(seconds * 1e9)} 7\n")
+            ran_s = self.ran_s.get(name, 0.0)
+            (folder / "schedstat").write_text(f"{int(ran_s * 1e9)} {int(seconds * 1e9)} 7\n")
 
     def share_after(self, seconds: float) -> float:
         self.now += seconds
@@ -47,8 +50,10 @@ def test_share_stays_until_the_next_look(threads: Threads) -> None:
     threads.set(main=0.0)
     threads.wait.look()
     threads.set(main=1.0)
-    assert threads.share_after(0.5) == 1.0
-    assert threads.share_after(1.5) == pytest.approx(0.5)
+    assert threads.share_after(2.0) == pytest.approx(0.5)
+    threads.set(main=1.4)
+    assert threads.share_after(0.5) == pytest.approx(0.5)
+    assert threads.share_after(1.5) == pytest.approx(0.8)
 
 
 def test_share_of_a_long_step_is_that_of_all_its_time(threads: Threads) -> None:
@@ -74,6 +79,44 @@ def test_share_counts_the_worker_that_waits_longest(
     for process, waited_s in (("self", 0.2), ("7", 0.4), ("8", 1.0), ("9", 50.0), ("10", 50.0)):
         threads.set(process, main=waited_s)
     assert threads.share_after(2.0) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "share"),
+    [({"main": 0.5}, 0.25), ({"main": 0.5, "other": 0.02}, 0.25), ({"main": 0.5, "other": 0.3}, 0.05)],
+    ids=["alone", "another that rests", "together"],
+)
+def test_share_is_no_less_than_what_the_one_thread_ran_that_computes(
+    threads: Threads, ran_s: dict[str, float], share: float
+) -> None:
+    threads.set(main=0.0, other=0.0)
+    threads.wait.look()
+    threads.ran_s = ran_s
+    threads.set(main=1.5, other=0.4)
+    assert threads.share_after(2.0) == pytest.approx(share)
+
+
+def test_share_leaves_out_the_wait_of_the_thread_that_looks(threads: Threads) -> None:
+    own = str(threading.get_native_id())
+    threads.set(main=0.0, **{own: 0.0})
+    threads.wait.look()
+    threads.set(main=1.0, **{own: 0.8})
+    assert threads.share_after(2.0) == pytest.approx(0.5)
+
+
+def test_share_is_known_before_the_second_look(threads: Threads) -> None:
+    own = str(threading.get_native_id())
+    threads.set(**{own: 0.0})
+    threads.wait.look()
+    threads.set(**{own: 0.04})
+    threads.now += 0.05
+    assert threads.wait.share(1.0) == 1.0
+    threads.set(other=0.0, **{own: 0.1})
+    threads.now += 0.15
+    assert threads.wait.share(1.0) == pytest.approx(0.5)
+    threads.set(**{own: 1.5})
+    assert threads.wait.share(1.0) == pytest.approx(0.5)
+    assert threads.share_after(1.8) == pytest.approx(1.0)
 
 
 def test_share_takes_no_account_of_a_thread_that_is_new(threads: Threads) -> None:
