@@ -54,7 +54,7 @@ class StepMeters:
         self._cuda_read_ns = self._epoch_read_ns = 0
 
     def read_time(self) -> StepTime | None:
-        """The time since the last call, and the probe's part of it; None at the first, and after `forget_time`."""
+        """The time since the last call, and the probe's part of it; None first, and after `forget_time`."""
         now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
         previous_ns, self._previous_ns = self._previous_ns, now_ns
         own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
