@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_SCRIPT = Path(__file__).parent / "scripts" / "trained_until_told.py"
+_SCRIPTS = Path(__file__).parent / "scripts"
 _PATIENCE_S = 60.0
 
 
@@ -29,7 +29,9 @@ class ToldTraining:
 
 
 @contextmanager
-def told_training(folder: Path, *arguments: str) -> Iterator[ToldTraining]:
+def told_training(
+    folder: Path, *arguments: str, script: str = "trained_until_told.py"
+) -> Iterator[ToldTraining]:
     """Train for the server whose spool and state lie in `folder`; see the script for the arguments."""
     environment = {
         **os.environ,
@@ -38,7 +40,7 @@ def told_training(folder: Path, *arguments: str) -> Iterator[ToldTraining]:
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     del environment["NANSCOPE_CONNECT"]
-    command = [sys.executable, str(_SCRIPT), *arguments]
+    command = [sys.executable, str(_SCRIPTS / script), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdout is not None
