@@ -52,34 +52,32 @@ def load_events(target: str) -> LoadedEvents:
         runs = resolve_runs(target)
     except UnknownRunError:
         # The spool's cap, or somebody, has deleted its folder.
-        stored = stored_events([target])
-        if not stored.runs:
+        known = stored_events([target])
+        if not known.runs:
             raise
-        return LoadedEvents(
-            events=stored.events, unreadable=0, runs=(), stored=stored, added=len(stored.events)
-        )
+        return LoadedEvents(events=known.events, unreadable=0, runs=(), stored=known, added=len(known.events))
     recorded = {run.run: read_events([run.path]) for run in runs}
     of_ranks = [event for run in runs for event in _of_ranks(run, recorded[run.run])]
     missing = [run.run for run in runs if recorded[run.run].unreadable or has_no_events(run.path)]
     stored = stored_events(missing) if missing else None
-    known = [*(event for one in recorded.values() for event in one.events), *of_ranks]
+    own = [*(event for one in recorded.values() for event in one.events), *of_ranks]
     began: dict[str, tuple[float, str]] = {}
     for run in runs:
         began.setdefault(run.group, (run.started, run.run))
     places = {run.run: began[run.group] for run in runs}
-    merged = with_newer(known, stored.events if stored is not None else ())
+    merged = with_newer(own, stored.events if stored is not None else ())
     events = sorted(
         merged,
         key=lambda event: (places.get(event.run, (0.0, event.run)), facts.event_order(event)),
     )
     unreadable = sum(one.unreadable for one in recorded.values())
-    own = {id(event) for event in known}
+    own_ids = {id(event) for event in own}
     return LoadedEvents(
         events=tuple(events),
         unreadable=unreadable,
         runs=tuple(runs),
         stored=stored,
-        added=sum(id(event) not in own for event in merged),
+        added=sum(id(event) not in own_ids for event in merged),
     )
 
 
