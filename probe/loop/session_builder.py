@@ -357,7 +357,7 @@ def _tracker_parts(
             schedule,
             meters,
             attention,
-            last_step=lambda: pipeline.last_step,
+            last_step=last_step,
             log=logged.log,
             on_end=snapshots.end_epoch,
             guard=guard,
