@@ -121,7 +121,7 @@
   }
 
   const offText = () => "Level off since step " + ns.count(status.level.since ?? 0) + ": nothing is recorded until "
-    + "the script chooses another level, for instance run.set_level(\"basic\").";
+    + "another level is chosen, below under Level or by the script with run.set_level(\"basic\").";
 
   // Before its first step a run has nothing to draw: the charts' place says so.
   function drawNoStep(header) {

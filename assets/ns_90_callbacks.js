@@ -48,6 +48,7 @@
     ns.startEvents();
     ns.startRows();
     ns.startDocuments();
+    ns.startActions();
     ns.startKeys();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();

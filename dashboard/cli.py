@@ -73,7 +73,7 @@ def _tolerate_any_encoding() -> None:
 
 
 def _events(arguments: argparse.Namespace) -> int:
-    from .commands.events import json_lines, load_events, table_lines
+    from .commands.events import json_lines, load_events, notices, table_lines
     from .runs import run_lines
 
     _tolerate_any_encoding()
@@ -82,8 +82,8 @@ def _events(arguments: argparse.Namespace) -> int:
         _notice(f"{len(found.runs):,} runs:\n" + "\n".join(run_lines(found.runs)))
     for line in (json_lines if arguments.json else table_lines)(found.events):
         print(line)
-    if found.unreadable:
-        _notice(f"Missing or damaged records of the journal: {found.unreadable:,}; the rest is shown.")
+    for line in notices(found):
+        _notice(line)
     return 0
 
 

@@ -46,7 +46,7 @@ from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
 from .loop.session_builder import SessionParts, build_session
 from .loop.step_tracker import StepTracker
-from .settings.config import Level, Mode, ProbeConfig
+from .settings.config import Level, Mode, ProbeConfig, is_off_by_environment
 from .settings.second_watch import refusals
 from .step.log_values import deferred_values
 from .step.open_step import LogValue
@@ -108,7 +108,8 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         self._is_finishing = False
         self._complained: set[str] = set()
         self._config: ProbeConfig | None = None
-        self._model_name, self._run_name, self._closed_level = "", "", ""
+        self._model_name, self._run_name = "", ""
+        self._closed_level: Level = "basic"
         self._tell_refusal: Callable[[str], None] | None = None
         self._end_report: str | Path | None = None
         self._reported_model: weakref.ref[nn.Module] | None = None
@@ -168,13 +169,17 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             return "<probe.Probe: nothing is recorded>"
         tracker = self._tracker
         last_step = self._last_step if tracker is None else tracker.last_step
-        level = self._closed_level if tracker is None else tracker.settings.level
         steps = 0 if last_step is None else last_step + 1
         state = "" if self.active else ", closed"
         return (
             f"<probe.Probe run {self.run} of {self._model_name}: "
-            f"{steps:,} step{'' if steps == 1 else 's'}, level {level}{state}>"
+            f"{steps:,} step{'' if steps == 1 else 's'}, level {self._level_now()}{state}>"
         )
+
+    def _level_now(self) -> Level:
+        if not self.run:
+            return "off" if is_off_by_environment() else self._closed_level
+        return self._closed_level if self._tracker is None else self._tracker.settings.level
 
     def log(self, **values: Any) -> None:
         """Record numbers with the most recent backward: `run.log(loss=..., lr=..., anything=...)`.

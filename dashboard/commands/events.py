@@ -1,4 +1,7 @@
-"""`dashboard events`: a run's events from its journals alone, as JSON lines or as a table for reading."""
+"""`dashboard events`: a run's events from its journals, as JSON lines or as a table for reading.
+
+Where parts of the journals are missing, the dashboard that runs is asked: its store may have them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
 from probe.wire import Event, message_lines
 from probe.wire.event_json import event_json
 
+from ..errors import UnknownRunError
 from ..page.views import event_facts as facts
 from ..runs import JournalEvents, RunFolder, printable, read_events, resolve_runs
+from .stored_events import StoredEvents, has_no_events, stored_events, with_newer
 
 _READ_AGAIN_BYTES: Final = 64 * 1024**2
 """Journals up to this size are compared even while a helper does so, which is up to a second behind."""
@@ -31,26 +36,67 @@ class LoadedEvents:
     """Records that are missing, damaged or do not decode."""
     runs: tuple[RunFolder, ...]
     """Where they come from, oldest first."""
+    stored: StoredEvents | None = None
+    """What the dashboard has; None where nothing is missing and nobody was asked."""
+    added: int = 0
+    """Events that are its, or whose newer state is."""
 
 
 def load_events(target: str) -> LoadedEvents:
     """Read the events of RUN|SPOOL, and what its ranks' journals show together where nobody has watched them.
 
     Raises:
-        DashboardError: the argument names no spool and no run.
+        DashboardError: the argument names no spool and no run, and no run of the dashboard that runs.
     """
-    runs = resolve_runs(target)
-    recorded = read_events([run.path for run in runs])
-    added = [event for run in runs for event in _of_ranks(run, recorded)]
+    try:
+        runs = resolve_runs(target)
+    except UnknownRunError:
+        # The spool's cap, or somebody, has deleted its folder.
+        known = stored_events([target])
+        if not known.runs:
+            raise
+        return LoadedEvents(events=known.events, unreadable=0, runs=(), stored=known, added=len(known.events))
+    recorded = {run.run: read_events([run.path]) for run in runs}
+    of_ranks = [event for run in runs for event in _of_ranks(run, recorded[run.run])]
+    missing = [run.run for run in runs if recorded[run.run].unreadable or has_no_events(run.path)]
+    stored = stored_events(missing) if missing else None
+    own = [*(event for one in recorded.values() for event in one.events), *of_ranks]
     began: dict[str, tuple[float, str]] = {}
     for run in runs:
         began.setdefault(run.group, (run.started, run.run))
     places = {run.run: began[run.group] for run in runs}
+    merged = with_newer(own, stored.events if stored is not None else ())
     events = sorted(
-        [*recorded.events, *added],
+        merged,
         key=lambda event: (places.get(event.run, (0.0, event.run)), facts.event_order(event)),
     )
-    return LoadedEvents(events=tuple(events), unreadable=recorded.unreadable, runs=tuple(runs))
+    unreadable = sum(one.unreadable for one in recorded.values())
+    own_ids = {id(event) for event in own}
+    return LoadedEvents(
+        events=tuple(events),
+        unreadable=unreadable,
+        runs=tuple(runs),
+        stored=stored,
+        added=sum(id(event) not in own_ids for event in merged),
+    )
+
+
+def notices(found: LoadedEvents) -> Iterator[str]:
+    """Say where the list comes from, where parts of the journals are missing."""
+    stored = found.stored
+    if stored is None:
+        return
+    what = f"Missing or damaged records of the journal: {found.unreadable:,}"
+    if not found.runs:
+        what = "The journals of the run are gone"
+    elif not found.unreadable:
+        what = "The journal of the events is gone"
+    if stored.problem:
+        yield f"{what}; the rest is shown. {stored.problem}"
+    elif not found.added:
+        yield f"{what}; the rest is shown. The dashboard at {stored.page} has no more of it."
+    else:
+        yield f"{what}; {found.added:,} of the events are from the store of the dashboard at {stored.page}."
 
 
 def _of_ranks(run: RunFolder, recorded: JournalEvents) -> list[Event]:

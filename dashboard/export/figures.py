@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io
 
@@ -19,6 +20,7 @@ from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart
 from ..page.views.charts import off_steps, series_figure
 from ..page.views.heatmap import heatmap_figure
 from ..page.views.theme import Theme
+from ..page.views.throughput import with_derived
 from ..page.views.timeline import timeline_figure
 from .snapshot import Snapshot
 
@@ -56,10 +58,11 @@ def page_figures(snapshot: Snapshot) -> list[PageFigure]:
 def _draw(snapshot: Snapshot, theme: Theme) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
     """Yield (id, label, height, figure); all share the x-range that the snapshot covers."""
     steps = snapshot.covered
-    known = [str(name) for name in snapshot.series["name"].unique()]
+    series = with_derived(snapshot.series)
+    known = [str(name) for name in series["name"].unique()]
     for spec in CHARTS:
         if spec.lines(known):
-            yield spec.id, spec.title, 200, _plain(_chart(snapshot, spec, theme))
+            yield spec.id, spec.title, 200, _plain(_chart(snapshot, series, spec, theme))
     yield "timeline", "Events", 130, _plain(timeline_figure(snapshot.events, theme=theme, steps=steps))
     if snapshot.heatmap is not None:
         low, high = _HEATMAP_HEIGHTS
@@ -75,16 +78,16 @@ def _draw(snapshot: Snapshot, theme: Theme) -> Iterator[tuple[str, str, int, dic
         yield "heatmap", snapshot.statistic.title, height, _plain(figure)
     for number, name in enumerate(logged_names(known)[:MAX_LOGGED]):
         spec = logged_chart(name)
-        yield f"logged-{number}", spec.title, 200, _plain(_chart(snapshot, spec, theme))
+        yield f"logged-{number}", spec.title, 200, _plain(_chart(snapshot, series, spec, theme))
 
 
-def _chart(snapshot: Snapshot, spec: ChartSpec, theme: Theme) -> go.Figure:
+def _chart(snapshot: Snapshot, series: pd.DataFrame, spec: ChartSpec, theme: Theme) -> go.Figure:
     """Draw one line chart, and its marks."""
-    by_name = {str(name): rows for name, rows in snapshot.series.groupby("name")}
+    by_name = {str(name): rows for name, rows in series.groupby("name")}
     lines = spec.lines(by_name)
     marks = {name: mark for name, mark in spec.marks.items() if name in by_name}
     figure = series_figure(
-        snapshot.series[snapshot.series["name"].isin(list(lines))],
+        series[series["name"].isin(list(lines))],
         title=spec.title,
         unit=spec.unit,
         theme=theme,

@@ -14,6 +14,7 @@ import pandas as pd
 from ..page.views.chart_marks import mark_note, mark_part
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
 from ..page.views.charts import LinePart, line_parts, off_steps, pooling_note
+from ..page.views.throughput import stored_names, with_derived, with_derived_names
 from ..store.protocol import StepRange, Store
 from .codec import DeltaEncoder, shift
 
@@ -47,8 +48,9 @@ def add_charts(
     logged = logged_names(known)
     shown = [logged_chart(name) for name in logged[:MAX_LOGGED]] if with_logged else []
     specs = [*CHARTS, *shown]
-    names = [name for spec in specs for name in (*spec.lines(known), *spec.marks)]
-    data = store.scalars(run, rank, names, steps, points)
+    known = with_derived_names(known)
+    names = stored_names(name for spec in specs for name in (*spec.lines(known), *spec.marks))
+    data = with_derived(store.scalars(run, rank, names, steps, points))
     breaks = off_steps(store.events(run, rank), rank)
     by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
     return {

@@ -23,6 +23,7 @@ from .views.heatmap import CIVIDIS, heatmap_axes
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
 from .views.profile_section import profile_form
+from .views.run_actions import run_actions_section
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
@@ -292,6 +293,7 @@ def _charts() -> Component:
                 id="step-charts",
                 className="ns-charts",
             ),
+            run_actions_section(),
         ],
         id=ids.CHARTS,
         className="ns-charts",

@@ -20,6 +20,7 @@ from ..page.callbacks.events import register_events
 from ..page.callbacks.page import register_page
 from ..page.callbacks.profiles import register_profiles
 from ..page.callbacks.rows import register_rows
+from ..page.callbacks.run_actions import register_run_actions
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
 from ..store.protocol import Store
@@ -79,6 +80,7 @@ def create_app(
     register_documents(app, store)
     register_watchpoints(app, desk)
     register_profiles(app, desk)
+    register_run_actions(app, store, desk, spool=spool, changed=hub.notify)
     context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
     add_routes(server, context, cookie=cookie)
     if spool is not None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from ..actions.analysis import regions, summary
+from ..actions.analysis import decorated_regions, regions, summary
 from ..actions.analysis.monitoring import TrainingSummary, monitor_of
 from ..actions.analysis.regions import Progress, RegionReport, RegionStatistics, RegionTable
 from ..actions.analysis.summary import DebugSummary
 from ..session import Probe, running_session, running_sessions
+from ..settings.config import is_off_by_environment
 
 
 def get_training_summary(model: nn.Module | None = None) -> TrainingSummary:
@@ -96,6 +97,7 @@ def debug_context(
     anomaly: bool = False,
     slow_above_s: float | None = None,
     logger: logging.Logger | None = None,
+    enabled: bool | None = None,
 ) -> regions.debug_context:
     """Name a region: its time and memory are measured and kept. Nests, is re-entrant, lets exceptions pass.
 
@@ -108,6 +110,9 @@ def debug_context(
         slow_above_s: while the newest 20 runs through the region take longer on average, it is slow: that is
             one event, or without a session one warning in the log. None never is.
         logger: gets that warning, and the exceptions that leave the region.
+        enabled: False leaves the region alone, True always measures. None does so too unless the level of
+            the run is off at its beginning, or, without a run, that of the environment: then `report` is all
+            that there is of the region, nothing is kept or told.
 
     Raises:
         ValueError: an empty name, or a limit that is not above 0.
@@ -120,6 +125,8 @@ def debug_context(
         table=_table,
         progress=_progress,
         on_end=_tell_session,
+        enabled=enabled,
+        is_on=_is_on,
     )
 
 
@@ -129,6 +136,7 @@ def debug_operation(
     anomaly: bool = False,
     slow_above_s: float | None = None,
     logger: logging.Logger | None = None,
+    enabled: bool | None = None,
 ) -> Any:
     """Decorate a function so that each call is a region (see `debug_context`): `@debug_operation("step")`.
 
@@ -140,12 +148,18 @@ def debug_operation(
         anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
         slow_above_s: average seconds of a call above which it is slow, see `debug_context`.
         logger: gets that warning, and the exceptions that leave the function.
+        enabled: as in `debug_context`, for each call.
 
     Raises:
         ValueError: what is decorated is no function or coroutine function.
     """
-    return regions.debug_operation(
-        name, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger, region=debug_context
+    return decorated_regions.debug_operation(
+        name,
+        anomaly=anomaly,
+        slow_above_s=slow_above_s,
+        logger=logger,
+        enabled=enabled,
+        region=debug_context,
     )
 
 
@@ -155,6 +169,11 @@ def _session_of(model: nn.Module | None) -> Probe | None:
         return running_session(model) if isinstance(model, nn.Module) else None
     sessions = running_sessions()
     return sessions[-1] if sessions else None
+
+
+def _is_on() -> bool:
+    session = _session_of(None)
+    return not is_off_by_environment() if session is None else session.keeps_regions()
 
 
 def _table() -> RegionTable:

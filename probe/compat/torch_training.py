@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+_SAMPLERS: Final = (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 
 def scale_of(scaler: Any) -> Tensor | None:
@@ -27,3 +43,25 @@ def loader_iterators() -> type | None:
     """Class of all iterators over DataLoaders, whose `__next__` they share; None where torch has none."""
     found = getattr(torch.utils.data.dataloader, "_BaseDataLoaderIter", None)
     return found if isinstance(found, type) and "__next__" in vars(found) else None
+
+
+def batches_of(iterator: object) -> int | None:
+    """Return how many batches a pass over a DataLoader has; None where only code of the script's knows it.
+
+    Asked are torch's own samplers, which ask the dataset for its length at each pass themselves. Another
+    sampler's `__len__` may draw random numbers or use up what it counts; an IterableDataset's is a guess.
+    """
+    sampler: Any = getattr(iterator, "_index_sampler", None)
+    innermost = sampler.sampler if type(sampler) is BatchSampler else sampler
+    if type(innermost) not in _SAMPLERS:
+        return None
+    try:
+        return len(sampler)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, OSError, RuntimeError):
+        return None
+
+
+def batches_given(iterator: object) -> int | None:
+    """Return how many batches a pass over a DataLoader has given so far; None where torch does not say."""
+    found = getattr(iterator, "_num_yielded", None)
+    return found if isinstance(found, int) else None

@@ -18,6 +18,7 @@ from ..step.open_step import LogValue
 from ..step.step_meters import StepMeters
 from .attention import Attention
 from .measure_schedule import MeasureSchedule
+from .open_passes import EpochPlace, OpenPasses
 
 _PART: Final = "epochs"
 
@@ -68,11 +69,21 @@ class EpochWatch:
         self.count = EpochCount()
         """Replaced whole: read on other threads."""
         self._has_word = False
+        self._passes = OpenPasses()
         loader_passes.add(self)
 
     def stop(self) -> None:
         """Follow no more. Idempotent."""
         loader_passes.remove(self)
+
+    def place(self) -> EpochPlace | None:
+        """How far the epoch under way is; None where nothing shows it. Any thread."""
+        made, count = self._made(), self.count
+        place = self._passes.place(made)
+        if place is not None or count.newest_steps is None:
+            return place
+        # Between two epochs, and at the start of one: it is taken to be like the newest.
+        return EpochPlace(count.steps, max(count.newest_steps, made - count.steps), True)
 
     def begin_pass(self, iterator: object) -> None:
         """A pass begins."""
@@ -92,13 +103,20 @@ class EpochWatch:
         if not self._has_word:
             # The trainers load a batch ahead: their loader may have run out a step ago.
             self._has_word, self._count, self.count = True, 0, EpochCount()
+            self._passes.clear()
             self.stop()
         self._note_end()
 
     def _begin(self, iterator: object) -> None:
         self._begun[iterator] = self._last_step()
+        self._passes.begin(iterator, made=self._made())
+
+    def _made(self) -> int:
+        last_step = self._last_step()
+        return 0 if last_step is None else last_step + 1
 
     def _end(self, iterator: object) -> None:
+        self._passes.end(iterator)
         is_whole = iterator in self._begun or self._count > 0
         if iterator not in self._begun:
             if not self._may_be_unknown:
@@ -112,8 +130,7 @@ class EpochWatch:
 
     def _note_end(self, *, is_whole: bool = True) -> None:
         self._count += 1
-        last_step = self._last_step()
-        steps, before = 0 if last_step is None else last_step + 1, self.count
+        steps, before = self._made(), self.count
         newest = steps - before.steps if is_whole and steps > before.steps else None
         self.count = EpochCount(self._count, steps, newest)
         values = {"epoch": float(self._count)}

@@ -21,6 +21,7 @@ from ..wire import Document
 from ..wire.documents import make_document
 from ..wire.training_progress import EVALUATION, KIND, TRAINING, BarState, TrainingProgress
 from .epochs import EpochCount
+from .open_passes import EpochPlace
 
 PERIOD_S: Final = 1.0
 _SHARE: Final = 0.005
@@ -36,6 +37,7 @@ class ProgressWatch:
         board: what was told.
         last_step: number of the newest finished step; None before the first.
         epochs: what was counted.
+        place: how far the epoch under way is.
         clock: monotonic seconds.
     """
 
@@ -45,10 +47,11 @@ class ProgressWatch:
         *,
         last_step: Callable[[], int | None],
         epochs: Callable[[], EpochCount],
+        place: Callable[[], EpochPlace | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board, self._last_step, self._epochs, self._clock = board, last_step, epochs, clock
-        self._guard = Guard()
+        self._place, self._guard = place, Guard()
         self._began_s = clock()
         self._looks: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
         self._evaluations = 0
@@ -92,15 +95,18 @@ class ProgressWatch:
     def _state(self, now_s: float) -> TrainingProgress:
         board, last = self._board, self._last_step()
         made = 0 if last is None else last + 1
-        before, epochs = board.steps_before(), self._epochs()
-        total, is_estimate = _total_steps(board, before, epochs)
+        before, epochs, place = board.steps_before(), self._epochs(), self._place()
+        total, is_estimate = _total_steps(board, before, epochs, place)
         return TrainingProgress(
             step=None if last is None else before + made,
             steps_before=before,
             total_steps=total,
             is_estimate=is_estimate,
-            epoch=_epoch(board, epochs),
+            epoch=_epoch(board, epochs, place),
             total_epochs=board.total_epochs,
+            epoch_began=None if place is None else place.began,
+            epoch_steps=None if place is None else place.steps,
+            is_epoch_estimate=place is not None and place.is_estimate,
             phase=self._phase(made),
             loss=_number(board.loss),
             learning_rate=_number(board.learning_rate),
@@ -130,26 +136,32 @@ def _differs(found: TrainingProgress, written: TrainingProgress | None) -> bool:
     """Whether more than the place in the same epoch and phase is new."""
     if written is None:
         return True
-    same = ("steps_before", "total_steps", "epoch", "total_epochs", "phase")
+    same = ("steps_before", "total_steps", "epoch", "total_epochs", "epoch_began", "epoch_steps", "phase")
     return any(getattr(found, name) != getattr(written, name) for name in same)
 
 
-def _total_steps(board: ProgressBoard, before: int, epochs: EpochCount) -> tuple[int | None, bool]:
+def _total_steps(
+    board: ProgressBoard, before: int, epochs: EpochCount, place: EpochPlace | None
+) -> tuple[int | None, bool]:
     """All steps, and whether that is an estimate: each epoch that is left is taken to be like the newest."""
     if board.total_steps is not None or board.total_epochs is None:
         return board.total_steps, False
     # The epochs of a resumed training, before this session, are not counted here.
-    if before or not epochs.ended or epochs.newest_steps is None:
+    if before:
         return None, False
     left = board.total_epochs - epochs.ended
+    if not epochs.ended and place is not None:
+        return place.began + left * place.steps, left > 1 or place.is_estimate
+    if not epochs.ended or epochs.newest_steps is None:
+        return None, False
     return (None, False) if left < 0 else (epochs.steps + left * epochs.newest_steps, left > 0)
 
 
-def _epoch(board: ProgressBoard, epochs: EpochCount) -> float | None:
+def _epoch(board: ProgressBoard, epochs: EpochCount, place: EpochPlace | None) -> float | None:
     if board.epoch is not None:
         return board.epoch
     if not epochs.ended:
-        return None if board.total_epochs is None else 1.0
+        return None if board.total_epochs is None and place is None else 1.0
     current = epochs.ended + 1
     return float(current if board.total_epochs is None else min(current, board.total_epochs))
 

@@ -140,7 +140,12 @@ def build_session(
             GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
             control,
             StartFactsWatch.of(recorder.folder.parent, start),
-            ProgressWatch(progress, last_step=lambda: tracker.last_step, epochs=lambda: tracker.epochs.count),
+            ProgressWatch(
+                progress,
+                last_step=lambda: tracker.last_step,
+                epochs=lambda: tracker.epochs.count,
+                place=tracker.epochs.place,
+            ),
         )
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
@@ -357,7 +362,7 @@ def _tracker_parts(
             schedule,
             meters,
             attention,
-            last_step=lambda: pipeline.last_step,
+            last_step=last_step,
             log=logged.log,
             on_end=snapshots.end_epoch,
             guard=guard,

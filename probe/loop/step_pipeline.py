@@ -137,6 +137,7 @@ class StepPipeline:
         """Count a step of which nothing is looked at; only commands are followed."""
         self.complete_newest()
         self.last_step = step
+        self._meters.forget_time()
         self._follow_commands(step)
 
     def resume_after(self, step: int) -> None:

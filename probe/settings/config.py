@@ -270,6 +270,11 @@ def is_switched_off(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("NANSCOPE_OFF", "") not in ("", "0")
 
 
+def is_off_by_environment(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment asks for nothing to be recorded: NANSCOPE_OFF, or level off."""
+    return is_switched_off(environment) or environment.get("NANSCOPE_LEVEL") == "off"
+
+
 def _limits_of(values: Mapping[str, Any]) -> ResourceLimits:
     """Make the limits of a mapping.
 

@@ -54,7 +54,7 @@ class StepMeters:
         self._cuda_read_ns = self._epoch_read_ns = 0
 
     def read_time(self) -> StepTime | None:
-        """The time since the last call, and the probe's part of it; None at the first."""
+        """The time since the last call, and the probe's part of it; None first, and after `forget_time`."""
         now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
         previous_ns, self._previous_ns = self._previous_ns, now_ns
         own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
@@ -70,6 +70,10 @@ class StepMeters:
     def resume(self, read_ns: int) -> None:
         """Go on as if time had been read at `read_ns`, with all that the probe has taken up to now."""
         self._previous_ns, self._spent_ns = read_ns, self._guard.spent_so_far_ns()
+
+    def forget_time(self) -> None:
+        """Steps pass that nobody times: the next one has no time of its own."""
+        self._previous_ns = None
 
     def leave_out(self, ns: int) -> None:
         """Count so much less to the step under way: a pause is no part of it."""

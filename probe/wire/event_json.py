@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from .records import VERSION, Event
+from ..errors import WireError
+from .records import VERSION, Event, Evidence
 
 
 def jsonable(value: Any) -> Any:
@@ -36,3 +38,22 @@ def event_json(event: Event) -> dict[str, Any]:
         {"step": step, "value": jsonable(value)} for step, value in event.evidence.neighbours
     ]
     return {"v": VERSION, **fields}
+
+
+def read_event_json(fields: Mapping[str, Any]) -> Event:
+    """Return the event of such a JSON object; what is not finite in its `data` stays text.
+
+    Raises:
+        WireError: it is none.
+    """
+    try:
+        evidence = dict(fields["evidence"])
+        evidence["neighbours"] = [(one["step"], one["value"]) for one in evidence["neighbours"]]
+        # Not strict: numbers that are not finite are text.
+        numbers = msgspec.convert(evidence, Evidence, strict=False)
+        event = msgspec.convert(
+            {name: fields[name] for name in fields if name not in ("v", "evidence")}, Event
+        )
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
+        raise WireError(f"this is no event: {error}") from error
+    return msgspec.structs.replace(event, evidence=numbers)

@@ -215,7 +215,7 @@ SCALARS: Final[dict[str, str]] = {
     "amp_skipped_updates": "updates that the GradScaler has skipped since the start",
     "step_time_added": "the probe's part of the step time by comparison with plain steps, as a fraction",
     "step_time_added_half_width": "half the width of its 95 % interval",
-    "step_time_s": "wall-clock seconds since the previous frame",
+    "step_time_s": "wall-clock seconds since the previous frame; not at the first, nor after level off",
     "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
     "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
     "processor_wait": "part (0-1) of a second in which training waited for processors that others had; "

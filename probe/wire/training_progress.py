@@ -40,6 +40,12 @@ class TrainingProgress(msgspec.Struct, frozen=True, kw_only=True):
     epoch: float | None = None
     """Under way: as the script tells it, else counted from 1."""
     total_epochs: _Whole | None = None
+    epoch_began: _Whole | None = None
+    """Steps of this run before the epoch under way."""
+    epoch_steps: _Whole | None = None
+    """That the epoch under way has, by the length of its DataLoader."""
+    is_epoch_estimate: bool = False
+    """`epoch_steps` is that of the epoch before, or the last accumulation of the epoch is not full."""
     phase: _Name = TRAINING
     loss: float | str | None = None
     """As the script tells it; NaN and Inf as text."""

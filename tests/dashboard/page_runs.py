@@ -93,6 +93,7 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
     plain = frame(step, description, time=time, bad=bad)
     scalars = {
         "lr": 1e-3 * 0.99**step,
+        "samples": 32.0,
         "grad_norm_clipped": min(1.0, plain.scalars["grad_norm"]),
         "clip_fired": float(step % 10 < 3),
         "amp_scale": 65536.0,

@@ -14,6 +14,7 @@ from dashboard.store.protocol import (
     Heatmap,
     MagnitudeHistogram,
     RankSummary,
+    RunMark,
     RunSummary,
     StepRange,
     StoredDocument,
@@ -42,6 +43,8 @@ class PageStore:
         self._lock = threading.RLock()
         self.gap_ranges: list[GapRange] = []
         self.stored_documents: list[StoredDocument] = []
+        self.run_marks: dict[str, RunMark] = {}
+        self.removed: list[str] = []
 
     def position(self, key: StreamKey) -> StreamPosition:
         at = self._next.get(key, 0)
@@ -78,6 +81,12 @@ class PageStore:
     def run_start(self, run: str, rank: int = 0) -> RunStart | None:
         found = self._ranks.get((run, rank))
         return found.start if found else None
+
+    def marks(self) -> dict[str, RunMark]:
+        return dict(self.run_marks)
+
+    def remove_run(self, run: str) -> None:
+        self.removed.append(run)
 
     def layout(self, run: str, rank: int = 0) -> Layout | None:
         found = self._ranks.get((run, rank))

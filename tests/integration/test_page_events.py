@@ -46,9 +46,11 @@ class TestPageWithEvents:
         assert shown_event(opened) is None
         return opened
 
+    @pytest.mark.capability(4, 73)
     def test_events_click_on_marker_opens_panel_beside_charts(self, page: Page) -> None:
         page.locator("#plot-timeline .scatterlayer .point").first.click(force=True)
         expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        expect(page.locator("#event-content .event-advice")).to_have_text("Add an epsilon to the variance.")
         assert shown_event(page) == NAN.id
         plot = page.locator("#plot-loss").bounding_box()
         aside = page.locator("#event-aside").bounding_box()

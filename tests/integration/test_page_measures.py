@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from probe.wire import encode
 
 pytestmark = pytest.mark.browser
+SPEED = ("step_time", "steps_per_s")
 
 
 def open_page(page: Page, served: Served, query: str = "") -> None:
@@ -33,7 +34,7 @@ def test_page_run_that_measures_little_has_no_empty_charts(page: Page, served: S
     served.fill(steps=range(30))
     open_page(page, served)
     wait_drawn(page)
-    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline", "memory", "step_time"]
+    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline", "memory", *SPEED]
     expect(page.locator("#logged")).to_be_hidden()
 
 
@@ -53,6 +54,26 @@ def test_page_full_run_draws_every_chart_with_its_marks(page: Page, served: Serv
         "id => document.getElementById('plot-' + id)._fullLayout.xaxis.range.join())"
     )
     assert len(set(ranges)) == 1, ranges
+
+
+@pytest.mark.capability(2, 63, 78)
+def test_page_shows_throughput_and_utilisation_with_a_gap_at_a_stop(page: Page, served: Served) -> None:
+    for steps in (range(20), range(40, 60)):
+        served.fill(steps=steps, is_full=True)
+    page.set_viewport_size({"width": 1440, "height": 3000})
+    open_page(page, served)
+    charts = ("steps_per_s", "samples_per_s", "utilisation")
+    wait_drawn(page, *charts)
+    lines = (
+        "id => Object.fromEntries(document.getElementById('plot-' + id).data.filter(t => t.x.length)"
+        ".map(t => [t.name, [...t.y].map(y => Number.isNaN(y) ? null : Math.round(y * 1000) / 1000)]))"
+    )
+    # Steps of 0.1 s with 32 samples; the first one's time is known too in these frames.
+    speed = {"steps": 10.0, "samples": 320.0}
+    shown = page.evaluate(lines, "steps_per_s") | page.evaluate(lines, "samples_per_s")
+    assert shown == {name: [*[value] * 20, None, *[value] * 20] for name, value in speed.items()}
+    used = {name: set(values) for name, values in page.evaluate(lines, "utilisation").items()}
+    assert used == {"process (CPU)": {0.4}, "machine (CPU)": {0.5}, "GPU": {0.9}}
 
 
 def test_page_chart_of_something_new_appears_while_the_run_goes_on(page: Page, served: Served) -> None:
@@ -105,7 +126,7 @@ def test_page_module_opens_alone_with_what_is_inside(page: Page, served: Served)
 
 def test_page_users_series_are_folded_and_hostile_names_stay_text(page: Page, served: Served) -> None:
     served.fill(steps=range(30), is_full=True)
-    page.set_viewport_size({"width": 1440, "height": 2400})
+    page.set_viewport_size({"width": 1440, "height": 3000})
     open_page(page, served)
     wait_drawn(page)
     expect(page.locator("#logged summary")).to_have_text("Logged values 2")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,30 +13,20 @@ from typing import Any
 import pytest
 from page_fixtures import TOKEN, Served
 from playwright.sync_api import Page, expect
+from told_training import told_training
 
 from probe.wire.documents import read_body
 from probe.wire.profiles import ProfileBody
 
 pytestmark = pytest.mark.timeout(180)
-SCRIPT = Path(__file__).parent / "scripts" / "trained_until_told.py"
 PATIENCE_S = 60.0
 
 
 @pytest.fixture
 def run(served: Served) -> Iterator[str]:
     """Id of a run that is being trained, and that the server knows."""
-    environment = {
-        **os.environ,
-        "XDG_STATE_HOME": str(served.folder / "state"),
-        "NANSCOPE_SPOOL": str(served.folder / "spool"),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    del environment["NANSCOPE_CONNECT"]
-    command = [sys.executable, str(SCRIPT)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as training:
-        assert training.stdout is not None
-        yield training.stdout.readline().strip()
+    with told_training(served.folder) as training:
+        yield training.run
 
 
 def call(served: Served, path: str, body: dict[str, Any] | None = None) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_stand_in import SECOND_DEVICE, stand_in_two_devices
 from journals import read_journal
 from torch import nn
 
@@ -182,6 +183,30 @@ def test_report_of_a_run_has_what_was_planted(tmp_path: Path, monkeypatch: pytes
     assert "planted" in text and "gradient_explosion x8" in text
     assert page.count("<svg") >= 5 and "gradient_explosion" in page and "<script" not in page
     assert not re.search(r"(?:src|href)=|url[(]", page)
+
+
+@pytest.mark.capability(44, 57)
+def test_report_has_the_devices_and_their_allocators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    with loop.run as run, monkeypatch.context() as patch:
+        loop.train(2)
+        stand_in_two_devices(patch)
+        for ending in (".json", ".txt", ".html"):
+            run.save_debug_report(tmp_path / f"cuda{ending}")
+    cuda = json.loads((tmp_path / "cuda.json").read_text())["extra"]["cuda"]
+    assert (cuda["in_use"], cuda["device_count"], cuda["current_device"]) == (True, 2, 1)
+    assert (cuda["cudnn_version"], cuda["built_for"]) == (91000, torch.version.cuda)
+    assert cuda["devices"] == [SECOND_DEVICE]
+    text = (tmp_path / "cuda.txt").read_text()
+    assert all(f"'{name}': {value!r}" in text for name, value in SECOND_DEVICE.items())
+    page = (tmp_path / "cuda.html").read_text()
+    (table,) = re.findall(
+        r"<tr>((?:<th>\w+</th>)+)</tr><tr>((?:<td>[^<]*</td>)+)</tr>", page[page.index(">CUDA<") :]
+    )[:1]
+    names, values = (re.findall(r">([^<]+)</t[hd]>", row) for row in table)
+    assert dict(zip(names, values, strict=True)) == {
+        name: str(value) for name, value in SECOND_DEVICE.items()
+    }
 
 
 @pytest.mark.parametrize("ending", [".json", ".txt", ".html"])

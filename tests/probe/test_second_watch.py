@@ -26,6 +26,7 @@ def watched(**options: Any) -> tuple[Probe, nn.Module, torch.optim.Optimizer]:
     return probe.watch(model, optimizer, **{**LIMIT, **options}), model, optimizer
 
 
+@pytest.mark.capability(49, 50)
 @pytest.mark.parametrize(
     ("second", "check"),
     [

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from .throughput import SAMPLES_PER_S, STEPS_PER_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkSpec:
@@ -29,7 +31,8 @@ class ChartSpec:
     title: str
     unit: str
     names: tuple[str, ...]
-    """Series that it shows, in drawing order; absent ones are left out."""
+    """Series that it shows, in drawing order, stored ones and those of `throughput.DERIVED`; absent ones are
+    left out."""
     labels: Mapping[str, str]
     prefix: str | None = None
     """Series whose names begin so are shown as well, labelled with the rest of the name."""
@@ -117,6 +120,22 @@ _SPEED: Final = (
         unit="s",
         names=("step_time_s",),
         labels={"step_time_s": "step time"},
+        log=True,
+    ),
+    ChartSpec(
+        id="steps_per_s",
+        title="Throughput in steps",
+        unit="steps/s",
+        names=(STEPS_PER_S,),
+        labels={STEPS_PER_S: "steps"},
+        log=True,
+    ),
+    ChartSpec(
+        id="samples_per_s",
+        title="Throughput in samples",
+        unit="samples/s",
+        names=(SAMPLES_PER_S,),
+        labels={SAMPLES_PER_S: "samples"},
         log=True,
     ),
     ChartSpec(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from probe.errors import WireError
 from probe.wire.documents import read_body
@@ -57,26 +57,58 @@ def progress_line(
     """
     if progress is None:
         return None
-    done = None if last_step is None else progress.steps_before + last_step + 1
     parts = [_epochs(progress), _phase(progress) if is_running else ""]
-    fraction, left_s = None, None
-    if progress.total_steps and done is not None:
-        about = "about " if progress.is_estimate else ""
-        parts.append(f"step {done:,} of {about}{progress.total_steps:,}")
-        fraction = min(1.0, done / progress.total_steps)
-        left_s = None if step_s is None else max(0, progress.total_steps - done) * step_s
-    elif progress.bar is not None:
-        name = f"\u201c{progress.bar.label}\u201d" if progress.bar.label else "progress bar"
-        parts.append(f"{name}: {progress.bar.done:,.10g} of {progress.bar.total:,.10g}")
-        fraction = progress.bar.done / progress.bar.total
-        if progress.bar.done:
-            left_s = progress.bar.elapsed_s * (progress.bar.total / progress.bar.done - 1)
-    if fraction is not None:
-        parts.append(f"{fraction * 100:.0f} %" if fraction in (0, 1) else f"{fraction * 100:.1f} %")
-    if is_running and left_s:
-        parts.append(f"about {duration(left_s)} left{_as_of(age_s, step_s)}")
+    share = _share(progress, last_step, step_s)
+    parts += share.texts
+    if share.done is not None:
+        parts.append(f"{share.done * 100:.0f} %" if share.done in (0, 1) else f"{share.done * 100:.1f} %")
+    if is_running and share.left_s:
+        parts.append(f"about {duration(share.left_s)} left{share.of}{_as_of(age_s, step_s)}")
     text = " \u00b7 ".join(part for part in parts if part)
-    return ProgressLine(text=text, fraction=fraction) if text else None
+    return ProgressLine(text=text, fraction=share.done) if text else None
+
+
+class _Share(NamedTuple):
+    """How much of a whole is done."""
+
+    texts: tuple[str, ...] = ()
+    done: float | None = None
+    """0-1; None where no whole is known."""
+    left_s: float | None = None
+    of: str = ""
+    """Of what the seconds are left, where that is not the training."""
+
+
+def _share(progress: TrainingProgress, last_step: int | None, step_s: float | None) -> _Share:
+    """Of the training where its length is known, else of tqdm's outermost bar, else of the epoch."""
+    done, total = None if last_step is None else progress.steps_before + last_step + 1, progress.total_steps
+    if total and done is not None:
+        text = f"step {done:,} of {_about(progress.is_estimate)}{total:,}"
+        return _Share((text,), min(1.0, done / total), _seconds(total - done, step_s))
+    epoch, bar = _share_of_epoch(progress, last_step, step_s), progress.bar
+    if bar is None:
+        return epoch
+    name = f"\u201c{bar.label}\u201d" if bar.label else "progress bar"
+    text = f"{name}: {bar.done:,.10g} of {bar.total:,.10g}"
+    left_s = bar.elapsed_s * (bar.total / bar.done - 1) if bar.done else None
+    return _Share((*epoch.texts, text), bar.done / bar.total, left_s)
+
+
+def _share_of_epoch(progress: TrainingProgress, last_step: int | None, step_s: float | None) -> _Share:
+    began, steps = progress.epoch_began, progress.epoch_steps
+    if began is None or not steps or last_step is None:
+        return _Share()
+    done = min(max(0, last_step + 1 - began), steps)
+    text = f"step {done:,} of {_about(progress.is_epoch_estimate)}{steps:,} of the epoch"
+    return _Share((text,), done / steps, _seconds(steps - done, step_s), " of the epoch")
+
+
+def _seconds(steps: int, step_s: float | None) -> float | None:
+    return None if step_s is None else max(0, steps) * step_s
+
+
+def _about(is_estimate: bool) -> str:
+    return "about " if is_estimate else ""
 
 
 def _epochs(progress: TrainingProgress) -> str:

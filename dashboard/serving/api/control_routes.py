@@ -45,20 +45,10 @@ from probe.wire import Severity
 
 from ...ingest.control_desk import ControlDesk, TrainerAnswer, UnreachableError
 from .context import AnyRank, ApiContext, RunId, make_router
+from .control_schema import MAX_COOLDOWN, request_body
 from .models import ControlAnswer
 
 _CONTROL: Final = "/runs/{run}/control"
-_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "description": "one request; docs/http-api.md lists them",
-        "content": {
-            "application/json": {
-                "schema": {"type": "object", "required": ["do"], "properties": {"do": {"type": "string"}}}
-            }
-        },
-    }
-}
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -111,7 +101,7 @@ class WatchpointBody(_Body):
     name: Annotated[str, Field(max_length=200)] = ""
     severity: Severity | None = None
     once: bool = False
-    cooldown_steps: Annotated[int, Field(ge=0, le=10**9), Whole] = 0
+    cooldown_steps: Annotated[int, Field(ge=0, le=MAX_COOLDOWN), Whole] = 0
 
 
 class ProfileBody(_Body):
@@ -128,7 +118,11 @@ def control_routes(context: ApiContext) -> APIRouter:
     def state(run: RunId, rank: AnyRank = None) -> ControlAnswer:
         return _ask(context, run, AskState(), rank)
 
-    @router.post(_CONTROL, summary='Ask something of it, such as {"do": "resume"}', openapi_extra=_BODY)
+    @router.post(
+        _CONTROL,
+        summary='Ask something of it, such as {"do": "resume"}',
+        openapi_extra={"requestBody": request_body()},
+    )
     async def change(run: RunId, request: Request, rank: AnyRank = None) -> ControlAnswer:
         body = await request.body()
         return await run_in_threadpool(_change, context, run, body, rank)

@@ -1,12 +1,10 @@
-"""`debug_context` and `@debug_operation`: named regions of a script with their time and memory.
+"""`debug_context`: named regions of a script with their time and memory.
 
 Any thread, and coroutines: each has its own nesting. What was measured is kept by name, in a bounded table.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import threading
 import time
@@ -15,7 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import torch
 
@@ -28,7 +26,6 @@ from .call_results import Result
 from .region_errors import note_region_error
 
 _logger = logging.getLogger(__name__)
-F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_REGIONS: Final = 1000
 """Names that are kept; further ones are counted together."""
@@ -198,6 +195,7 @@ class _Entry:
     cuda_bytes: int | None
     anomaly: anomaly_detection | None
     progress: Progress | None
+    is_kept: bool
 
 
 _open: ContextVar[tuple[_Entry, ...]] = ContextVar("nanscope_open_regions", default=())
@@ -219,6 +217,9 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         progress: tells where a training is.
         on_end: called with each report, what its path has come to, and the limit; whether it is recorded.
         session: records an exception that leaves the region; the newest running session by default.
+        enabled: False does nothing at all, True always measures and keeps; None asks `is_on`.
+        is_on: asked at each beginning, where `enabled` is None. Where it says no, `report` is all that there
+            is of the region: nothing is kept or told, and anomaly mode stays as it is.
 
     Raises:
         ValueError: an empty name, or a limit that is not above 0.
@@ -235,6 +236,8 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         progress: Callable[[], Progress | None] | None = None,
         on_end: Callable[[RegionReport, RegionStatistics, float | None], bool] | None = None,
         session: EventSink | None = None,
+        enabled: bool | None = None,
+        is_on: Callable[[], bool] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"a region needs a name, got {name!r}")
@@ -248,10 +251,14 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         self._progress, self._on_end = progress, on_end
         self._is_slow = False
         self._session = session
+        self._enabled, self._is_on = enabled, is_on
 
     def __enter__(self) -> debug_context:
         outer = _open.get()
-        anomaly = anomaly_detection() if self._anomaly else None
+        if self._enabled is False:
+            return self
+        is_kept = self._enabled or self._is_on is None or self._is_on()
+        anomaly = anomaly_detection() if self._anomaly and is_kept else None
         if anomaly is not None:
             anomaly.__enter__()
         entry = _Entry(
@@ -263,6 +270,7 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
             cuda_bytes=_cuda_bytes(),
             anomaly=anomaly,
             progress=None if self._progress is None else self._progress(),
+            is_kept=is_kept,
         )
         _open.set((*outer, entry))
         return self
@@ -280,6 +288,10 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
             entry.anomaly.__exit__(kind, error, trace)
         left = None if self._progress is None else self._progress()
         self.report = report = _report(entry, kind, left)
+        if entry.is_kept:
+            self._keep(report, error, trace)
+
+    def _keep(self, report: RegionReport, error: BaseException | None, trace: TracebackType | None) -> None:
         row = self._table().add(report)
         if report.error is not None:
             self._logger.warning("%s", report)
@@ -293,60 +305,6 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
         self._is_slow = limit_s is not None and row.running_mean_s > limit_s
         if self._is_slow and not before and not is_told:
             self._logger.warning("%s", slow_message(row, limit_s))
-
-
-def debug_operation(
-    name: str | Callable[..., Any] | None = None,
-    *,
-    anomaly: bool = False,
-    slow_above_s: float | None = None,
-    logger: logging.Logger | None = None,
-    region: Callable[..., debug_context] = debug_context,
-) -> Any:
-    """Decorate a function so that each call is a region (see `debug_context`): `@debug_operation("step")`.
-
-    The function keeps its name, signature and result; a coroutine function stays one. Also without
-    parentheses: `@debug_operation`.
-
-    Args:
-        name: of the region; the function's qualified name by default.
-        anomaly: autograd's anomaly mode inside, see `anomaly_detection`.
-        slow_above_s: average seconds of a call above which it is slow, see `debug_context`.
-        logger: gets that warning, and the exceptions that leave the function.
-        region: makes the region; a session's own records it with the run.
-
-    Raises:
-        ValueError: what is decorated is no function or coroutine function.
-    """
-    if callable(name):
-        return debug_operation(None, region=region)(name)
-
-    def decorate(function: F) -> F:
-        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        if not callable(function) or is_generator:
-            raise ValueError(
-                f"debug_operation takes a function or a coroutine function, got {function!r}: wrap the loop "
-                "over a generator in debug_context instead"
-            )
-        label = name or getattr(function, "__qualname__", type(function).__name__)
-        measured = region(label, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger)
-        wrapper: Any
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with measured:
-                    return await function(*args, **kwargs)
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with measured:
-                    return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[no-any-return]
-
-    return decorate
 
 
 def slow_message(row: RegionStatistics, limit_s: float | None) -> str:

@@ -133,7 +133,7 @@ class ReportCalls:
         self, model: nn.Module | None, *, since: ParameterSnapshot | None, optimizer: Optimizer | None
     ) -> dict[str, Any]:
         """What the journal does not say. A part that fails is named, and the rest is there."""
-        from .cuda_facts import cuda_facts
+        from ...compat.torch_cuda import cuda_facts
         from .inspection import inspect_model
         from .parameters import check_model_parameters
 

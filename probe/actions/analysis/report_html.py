@@ -62,7 +62,7 @@ def report_page(report: RunReport) -> str:
         ("Gradient flow", _flow(report)),
         ("Gradient violations", _rows(report.gradient_violations)),
         ("Memory", _memory(report)),
-        ("CUDA", _value(report.extra.get("cuda"))),
+        ("CUDA", _cuda(report.extra.get("cuda"))),
         ("Regions", _documents(report.regions)),
         ("Profiles", _documents(report.profiles)),
         ("Model", _model(report)),
@@ -194,6 +194,14 @@ def _documents(documents: Sequence[Mapping[str, Any]]) -> str:
         for one in documents
     ]
     return _rows(rows)
+
+
+def _cuda(facts: Any) -> str:
+    """Versions, and a row for each device: many devices do not fit into a cell."""
+    if not isinstance(facts, Mapping) or not facts.get("devices"):
+        return _value(facts)
+    rest = {name: value for name, value in facts.items() if name != "devices"}
+    return _mapping(rest) + _rows(facts["devices"])
 
 
 def _value(value: Any) -> str:

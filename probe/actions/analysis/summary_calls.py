@@ -18,7 +18,7 @@ from ...attach.layout import unwrap
 from ...delivery.recorder.recorder import Recorder
 from ...guard import Guard
 from ...incidents.incidents import IncidentReporter
-from ...settings.config import Mode
+from ...settings.config import Level, Mode
 from ...wire import Severity
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class SummaryCalls:
 
         def _watched_model(self) -> nn.Module | None:
             """The naming root; None when it is gone or the session is closed."""
+            ...
+
+        def _level_now(self) -> Level:
+            """The level that is in force; of a closed session its last one."""
             ...
 
         def _complain(self, name: str, problem: str) -> None:
@@ -111,6 +115,7 @@ class SummaryCalls:
         anomaly: bool = False,
         slow_above_s: float | None = None,
         logger: logging.Logger | None = None,
+        enabled: bool | None = None,
     ) -> debug_context:
         """See `probe.debug_context`; times are series of the run, errors and slow runs events of it."""
         from .regions import debug_context
@@ -124,6 +129,8 @@ class SummaryCalls:
             progress=self.region_progress,
             on_end=self.record_region,
             session=self,
+            enabled=enabled,
+            is_on=self.keeps_regions,
         )
 
     def debug_operation(
@@ -133,12 +140,18 @@ class SummaryCalls:
         anomaly: bool = False,
         slow_above_s: float | None = None,
         logger: logging.Logger | None = None,
+        enabled: bool | None = None,
     ) -> Any:
         """See `probe.debug_operation`; times are series of the run, errors and slow runs events of it."""
-        from .regions import debug_operation
+        from .decorated_regions import debug_operation
 
         return debug_operation(
-            name, anomaly=anomaly, slow_above_s=slow_above_s, logger=logger, region=self.debug_context
+            name,
+            anomaly=anomaly,
+            slow_above_s=slow_above_s,
+            logger=logger,
+            enabled=enabled,
+            region=self.debug_context,
         )
 
     def get_training_summary(self, model: nn.Module | None = None) -> TrainingSummary:
@@ -193,6 +206,10 @@ class SummaryCalls:
             if records is None
             else replace(summary, regions=tuple(map(records.completed, summary.regions)))
         )
+
+    def keeps_regions(self) -> bool:
+        """Whether a region that does not say so itself is kept: not at level off."""
+        return self._level_now() != "off"
 
     def region_table(self) -> RegionTable:
         """Statistics of the session's regions."""

@@ -6,7 +6,7 @@ trainer, which knows nothing else to do than what stands here. Imports no torch:
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -156,7 +156,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 _ask_decoder = msgspec.msgpack.Decoder(Ask)
 _answer_decoder = msgspec.msgpack.Decoder(Answer)
-_request_decoder = msgspec.json.Decoder(Request)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -208,7 +207,16 @@ def read_request(data: bytes) -> Request:
     if len(data) > MAX_REQUEST_BYTES:
         raise WireError(f"request of {len(data)} bytes; at most {MAX_REQUEST_BYTES} are allowed")
     try:
-        request: Request = _request_decoder.decode(data)
+        request: Request = msgspec.convert(_whole(msgspec.json.decode(data)), Request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"this is no request: {error}") from error
     return request
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 10.0 is a whole one."""
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -35,7 +35,7 @@ def test_message_run_that_measures_little_has_no_chart_of_the_rest() -> None:
     page_runs.fill(store, steps=range(10))
     charts = look(store)["charts"]
     shown = {id_ for id_, chart in charts.items() if chart["present"]}
-    assert shown == {"loss", "grad_norm", "memory", "step_time"}
+    assert shown == {"loss", "grad_norm", "memory", "step_time", "steps_per_s"}
 
 
 def test_message_full_run_has_every_chart_and_its_marks(store: DuckStore) -> None:

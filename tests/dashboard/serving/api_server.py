@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ def fill(server: Server, *, steps: int = 40, run: str = RUN, is_full: bool = Fal
         page_runs.event(9, run=run, kind="gradient_explosion", severity="warning", subject="head"),
         page_runs.event(12, run=run, kind="memory_leak", severity="warning", subject="rss"),
     )
+
+
+def wait_stored(server: Server, run: str, events: int) -> None:
+    """Return once the server has read a run's events in from its spool."""
+    until_s = time.monotonic() + 60
+    while len(server.store.events(run)) < events:
+        assert time.monotonic() < until_s, "the run is not read in"
+        time.sleep(0.05)
 
 
 def add_document(server: Server, body: bytes, *, kind: str = "memory_snapshot", key: str = "start") -> None:

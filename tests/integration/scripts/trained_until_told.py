@@ -1,4 +1,7 @@
-"""Trains until its standard input ends, with an element read at each row: what a profile is to find."""
+"""Trains until its standard input ends, with an element read at each row: what a profile is to find.
+
+Takes the level to begin at.
+"""
 
 import sys
 import threading
@@ -11,7 +14,7 @@ import probe
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-run = probe.watch(model, optimizer)
+run = probe.watch(model, optimizer, level=sys.argv[1] if len(sys.argv) > 1 else None)
 print(run.run, flush=True)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()

@@ -189,6 +189,39 @@ def test_operation_refuses_a_generator_function() -> None:
         debug_operation("batches")(batches)
 
 
+@pytest.mark.capability(8, 64)
+@pytest.mark.parametrize(("enabled", "counted"), [(None, 1), (True, 1), (False, 0)])
+def test_region_and_operation_are_measured_where_they_are_enabled(enabled: bool | None, counted: int) -> None:
+    @debug_operation("double", enabled=enabled)
+    def double(x: int) -> int:
+        return 2 * x
+
+    with debug_context("outer", anomaly=True, enabled=enabled) as region:
+        assert double(4) == 8
+        assert torch.is_anomaly_enabled() == bool(counted)
+    assert not torch.is_anomaly_enabled()
+    assert paths() == ["outer/double", "outer"][: 2 * counted]
+    assert (region.report is not None) == bool(counted)
+
+
+def test_region_that_is_not_enabled_is_no_part_of_a_path_and_lets_errors_pass() -> None:
+    with pytest.raises(KeyError), debug_context("left_out", enabled=False), debug_context("inner"):
+        raise KeyError("mine")
+    assert paths() == ["inner"]
+
+
+@pytest.mark.parametrize("name", ["NANSCOPE_OFF", "NANSCOPE_LEVEL"])
+def test_region_under_a_switch_of_the_environment_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1" if name == "NANSCOPE_OFF" else "off")
+    for enabled in (None, True):
+        with debug_context(f"enabled={enabled}", anomaly=True, enabled=enabled) as region:
+            assert torch.is_anomaly_enabled() == bool(enabled)
+        assert region.report is not None and region.report.duration_s > 0, "scripts read it"
+    assert paths() == ["enabled=True"]
+
+
 def mode() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 

@@ -196,6 +196,23 @@ def test_region_of_a_session_becomes_a_series_and_an_error_an_event(model: nn.Se
     assert not {row.path for row in probe.get_debug_summary().regions} & {"batch", "batch/inner"}
 
 
+def test_region_of_a_session_follows_its_level(model: nn.Sequential) -> None:
+    optimizer = sgd(model)
+    with probe.watch(model, optimizer, level="off") as run:
+        for name in ("before", "while", "after"):
+            for context in (run.debug_context, probe.debug_context):
+                with context(f"{name}/{context.__module__}"):
+                    pass
+            run.set_level("basic" if name == "before" else "off")
+            optimizer.zero_grad()
+            backward(model, torch.ones(4, 6))
+            optimizer.step()
+        with run.debug_context("always", enabled=True):
+            pass
+        paths = [row.path.partition("/")[0] for row in run.get_debug_summary().regions]
+    assert paths == ["while", "while", "always"]
+
+
 def test_summary_of_a_session_has_the_anomalies_of_its_run(model: nn.Sequential) -> None:
     optimizer = sgd(model)
     run = probe.watch(model, optimizer, mode="warn", replay=False)
@@ -339,6 +356,7 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
         "region_table",
         "region_progress",
         "record_region",
+        "keeps_regions",
     }
     only_methods |= {"memory_snapshots", "found_leaks"}  # of one run
     only_functions = {"clear_debug_history", "save_debug_report"}  # of `ReportCalls`

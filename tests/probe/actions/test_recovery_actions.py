@@ -67,6 +67,7 @@ def test_zero_makes_the_update_with_gradients_of_zero(spool: Path) -> None:
     assert (event.subject, event.severity, event.step) == ("zero", "warning", 1)
 
 
+@pytest.mark.capability(71)
 @pytest.mark.parametrize(("value", "replacement"), [(math.nan, 0.0), (math.inf, 0.5), (-math.inf, -0.25)])
 def test_replace_puts_a_number_in_the_place_of_what_is_not_finite(
     value: float, replacement: float, spool: Path
@@ -83,6 +84,7 @@ def test_replace_puts_a_number_in_the_place_of_what_is_not_finite(
     assert "hides where they came from" in event.message
 
 
+@pytest.mark.capability(71)
 def test_nonfinite_clip_replaces_by_zero_and_clips_the_rest(spool: Path) -> None:
     model = plain_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

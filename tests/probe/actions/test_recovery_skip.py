@@ -115,6 +115,7 @@ def both(make: Make, **options: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
+@pytest.mark.capability(69)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_skipped_update_is_as_if_step_had_not_been_called(name: str, spool: Path) -> None:
     assert_identical(*both(OPTIMIZERS[name]))

@@ -29,6 +29,7 @@ from probe.delivery.control.control_messages import (
     ChangeLevel,
     ChangeLimit,
     ChangePreset,
+    Profile,
     RemoveWatchpoint,
     Request,
     Resume,
@@ -217,6 +218,7 @@ def test_arbitrary_bytes_are_a_request_or_a_wire_error(data: bytes) -> None:
 
 def test_request_with_a_field_that_is_not_known_is_refused() -> None:
     assert read_request(b'{"do": "resume"}') == Resume()
+    assert read_request(b'{"do": "profile", "steps": 7.0}') == Profile(steps=7), "JSON has one kind of number"
     with pytest.raises(WireError, match="unknown field `condtion`"):
         read_request(b'{"do": "add_watchpoint", "condition": "loss > 1", "condtion": "x"}')
     with pytest.raises(WireError, match="Invalid value 'eval'"):

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from early_arming import early_arming
 from run_numbers import run_of
 from small_training import seeded_model
 from torch import nn
@@ -21,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 import probe
 from probe.actions.analysis.run_report import read_report
 from probe.attach.call_wrappers import is_own_frame
+from probe.loop.open_passes import EpochPlace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MIB = 2**20
@@ -76,6 +78,22 @@ def test_epoch_is_a_pass_over_the_loader_that_trains(spool: Path, options: dict[
                     evaluate(loop.model, testing)
             evaluate(loop.model, testing)
     assert epochs_of(spool) == {2: 1.0, 5: 2.0}
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_epochs_count_on_while_c_follows_the_steps(spool: Path, in_c: bool) -> None:
+    with early_arming(in_c=in_c) as followed:
+        loop, training = Loop(), loader(28)
+        with loop.run:
+            for _ in range(6):
+                for x, y in training:
+                    loop.step(x, y)
+            assert loop.run._tracker is not None
+            count, place = loop.run._tracker.epochs.count, loop.run._tracker.epochs.place()
+    assert (followed.steps > 20) == in_c
+    assert (count.ended, count.steps, count.newest_steps) == (6, 42, 7)
+    assert place == EpochPlace(42, 7, True)
+    assert epochs_of(spool) == {7 * epoch - 1: float(epoch) for epoch in range(1, 7)}
 
 
 def test_pass_that_was_under_way_when_the_session_began_is_an_epoch(spool: Path) -> None:

@@ -185,6 +185,20 @@ def test_level_off_looks_at_nothing_and_counts_the_steps(spool: Path) -> None:
     assert [frame.step for frame in journal_in(spool).frames] == [0, 1, 2, 8, 9]
 
 
+def test_first_step_after_level_off_has_no_time_of_its_own(spool: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with probe.watch(model, optimizer) as run:
+        train(model, optimizer, 2)
+        run.set_level("off")
+        train(model, optimizer, 5)
+        run.set_level("basic")
+        train(model, optimizer, 3)
+    # Until then steps were made that nobody has timed.
+    timed = {frame.step for frame in journal_in(spool).frames if "step_time_s" in frame.scalars}
+    assert timed == {1, 2, 9}
+
+
 def test_set_level_refuses_what_is_none() -> None:
     model = make_model()
     with probe.watch(model) as run:

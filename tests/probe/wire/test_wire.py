@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from probe import wire
 from probe.errors import WireError
 from probe.wire.columns import pack_block, pack_column, unpack_column, unpack_missing
-from probe.wire.event_json import event_json
+from probe.wire.event_json import event_json, read_event_json
 
 START = wire.RunStart(run="run-1", rank=0, incarnation=7, name="train.py", time=1.5)
 EVENT = wire.Event(
@@ -143,6 +144,20 @@ def test_missing_mask_round_trips_and_a_short_one_is_refused() -> None:
     assert unpack_missing(frame, 15).tolist() == mask.tolist()
     with pytest.raises(WireError, match="covers 16 of 17"):
         unpack_missing(frame, 17)
+
+
+def test_event_json_is_read_back_whole() -> None:
+    read = read_event_json(json.loads(json.dumps(event_json(EVENT), allow_nan=False)))
+    assert repr(read) == repr(EVENT), "NaN equals itself there"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": "x"}, {"evidence": None}, {"evidence": {"neighbours": [3]}}, {"step": "7"}, {"stacks": 3}],
+)
+def test_json_that_is_no_event_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match="no event"):
+        read_event_json({**event_json(EVENT), **change})
 
 
 def test_event_json_is_strict_json_with_every_field_of_the_contract() -> None:

@@ -83,3 +83,23 @@ def test_document_that_does_not_decode_is_none() -> None:
 )
 def test_duration_has_two_units(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+@pytest.mark.capability(63)
+def test_epoch_of_known_length_stands_in_for_a_training_of_unknown_length() -> None:
+    progress = TrainingProgress(epoch=4.0, epoch_began=300, epoch_steps=160)
+    assert text(progress) == (
+        "epoch 4 \u00b7 step 40 of 160 of the epoch \u00b7 25.0 % \u00b7 about 1 min left of the epoch"
+    )
+    about = msgspec.structs.replace(progress, is_epoch_estimate=True)
+    assert "step 40 of about 160 of the epoch" in str(text(about))
+    assert text(progress, last_step=999) == "epoch 4 \u00b7 step 160 of 160 of the epoch \u00b7 100 %"
+
+
+def test_training_of_known_length_goes_before_its_epoch_and_so_does_a_bar() -> None:
+    progress = TrainingProgress(total_steps=680, epoch_began=300, epoch_steps=160)
+    assert text(progress, step_s=None) == "step 340 of 680 \u00b7 50.0 %"
+    bar = BarState(label="", done=2.0, total=8.0, elapsed_s=60.0)
+    assert text(TrainingProgress(epoch_began=300, epoch_steps=160, bar=bar)) == (
+        "step 40 of 160 of the epoch \u00b7 progress bar: 2 of 8 \u00b7 25.0 % \u00b7 about 3 min left"
+    )
