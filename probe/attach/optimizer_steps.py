@@ -188,8 +188,8 @@ class _StepHooks:
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """A step begins; what it is to be called with instead."""
-        # Who listens is not to be part of what was compiled: it would be compiled anew for each call. Asked as
-        # cheaply as can be: a step at level off has nothing but this.
+        # Who listens is not to be part of what was compiled: it would be compiled anew for each call. Asked
+        # as cheaply as can be: a step at level off has nothing but this.
         if is_dynamo_compiling():
             return None
         ask = armed_calls.before_step
