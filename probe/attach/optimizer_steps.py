@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -187,12 +188,13 @@ class _StepHooks:
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """A step begins; what it is to be called with instead."""
-        if torch.compiler.is_compiling():
-            # Who listens is not to be part of what was compiled: it would be compiled anew for each call.
+        # Who listens is not to be part of what was compiled: it would be compiled anew for each call. Asked
+        # as cheaply as can be: a step at level off has nothing but this.
+        if is_dynamo_compiling():
             return None
         ask = armed_calls.before_step
         is_followed = ask is not None and ask(optimizer, args, kwargs)
-        if is_followed and len(self._listening) == 1:
+        if (is_followed and len(self._listening) == 1) or torch.compiler.is_compiling():
             return None
         self._stepping.add(threading.get_ident())
         changed: tuple[Any, Any] | None = None
@@ -205,10 +207,12 @@ class _StepHooks:
         return changed
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():
             return
         ask = armed_calls.after_step
         is_followed = ask is not None and ask(optimizer)
+        if (is_followed and len(self._listening) == 1) or torch.compiler.is_compiling():
+            return
         for steps in self._listening:
             if not (is_followed and isinstance(steps, OptimizerSteps)):
                 steps.after(optimizer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -29,6 +29,12 @@ _KEPT_PACE: Final = 0.75
 """A window grows this many times as fast as everything since the warm-up, else the growth is dying down."""
 _NEWEST_SHARE: Final = 0.5
 """Its last quarter grows at this share of the window's pace, else it is dying down, too."""
+_JUMPS: Final = 3
+"""So many jumps in a window are no growth that goes on: a cache that is made, C that begins to follow the
+steps, a thread's first turn. On a busy machine several of them fall into one window ..."""
+_FLOOR_BESIDE_JUMPS: Final = 0.5
+_SHARE_BESIDE_JUMPS: Final = 0.25
+"""... so the rest has to be this share of the floor, and of all growth."""
 _MIB: Final = 2**20
 
 
@@ -186,7 +192,7 @@ class _Quarter(NamedTuple):
 
 
 def sustained_growth(window: Sequence[_Block], *, floor: float) -> list[_Quarter] | None:
-    """Return a window's quarters where it has grown all along, by more than its scatter; else None.
+    """Return a window's quarters where it has grown all along, by more than scatter and jumps; else None.
 
     Args:
         window: `WINDOW` blocks, oldest first.
@@ -202,10 +208,19 @@ def sustained_growth(window: Sequence[_Block], *, floor: float) -> list[_Quarter
     least = _QUARTER_SHARE * grown / 4
     if any(later.value - earlier.value < least for earlier, later in pairwise(quarters)):
         return None
+    if _grown_beside_jumps(window) < max(_FLOOR_BESIDE_JUMPS * floor, _SHARE_BESIDE_JUMPS * grown):
+        return None
     off = [block.value - slope * (block.step - first.step) for block in window]
     middle = median(off)
     scatter = median([abs(value - middle) for value in off])
     return quarters if grown >= _SIGNAL * scatter else None
+
+
+def _grown_beside_jumps(window: Sequence[_Block]) -> float:
+    """Bytes that a window has grown by without its largest jumps; what is freed again later is no growth."""
+    kept = list(accumulate([block.value for block in reversed(window)], min))[::-1]
+    rises = sorted([later - earlier for earlier, later in pairwise(kept)])
+    return sum(rises[:-_JUMPS])
 
 
 def _quarter(blocks: Sequence[_Block]) -> _Quarter:

@@ -56,8 +56,10 @@ class FrozenModules:
             for optimizer in self._optimizers()
             for group in getattr(optimizer, "param_groups", ())
             for parameter in group["params"]
+            if not parameter.requires_grad
         }
-        named = self._model.root.named_parameters()
+        # Going through a large model takes milliseconds; nearly always there is nothing to find.
+        named = self._model.root.named_parameters() if held else ()
         return [(name, item) for name, item in named if _is_frozen(item) and id(item) in held]
 
     def _judge(self, step: int) -> None:

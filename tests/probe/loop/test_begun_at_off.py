@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
@@ -30,6 +33,31 @@ def test_run_that_begins_at_off_can_be_switched_on(spool: Path) -> None:
     assert recorded.start.level == "off"
     assert steps_of(recorded) in (list(range(5, 11)), list(range(6, 11)))
     assert [event.kind for event in recorded.latest_events] == ["level_changed"]
+
+
+def test_step_at_level_off_calls_two_functions_of_the_probe() -> None:
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_globals["__name__"].partition(".")[0] in ("probe", "torch"):
+            called.append(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
+
+    def calls_of_a_step() -> Counter[str]:
+        called.clear()
+        sys.setprofile(note)
+        train(model, optimizer, 1)
+        sys.setprofile(None)
+        return Counter(called)
+
+    train(model, optimizer, 3)
+    plain = calls_of_a_step()
+    with probe.watch(model, optimizer, level="off"):
+        train(model, optimizer, 3)
+        more = calls_of_a_step() - plain
+    hooks = "probe.attach.optimizer_steps"
+    assert more == {f"{hooks}.before": 1, f"{hooks}._after": 1, "torch.compiler.is_dynamo_compiling": 2}
 
 
 def test_level_off_of_the_environment_records_nothing(monkeypatch: pytest.MonkeyPatch, spool: Path) -> None:

@@ -130,6 +130,63 @@ def test_growth_one_jump_is_none() -> None:
     assert growth_of(START + (64 * MIB if step > 20 else 0.0) for step in range(30)) is None
 
 
+AT_THE_START: dict[str, list[int]] = {
+    "a thread at the 11th step": [
+        *(3184, 528, 496, 288, 1040, 1696, 12896, 192, 32, 1696, 80, 1200, 4736, 464, 224, 35216),
+        *(3424, 848, 2400, 352),
+    ],
+    "a thread at the 12th and 14th": [
+        *(2624, 976, 912, 464, 1248, 304, 1328, 4256, 448, 7712, -32, 1664, 5968, 512, 240, 42944),
+        *(2880, 5296, 816, 57568),
+    ],
+    "a thread at the 13th and 14th": [
+        *(2032, 880, 1392, 736, 1776, 320, 1232, 256, 7472, 9008, 160, 2960, 5920, 576, 208, 43568),
+        *(3136, 976, 800, 56624),
+    ],
+    "a thread at the 15th": [
+        *(1200, 2224, 528, 256, 1504, 928, 1296, 256, 80, 432, 13520, 2464, 6672, 512, 64, 43456),
+        *(2896, 768, 384, 256),
+    ],
+    "a thread at the 26th": [
+        *(2400, 2096, 528, 288, 2032, 256, 1264, 320, 256, 224, 288, 1952, 4784, 560, 192, 39264),
+        *(3104, 48, 416, 48, -80, 13088, 1792, 368),
+    ],
+}
+"""Bytes more at each step from the fifth on, as they came on a busy machine in runs that keep nothing: C
+begins to follow at the 20th, and what other threads need at their first turn falls into the same window."""
+
+
+@pytest.mark.parametrize("name", AT_THE_START)
+def test_growth_jumps_of_a_start_on_a_busy_machine_are_none(name: str) -> None:
+    detector = GrowthDetector(floor=64 * 1024.0)
+    values = START + np.cumsum([0, 22000, 2800, 2600, 700, *AT_THE_START[name]])
+    found = [detector.add(step, float(step), float(value)) for step, value in enumerate(values)]
+    assert found == [None] * len(values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    jumps=st.lists(st.tuples(st.integers(0, 79), st.floats(1.0, 1e3)), max_size=3),
+    seed=st.integers(0, 10_000),
+)
+def test_growth_three_jumps_of_any_size_at_any_time_are_none(
+    jumps: list[tuple[int, float]], seed: int
+) -> None:
+    values = START + np.cumsum(np.random.default_rng(seed).uniform(0, 2000, 80))
+    for at, size_mib in jumps:
+        values[at:] += size_mib * MIB
+    detector = GrowthDetector(floor=64 * 1024.0)
+    found = [detector.add(step, float(step), value) for step, value in enumerate(values)]
+    assert [growth for growth in found if growth is not None and growth.scale == 0] == []
+
+
+@pytest.mark.parametrize(("every", "within"), [(1, 21), (2, 24), (3, 40), (5, 90), (10, 90), (20, 360)])
+def test_growth_in_jumps_that_go_on_is_found(every: int, within: int) -> None:
+    detector = GrowthDetector(floor=64 * 1024.0)
+    found = [detector.add(step, float(step), START + (step // every) * MIB) for step in range(within)]
+    assert any(growth is not None and growth.keeps_pace for growth in found)
+
+
 def test_growth_steps_restart_forgets() -> None:
     detector = GrowthDetector()
     for step in range(40):
