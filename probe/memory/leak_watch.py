@@ -199,8 +199,9 @@ class LeakWatch:
         """Take the readings that are due; where memory grows, begin to look."""
         now_ns = self._clock_ns()
         findings = self._read(step) if (is_due := now_ns >= self._next_reading_ns) else []
-        # A look makes and drops many objects of its own.
-        if not self.is_looking and now_ns >= self._objects.next_ns:
+        # A look makes and drops many objects of its own, but none between two of them.
+        is_between = self._open is None and self._search is None
+        if is_between and now_ns >= self._objects.next_ns:
             self._objects.read(step, now_ns)
             is_due = True
         if is_due and self.wants_look() and self._can_look() and self._budget.allows():
@@ -307,7 +308,7 @@ class LeakWatch:
             step,
             before=self._first,
             is_wide=self._fruitless % 2 == 1,
-            counts_objects=self._objects.growth is not None or self._certainty.are_large(self._growth),
+            counts_objects=self._may_be_objects or self._certainty.are_large(self._growth),
         )
         if self._first is None:
             self._open.look.mark()
@@ -365,8 +366,13 @@ class LeakWatch:
 
     def _is_quiet(self) -> bool:
         """Whether memory has stopped growing; what grows in few steps takes some to show."""
-        has_grown = self._objects.growth is not None or self._quiet_readings < _QUIET_READINGS
+        has_grown = self._may_be_objects or self._quiet_readings < _QUIET_READINGS
         return self._compared > 1 and not has_grown
+
+    @property
+    def _may_be_objects(self) -> bool:
+        """Whether Python's objects grow, as far as is known: malloc's figures may say nothing of them."""
+        return self._objects.growth is not None or not self._objects.has_verdict
 
     def _follow_from_now_on(self, step: int) -> None:
         """Ask what may come to hold enough for its length, instead of looking for it anew."""

@@ -83,6 +83,11 @@ class ObjectWatch:
         self._count = count or getattr(sys, "getallocatedblocks", None)
 
     @property
+    def has_verdict(self) -> bool:
+        """Whether there were enough counts to say whether there are more and more objects."""
+        return self._count is None or self._readings >= _ENOUGH or self.growth is not None
+
+    @property
     def next_ns(self) -> float:
         """Earliest time of the next count, on the clock of `time.perf_counter_ns`."""
         return float("inf") if self._count is None else self._pacer.next_ns

@@ -253,9 +253,11 @@ def healthy_references_to_what_is_there(loop: Loop) -> None:
         order.append(data[number % 10 * 64 : number % 10 * 64 + 64])
 
 
-@pytest.mark.parametrize(
-    "run", [value for name, value in list(globals().items()) if name.startswith("healthy_")]
-)
+def healthy() -> list[Any]:
+    return [value for name, value in globals().items() if name.startswith("healthy_")]
+
+
+@pytest.mark.parametrize("run", healthy())
 def test_plain_container_of_a_healthy_loop_is_no_leak(loop: Loop, run: Callable[[Loop], None]) -> None:
     run(loop)
     assert loop.found == []

@@ -1,0 +1,60 @@
+"""Runs the loops of `test_leaks_plain.py` with steps of 15 ms, and prints which containers were named.
+
+A program of its own: what pytest holds takes a look at the heap a second, of which a training has nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+for _folder in (Path(__file__).parents[2], Path(__file__).parent):
+    sys.path.insert(0, str(_folder))
+
+from test_leaks_plain import STEPS, Loop, healthy, leaking  # noqa: E402
+
+from probe.memory.heap_meter import heap_reader  # noqa: E402
+from probe.memory.leak_watch import LeakWatch  # noqa: E402
+from probe.memory.time_slices import LookBudget  # noqa: E402
+
+STEP_NS = 15_000_000
+
+
+class PacedLoop(Loop):
+    """Readings and slices of looks wait for their share of the time, by a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 10**12
+        self.watch = LeakWatch(
+            clock_ns=self._now,
+            read_heap=heap_reader(),
+            budget=LookBudget(clock_ns=self._now, lived_ns=5 * 10**9),
+        )
+
+    def _now(self) -> int:
+        return self.now_ns
+
+    def steps(self, count: int = STEPS) -> Iterator[int]:
+        for number in super().steps(count):
+            self.now_ns += STEP_NS
+            yield number
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    named = {}
+    for run in [*leaking(), *healthy()]:
+        loop = PacedLoop()
+        expected = run(loop)
+        named[run.__name__] = expected, [incident.finding.subject for incident in loop.found]
+    print(json.dumps(named))
+
+
+if __name__ == "__main__":
+    main()

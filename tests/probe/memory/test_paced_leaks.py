@@ -1,0 +1,50 @@
+"""Plain containers that grow are named within 400 steps of 15 ms, at the usual pace of readings and looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_leaks_plain import healthy, leaking
+
+from probe.memory.heap_meter import heap_reader
+
+pytestmark = pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
+Named = dict[str, tuple[str | None, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def named() -> Named:
+    """What is expected of each loop, and what was named."""
+    script = Path(__file__).with_name("paced_leaks.py")
+    paths = os.pathsep.join([str(script.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: Any = json.loads(done.stdout)
+    return {name: tuple(found) for name, found in result.items()}
+
+
+@pytest.mark.parametrize("run", leaking())
+def test_plain_container_that_grows_is_named_within_400_steps(
+    named: Named, run: Callable[[Any], str]
+) -> None:
+    expected, found = named[run.__name__]
+    assert found == [expected]
+
+
+@pytest.mark.parametrize("run", healthy())
+def test_plain_container_of_a_healthy_loop_is_not_named(named: Named, run: Callable[[Any], None]) -> None:
+    assert named[run.__name__][1] == []
