@@ -55,7 +55,8 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
     with probe.watch(
         model, optimizer, spool=tmp_path, connect="", overhead_limit=0.0, features={"activations": 1000}
     ) as run:
-        for step in range(140):
+        # On a busy machine quick steps are judged many steps later.
+        for step in range(440):
             inputs = torch.randn(32, 8)
             loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
             optimizer.zero_grad()
