@@ -21,6 +21,7 @@ _GROWING: Final = frozenset(
     {"append", "appendleft", "add", "extend", "extendleft", "insert", "update", "setdefault", "push"}
 )
 _MAX_LINES: Final = 20_000
+_MOST_OTHERS: Final = 3
 Result = TypeVar("Result")
 
 
@@ -34,10 +35,14 @@ class GrowthLine(NamedTuple):
     first_line: int
     """Of that function; 0 outside of any."""
     text: str
+    others: tuple[int, ...] = ()
+    """Further lines of the function that add to what has the same name: it may be one of them."""
 
     def at(self) -> str:
-        """Return ``train.py:41 `losses.append(loss)` ``, without the blank."""
-        return f"{shown_name(self.file)}:{self.line} `{self.text}`"
+        """Return ``train.py:41 `losses.append(loss)` ``, without the blank, and the other lines."""
+        more = ", ".join(map(str, self.others[:_MOST_OTHERS]))
+        more += ", ..." if len(self.others) > _MOST_OTHERS else ""
+        return f"{shown_name(self.file)}:{self.line} `{self.text}`{f', or line {more}' if more else ''}"
 
     def as_frame(self) -> StackFrame:
         """Return it as the innermost frame of a stack."""
@@ -60,7 +65,7 @@ Search: TypeAlias = Generator[None, None, "GrowthLine | None"]
 def find_growth(
     name: str, file: str, *, within: int | None = None, carried: bool = False, key: str | int | None = None
 ) -> GrowthLine | None:
-    """Return the first statement of a file that makes what is called `name` grow.
+    """Return the first statement of a file that makes what is called `name` grow, and the function's others.
 
     Args:
         name: last part of a variable or attribute: ``losses``, ``cache`` for ``model.cache['x']``.
@@ -90,17 +95,28 @@ def search_growth(
     if not lines or len(lines) > _MAX_LINES:
         return None
     sign = re.compile(rf"\b{re.escape(name)}\b.*(?:=|{'|'.join(sorted(_GROWING))})")
-    for statement, function, first in _parsed(lines, lambda part: _is_in(part, within) and part.holds(sign)):
+    found: GrowthLine | None = None
+
+    def is_wanted(part: Part) -> bool:
+        is_there = _is_in(part, within) if found is None else part.first_line == found.first_line
+        return is_there and part.holds(sign)
+
+    for statement, function, first in _parsed(lines, is_wanted):
         if statement is None:
             yield
             continue
-        if within is not None and first != within:
+        wanted = within if found is None else found.first_line
+        if wanted is not None and first != wanted:
             continue
         grows = _carries(statement, name) if carried else _grows(statement, name)
-        if grows and not (key is not None and (said := _keys(statement)) and key not in said):
+        if not grows or (key is not None and (said := _keys(statement)) and key not in said):
+            continue
+        if found is None:
             text = lines[statement.lineno - 1].strip()[:120]
-            return GrowthLine(file, statement.lineno, function or "<module>", first, text)
-    return None
+            found = GrowthLine(file, statement.lineno, function or "<module>", first, text)
+        else:
+            found = found._replace(others=(*found.others, statement.lineno))
+    return found
 
 
 def _is_in(part: Part, within: int | None) -> bool:

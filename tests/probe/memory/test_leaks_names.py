@@ -110,6 +110,20 @@ def test_growth_line_of_an_item_is_not_that_of_another_item(
     assert found is not None and found.text == text
 
 
+def test_growth_line_says_which_other_lines_of_the_function_it_may_be(tmp_path: Path) -> None:
+    """Which of them runs, the source does not tell: the first one may be of a branch that is never taken."""
+    path = tmp_path / "branches.py"
+    adding = [f"        kept.append({index})" for index in range(5)]
+    lines = ["def one():", "    kept.append(0)", "def train(kind):", "    if kind == 1:", adding[0]]
+    lines += ["    if kind == 2:", *adding[1:]]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = find_growth("kept", str(path), within=3)
+    assert found is not None and (found.line, found.others) == (5, (7, 8, 9, 10))
+    assert found.at() == "branches.py:5 `kept.append(0)`, or line 7, 8, 9, ..."
+    alone = find_growth("kept", str(path), within=1)
+    assert alone is not None and alone.at() == "branches.py:2 `kept.append(0)`"
+
+
 @pytest.mark.parametrize(("name", "text"), [("total", "total += loss"), ("hidden", "out, self.hidden =")])
 def test_growth_line_of_a_carried_value_is_made_of_itself(script: str, name: str, text: str) -> None:
     found = find_growth(name, script, carried=True)
