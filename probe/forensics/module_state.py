@@ -11,7 +11,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -333,9 +333,9 @@ class AttributeState:
             live.update(self._values)
 
 
-def _same_items(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _same_items(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
     """Whether two dictionaries hold the same objects; never compares tensors by value."""
-    if len(one) != len(other):
+    if other is None or len(one) != len(other):
         return False
     return all(a is b and v is w for (a, v), (b, w) in zip(one.items(), other.items(), strict=True))
 

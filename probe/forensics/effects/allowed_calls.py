@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 _STANDARD: Final = frozenset(
-    "math cmath operator _operator functools _functools itertools copy collections _collections _collections_abc "
-    "typing typing_extensions types dataclasses enum abc contextlib numbers decimal fractions statistics string "
-    "re random inspect textwrap datetime posixpath ntpath genericpath json builtins weakref _weakref".split()
+    "math cmath operator _operator functools _functools itertools copy collections _collections "
+    "_collections_abc typing typing_extensions types dataclasses enum abc contextlib numbers decimal "
+    "fractions statistics string re random inspect textwrap datetime posixpath ntpath genericpath json "
+    "builtins weakref _weakref".split()
 )
 _LIBRARIES: Final = frozenset(
     "torchvision torchaudio transformers lightning pytorch_lightning lightning_fabric lightning_utilities "
@@ -42,12 +43,12 @@ _REFUSED_PARTS: Final = (
 _REFUSED_OF_LIBRARIES: Final = ("log", "save", "push", "track", "report", "upload", "write", "print", "end_")
 _REFUSED_OF_TORCH: Final = ("set_", "_set_", "reset_", "use_deterministic", "save", "compile", "register_")
 _REFUSED_OF_NUMPY: Final = frozenset(
-    "copyto put place putmask fill_diagonal put_along_axis shuffle save savez savez_compressed savetxt memmap "
-    "set_printoptions seterr at".split()
+    "copyto put place putmask fill_diagonal put_along_axis shuffle save savez savez_compressed savetxt "
+    "memmap set_printoptions seterr at".split()
 )
 _REFUSED_OF_STANDARD: Final = frozenset(
-    "open input exec eval compile __import__ breakpoint exit quit memoryview setitem delitem cache_clear dump "
-    "shuffle purge".split()
+    "open input exec eval compile __import__ breakpoint exit quit memoryview setitem delitem cache_clear "
+    "dump shuffle purge".split()
 )
 _IN_PLACE: Final = frozenset(
     name

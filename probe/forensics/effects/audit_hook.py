@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import Any, Final
 
 from ...errors import ReplayError
@@ -52,7 +53,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     if event in _SYSTEM:
         raise ReplayError(f"they do {event}, which cannot be put back")
     if event == "open" and _is_written(*args[:3]):
-        raise ReplayError(f"they write a file ({os.path.basename(str(args[0]))[:80]})")
+        raise ReplayError(f"they write a file ({PurePath(str(args[0])).name[:80]})")
 
 
 def _is_written(path: Any, mode: Any, flags: Any) -> bool:

@@ -7,31 +7,26 @@ What is to change is kept first and put back later; what cannot be put back is r
 from __future__ import annotations
 
 import builtins
-import gc
 import inspect
-import sys
-import threading
 import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer
 
-from ...errors import ReplayError
 from ...threads.whereabouts import is_installed
 from ..own_generators import restoring
 from ..plain_containers import CONTAINERS, PLAIN
-from .allowed_calls import is_allowed, is_known_library
+from .allowed_calls import is_allowed
+from .guarded_writes import FIXED, GuardedWrites
 from .muted_output import is_output
-from .put_back import Ledger
+from .replaying import Replaying, is_of_the_script, keep_owner
 
-_FIXED: Final = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, types.NoneType)
 _PURE: Final = frozenset(
-    "copy count index get keys values items union intersection difference symmetric_difference issubset "
-    "issuperset isdisjoint most_common elements total __len__ __contains__ __iter__ __getitem__ __eq__".split()
+    "copy count index get keys values items union intersection difference symmetric_difference "
+    "issubset issuperset isdisjoint most_common elements total __len__ __contains__ __iter__ "
+    "__getitem__ __eq__".split()
 )
 _OF_C: Final = (
     types.MethodDescriptorType,
@@ -45,77 +40,25 @@ _OF_C: Final = (
 _OF_ARRAYS: Final = frozenset("fill sort put itemset resize partition setfield byteswap".split())
 _OF_TENSORS: Final = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
 _REFUSED_OF_TENSORS: Final = frozenset({"share_memory_", "set_", "resize_"})
-_OF_DATACLASSES: Final = frozenset(
-    "__init__ __eq__ __repr__ __hash__ __new__ __lt__ __le__ __post_init__".split()
-)
 _NO_NAMES: Final[tuple[str, ...]] = ()
 
 
-class Replaying:
-    """One replay on one thread: what it has kept, and how strict it is."""
-
-    def __init__(
-        self, ledger: Ledger, take: Callable[[types.FunctionType], bool], *, is_lenient: Callable[[], bool]
-    ) -> None:
-        """Take what guards one more function, and what tells whether all is done in spite of its effects."""
-        self.ledger, self.take = ledger, take
-        self.is_lenient = is_lenient
-        self._before = frozenset(map(id, gc.get_objects()))
-
-    def is_fresh(self, value: Any) -> bool:
-        """Whether a value that Python's collector knows was made since."""
-        if not gc.is_tracked(value) or id(value) in self._before:
-            return False
-        # What was frozen (`gc.freeze`) is tracked, and in no list.
-        return not gc.get_freeze_count() or any(one is value for one in gc.get_objects())
-
-    def refuse(self, what: str) -> None:
-        """Stop the replay, unless it is lenient.
-
-        Raises:
-            ReplayError: it is not.
-        """
-        if not self.is_lenient():
-            raise ReplayError(what)
-
-
-class EffectGuard:
+class EffectGuard(GuardedWrites):
     """Answers for every thread; all methods return what the code goes on with."""
 
     def __init__(self) -> None:
-        self._replaying: dict[int, Replaying] = {}
-        self._known: dict[int, types.CodeType] = {}
+        super().__init__()
         self._stand_ins: dict[Any, Callable[[Replaying], Any]] = {
             builtins.print: lambda now: partial(_print, now),
             builtins.setattr: lambda now: partial(_with_store, now, builtins.setattr),
             builtins.delattr: lambda now: partial(_with_store, now, builtins.delattr),
         }
 
-    def known(self, code: types.CodeType) -> types.CodeType:
-        """Note that a code object asks the guard."""
-        self._known[id(code)] = code
-        return code
-
-    def start(self, now: Replaying) -> Replaying | None:
-        """Answer for a replay on this thread; returns what went on before."""
-        before = self._replaying.get(threading.get_ident())
-        self._replaying[threading.get_ident()] = now
-        return before
-
-    def stop(self, before: Replaying | None) -> None:
-        """End what `start` began."""
-        self._replaying.pop(threading.get_ident(), None)
-        if before is not None:
-            self._replaying[threading.get_ident()] = before
-
-    def _now(self) -> Replaying | None:
-        return self._replaying.get(threading.get_ident()) if self._replaying else None
-
     # -- calls
 
     def function(self, called: Any, names: tuple[str, ...] = _NO_NAMES) -> Any:
         """`called(...)`, with keyword arguments of these names."""
-        now = self._now()
+        now = self.now()
         if now is None:
             return called
         stand_in = self._stand_ins.get(called) if type(called) is types.BuiltinFunctionType else None
@@ -126,8 +69,8 @@ class EffectGuard:
 
     def method(self, owner: Any, name: str, names: tuple[str, ...] = _NO_NAMES) -> Any:
         """`owner.name(...)`; what is returned has the method under the same name."""
-        now = self._now()
-        if now is None or isinstance(owner, _FIXED):
+        now = self.now()
+        if now is None or isinstance(owner, FIXED):
             return owner
         if is_output(owner):
             return types.SimpleNamespace(**{name: _write_nothing})
@@ -135,7 +78,7 @@ class EffectGuard:
             return self._of_super(now, owner, name)
         if isinstance(owner, types.ModuleType):
             value = getattr(owner, name)
-            if value in (builtins.setattr, builtins.print, builtins.delattr):
+            if type(value) is types.BuiltinFunctionType and value in self._stand_ins:
                 return types.SimpleNamespace(**{name: self.function(value)})
             self._check(now, value, names)
             return owner
@@ -146,8 +89,9 @@ class EffectGuard:
     def _of_super(self, now: Replaying, owner: Any, name: str) -> Any:
         value = getattr(owner, name)
         if isinstance(value, types.MethodType):
-            self._keep(now, value.__self__)
-            self._check_function(now, value.__func__)
+            function: Any = value.__func__
+            keep_owner(now, value.__self__)
+            self.check_function(now, function)
         elif owner.__self__ is not None:
             self._check_of_c(now, owner.__self__, name, value)
         return owner
@@ -167,6 +111,9 @@ class EffectGuard:
         return owner
 
     def _of_object(self, now: Replaying, owner: Any, name: str, names: tuple[str, ...]) -> Any:
+        if restoring(owner) is not None:
+            now.ledger.generator(owner)
+            return owner
         try:
             found = inspect.getattr_static(owner, name)
         except AttributeError:
@@ -175,8 +122,8 @@ class EffectGuard:
             found = found.__func__
         if isinstance(found, types.FunctionType):
             if is_installed(found.__code__.co_filename):
-                self._keep(now, owner)
-            self._check_function(now, found, of=owner)
+                keep_owner(now, owner)
+            self.check_function(now, found, of=owner)
         elif isinstance(found, _OF_C):
             self._check_of_c(now, owner, name, found)
         else:
@@ -189,14 +136,15 @@ class EffectGuard:
     def _check(self, now: Replaying, called: Any, names: tuple[str, ...] = _NO_NAMES) -> None:
         """Keep what a call changes, or refuse it."""
         if isinstance(called, types.FunctionType):
-            self._check_function(now, called)
+            self.check_function(now, called)
         elif isinstance(called, types.MethodType):
-            if not isinstance(called.__func__, types.FunctionType):
-                self._check(now, called.__func__)
-            elif is_installed(called.__func__.__code__.co_filename):
-                self._keep(now, called.__self__)
-            if isinstance(called.__func__, types.FunctionType):
-                self._check_function(now, called.__func__, of=called.__self__)
+            function: Any = called.__func__
+            if not isinstance(function, types.FunctionType):
+                self._check(now, function)
+                return
+            if is_installed(function.__code__.co_filename):
+                keep_owner(now, called.__self__)
+            self.check_function(now, function, of=called.__self__)
         elif isinstance(called, partial):
             self._check(now, called.func, (*names, *called.keywords))
         elif isinstance(called, type):
@@ -208,32 +156,15 @@ class EffectGuard:
         else:
             self._check_instance(now, called, names)
 
-    def _check_function(self, now: Replaying, function: types.FunctionType, of: Any = None) -> None:
-        code = function.__code__
-        if id(code) in self._known or (not is_installed(code.co_filename) and now.take(function)):
-            return
-        module, name = str(function.__globals__.get("__name__")), function.__name__
-        if code.co_filename.startswith("<string>") and name in _OF_DATACLASSES:
-            return
-        # What wraps a function of the script's has its name.
-        name = name if function.__module__ == module else ""
-        if is_installed(code.co_filename) and is_allowed(module, name):
-            return
-        owner = "" if of is None else f"{of.__name__ if isinstance(of, type) else type(of).__name__}."
-        why = "whose effects cannot be put back"
-        if not is_installed(code.co_filename):
-            why = "whose source cannot be read, so its effects cannot be put back"
-        now.refuse(f"they call {owner}{function.__name__}, {why}")
-
     def _check_class(self, now: Replaying, kind: type) -> None:
         made = inspect.getattr_static(kind, "__init__", None)
         if isinstance(made, types.FunctionType) and id(made.__code__) in self._known:
             return
-        if not _is_of_the_script(kind):
+        if not is_of_the_script(kind):
             if not is_allowed(kind.__module__, kind.__name__):
                 now.refuse(f"they make a {kind.__qualname__}, whose effects cannot be put back")
         elif isinstance(made, types.FunctionType):
-            self._check_function(now, made, of=kind)
+            self.check_function(now, made, of=kind)
 
     def _check_builtin(self, now: Replaying, called: Any, names: tuple[str, ...]) -> None:
         owner = called.__self__
@@ -255,7 +186,7 @@ class EffectGuard:
         module = getattr(called, "__module__", None) or kind.__module__
         if kind.__module__.partition(".")[0] in ("functools", "torch", "numpy"):
             # A cache of a function of the script's, or one that torch compiles.
-            module = kind.__module__ if _is_of_the_script(called) else module
+            module = kind.__module__ if is_of_the_script(called) else module
         if not is_allowed(str(module), name):
             now.refuse(f"they call {name}, whose effects cannot be put back")
         self._check_out(now, str(module), name, names)
@@ -285,8 +216,8 @@ class EffectGuard:
             self._check_iterator(now, owner)
         elif kind is object:
             now.ledger.attributes(owner)
-            self._keep(now, owner)
-        elif not (isinstance(owner, _FIXED) or self._is_fresh_buffer(now, owner)):
+            keep_owner(now, owner)
+        elif not (isinstance(owner, FIXED) or self._is_fresh_buffer(now, owner)):
             module = kind.__module__ if isinstance(kind, type) else type(owner).__module__
             is_buffer = name in ("StringIO", "BytesIO")
             if is_buffer or not is_allowed(module, name):
@@ -301,40 +232,28 @@ class EffectGuard:
         elif name in _REFUSED_OF_TENSORS or (name in _OF_TENSORS and not now.is_fresh(tensor)):
             now.refuse(f"they call Tensor.{name}, whose effects cannot be put back")
 
-    def _keep(self, now: Replaying, owner: Any) -> None:
-        """Keep what a method of an installed package changes in the object that it belongs to."""
-        if isinstance(owner, nn.Module):
-            now.ledger.modules(owner)
-        elif isinstance(owner, Optimizer):
-            now.ledger.optimizer(owner)
-        elif isinstance(owner, LRScheduler):
-            now.ledger.scheduler(owner)
-        elif not isinstance(owner, type | types.ModuleType):
-            if is_known_library(type(owner).__module__) or _is_of_the_script(type(owner)):
-                now.ledger.attributes(owner)
-
     # -- values that are read on
 
     def argument(self, value: Any) -> Any:
         """A value that is given to a call, or taken apart."""
-        now = self._now()
+        now = self.now()
         if now is not None and hasattr(type(value), "__next__"):
             self._check_iterator(now, value)
         return value
 
     def iterated(self, value: Any) -> Any:
         """A value that a loop goes through."""
-        now = self._now()
-        if now is None or type(value) in PLAIN or isinstance(value, (*_FIXED, Tensor)):
+        now = self.now()
+        if now is None or type(value) in PLAIN or isinstance(value, (*FIXED, Tensor)):
             return value
         if hasattr(type(value), "__next__"):
             self._check_iterator(now, value)
             return value
         found = inspect.getattr_static(type(value), "__iter__", None)
         is_own = isinstance(found, types.FunctionType) and id(found.__code__) in self._known
-        if not (is_own or isinstance(value, CONTAINERS) or _is_of_the_script(type(value))):
-            if not is_allowed(type(value).__module__, "__iter__"):
-                now.refuse(f"they go through a {type(value).__name__}, whose effects cannot be put back")
+        is_known = is_own or isinstance(value, CONTAINERS) or is_of_the_script(type(value))
+        if not is_known and not is_allowed(type(value).__module__, "__iter__"):
+            now.refuse(f"they go through a {type(value).__name__}, whose effects cannot be put back")
         return value
 
     def _check_iterator(self, now: Replaying, iterator: Any) -> None:
@@ -347,7 +266,7 @@ class EffectGuard:
 
     def entered(self, manager: Any) -> Any:
         """What a `with` enters."""
-        now = self._now()
+        now = self.now()
         if now is not None:
             found = inspect.getattr_static(type(manager), "__enter__", None)
             is_own = isinstance(found, types.FunctionType) and id(found.__code__) in self._known
@@ -356,93 +275,8 @@ class EffectGuard:
                 now.refuse(f"they enter a {type(manager).__name__}, whose effects cannot be put back")
         return manager
 
-    # -- writes
-
-    def store(self, owner: Any, name: str) -> Any:
-        """`owner.name = ...`, or `del owner.name`."""
-        now = self._now()
-        if now is None:
-            return owner
-        if isinstance(owner, type | types.ModuleType | types.FunctionType):
-            now.ledger.of_namespace(owner, name)
-            return owner
-        found = inspect.getattr_static(type(owner), name, None)
-        if isinstance(owner, Tensor) and name in ("grad", "requires_grad"):
-            now.ledger.of_tensor(owner, name)
-        elif isinstance(found, types.MemberDescriptorType):
-            now.ledger.slot(owner, name, found)
-        elif isinstance(found, types.GetSetDescriptorType):
-            if not now.is_fresh(owner):
-                now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be put back")
-        elif type(getattr(owner, "__dict__", None)) is dict:
-            now.ledger.attributes(owner)
-        else:
-            now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be put back")
-        return owner
-
-    def items(self, owner: Any) -> Any:
-        """`owner[...] = ...`, or `del owner[...]`."""
-        now = self._now()
-        if now is None or isinstance(owner, Tensor):
-            return owner
-        if isinstance(owner, CONTAINERS):
-            now.ledger.container(owner)
-        elif type(owner).__module__ == "numpy" and hasattr(owner, "ctypes"):
-            now.ledger.array(owner)
-        elif isinstance(owner, nn.Module):
-            now.ledger.modules(owner)
-        else:
-            found = inspect.getattr_static(type(owner), "__setitem__", None)
-            if isinstance(found, types.FunctionType) and is_installed(found.__code__.co_filename):
-                self._keep(now, owner)
-            if not isinstance(found, types.FunctionType):
-                now.refuse(f"they write items of a {type(owner).__name__}, which cannot be put back")
-            else:
-                self._check_function(now, found, of=owner)
-        return owner
-
-    def filled(self, value: Any) -> None:
-        """`value += ...`, which may change the value itself."""
-        now = self._now()
-        if now is None or isinstance(value, (*_FIXED, Tensor)):
-            return
-        if isinstance(value, CONTAINERS) or hasattr(value, "ctypes"):
-            self.items(value)
-
-    def augmented(self, owner: Any, name: str) -> Any:
-        """`owner.name += ...`."""
-        if self._now() is not None:
-            self.store(owner, name)
-            self.filled(getattr(owner, name, None))
-        return owner
-
-    def items_filled(self, owner: Any) -> Any:
-        """`owner[...] += ...`."""
-        if self._now() is not None:
-            self.items(owner)
-            if isinstance(owner, CONTAINERS) and not isinstance(owner, bytearray):
-                for value in owner.values() if isinstance(owner, dict) else owner:
-                    self.filled(value)
-        return owner
-
-    def variables(self, names: tuple[str, ...]) -> None:
-        """Global variables of the function that asks, which it declares."""
-        now = self._now()
-        if now is not None:
-            for name in names:
-                now.ledger.variable(sys._getframe(1).f_globals, name)
-
 
 _MISSING: Final = object()
-
-
-def _is_of_the_script(value: Any) -> bool:
-    """Whether the module that a class or function says it is of belongs to no installed package."""
-    module = sys.modules.get(str(getattr(value, "__module__", "")))
-    file = getattr(module, "__file__", None)
-    if module is None or file is None:
-        return getattr(module, "__name__", "") == "__main__"
-    return not is_installed(file)
 
 
 def _print(now: Replaying, *values: Any, file: Any = None, **options: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .effect_guard import GUARD, Replaying
+from .effect_guard import GUARD
 from .guarded_functions import GuardedFunctions
 from .put_back import Ledger
+from .replaying import Replaying
 
 
 @contextmanager

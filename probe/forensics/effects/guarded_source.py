@@ -140,7 +140,8 @@ class _Guarding(ast.NodeTransformer):
         return node
 
     def visit_Global(self, node: ast.Global) -> Any:
-        names = ast.copy_location(ast.Constant(tuple(node.names)), node)
+        held: list[ast.expr] = [ast.Constant(name) for name in node.names]
+        names = ast.copy_location(ast.Tuple(held, ast.Load()), node)
         return [node, ast.copy_location(ast.Expr(_asked("variables", names)), node)]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

