@@ -11,8 +11,7 @@ import random
 import sys
 import types
 import weakref
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 from ..compat import torch_memory
 from ..compat.torch_modules import own_buffers, own_modules, own_parameters
 from .own_generators import generators_preserved
+from .plain_containers import PLAIN, content_of, nested, put_back
 
 _LEARNING_CALLS: Final = 2
 """Calls in which all state is compared before and after."""
@@ -43,7 +43,6 @@ _MOST_OBJECTS: Final = 256
 _NOT_PUT_BACK: Final = ("torch", "threading", "queue", "multiprocessing", "asyncio", "probe")
 """Packages whose objects other threads may change meanwhile, or that are no state of the script's."""
 _NO_VERSIONS: Final[dict[str, int | None]] = {}
-_PLAIN_CONTAINERS: Final = frozenset({dict, OrderedDict, list, set})
 
 
 class StateCopy(NamedTuple):
@@ -215,11 +214,10 @@ def _copied(value: Any) -> Any:
 def preserved(roots: Sequence[nn.Module]) -> Iterator[None]:
     """Put generators, buffers, gradients, training flags and module attributes back when the block ends.
 
-    Attributes that are plain lists, dictionaries and sets get their content back; what they hold is not
-    copied any deeper.
+    Plain containers among the attributes get their content back, at any depth: see `AttributeState`.
     """
     modules = _all_modules(roots)
-    attributes = [(module.__dict__, _AttributeState(module.__dict__)) for module in modules]
+    attributes = [(module.__dict__, AttributeState(module.__dict__)) for module in modules]
     generators = _Generators()
     # The script's lines may call `zero_grad`, which takes them away; what writes them is refused.
     held = {p for module in modules for p in own_parameters(module).values() if p is not None}
@@ -248,8 +246,8 @@ def objects_preserved(objects: Iterable[Any]) -> Iterator[None]:
     known = {id(one): one for one in held}.values()
     changing = [one.__dict__ for one in known if is_plain_object(one) or isinstance(one, LRScheduler)]
     changing += [group for one in known if isinstance(one, Optimizer) for group in one.param_groups]
-    changing += [{"": one} for one in known if type(one) in _PLAIN_CONTAINERS]
-    saved = [(live, _AttributeState(live)) for live in changing[:_MOST_OBJECTS]]
+    changing += [{"": one} for one in known if type(one) in PLAIN]
+    saved = [(live, AttributeState(live)) for live in changing[:_MOST_OBJECTS]]
     try:
         with generators_preserved(known):
             yield
@@ -312,37 +310,34 @@ def _all_modules(roots: Sequence[nn.Module]) -> list[nn.Module]:
     return [module for root in roots for _, module in root.named_modules(memo=seen)]
 
 
-class _AttributeState:
-    """A shallow copy of a module's attributes, and of the plain containers among them."""
+class AttributeState:
+    """A shallow copy of a module's attributes, and the content of the plain containers in them, at any depth.
+
+    Bounded: of what those containers hold 20,000 items are looked at. What lies behind other objects, or is
+    changed by C code, is not seen here; `effects` keeps what the script's own lines write.
+    """
 
     __slots__ = ("_containers", "_values")
 
     def __init__(self, live: dict[str, Any]) -> None:
         self._values = dict(live)
-        self._containers = [
-            (value, value.copy()) for value in live.values() if type(value) in _PLAIN_CONTAINERS
-        ]
+        self._containers = [(one, content_of(one)) for one in nested(live.values())]
 
     def restore(self, live: dict[str, Any]) -> None:
+        """Give all of it back."""
         for container, content in self._containers:
-            if not _same_items(container, content):
-                container.clear()
-                container.extend(content) if isinstance(container, list) else container.update(content)
+            put_back(container, content)
         if not _same_items(live, self._values):
             for name in live.keys() - self._values.keys():
                 del live[name]
             live.update(self._values)
 
 
-def _same_items(one: Any, other: Any) -> bool:
-    """Whether two containers hold the same objects; never compares tensors by value."""
-    if len(one) != len(other):
+def _same_items(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    """Whether two dictionaries hold the same objects; never compares tensors by value."""
+    if other is None or len(one) != len(other):
         return False
-    if isinstance(one, dict):
-        return all(a is b and v is w for (a, v), (b, w) in zip(one.items(), other.items(), strict=True))
-    if isinstance(one, list):
-        return all(a is b for a, b in zip(one, other, strict=True))
-    return {id(item) for item in one} == {id(item) for item in other}
+    return all(a is b and v is w for (a, v), (b, w) in zip(one.items(), other.items(), strict=True))
 
 
 class _Generators:

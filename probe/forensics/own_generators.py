@@ -15,7 +15,7 @@ import torch
 @contextmanager
 def generators_preserved(values: Iterable[Any]) -> Iterator[None]:
     """Put the generators among some values back when the block ends."""
-    restore = [put_back for value in values if (put_back := _restoring(value)) is not None]
+    restore = [put_back for value in values if (put_back := restoring(value)) is not None]
     try:
         yield
     finally:
@@ -23,7 +23,7 @@ def generators_preserved(values: Iterable[Any]) -> Iterator[None]:
             put_back()
 
 
-def _restoring(value: Any) -> Callable[[], Any] | None:
+def restoring(value: Any) -> Callable[[], Any] | None:
     """What puts a generator of torch, Python or NumPy back; None for anything else."""
     if isinstance(value, torch.Generator):
         return partial(value.set_state, value.get_state())

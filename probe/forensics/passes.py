@@ -19,6 +19,8 @@ from ..guard import outcome_of
 from ..wire import TensorFacts
 from .capture import OutputGradients, RootCapture
 from .dispatch import GuardedMode, OutputScan
+from .effects.effects_put_back import effects_put_back
+from .effects.replaying import always
 from .held_outputs import OutputCheck, compare_outputs, held_values
 from .loss.loss_code import LossCode
 from .loss.loss_replay import LossFault, LossReplay
@@ -338,7 +340,9 @@ class StepReplay:
     @contextmanager
     def _restored(self, capture: RootCapture) -> Iterator[list[Tensor]]:
         with preserved(self._roots), state_as_before(self._roots, capture.state_copies) as writable:
-            yield writable
+            # A forward is run again whatever it does: the loss says whether it was the step's.
+            with effects_put_back(is_lenient=always):
+                yield writable
 
 
 def _causes(recorder: DetailRecorder, tensors: Iterable[Tensor | None]) -> list[Cause]:

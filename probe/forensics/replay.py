@@ -20,6 +20,8 @@ from ..errors import ReplayError
 from ..guard import outcome_of
 from ..wire import Origin, StackFrame, TensorFacts
 from .capture import RootCapture
+from .effects.audit_hook import outside_refused
+from .effects.muted_output import output_muted
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
 from .held_outputs import NOT_RESTORED
@@ -124,7 +126,7 @@ def locate_origin(
             intended=intended,
         )
 
-    with unnoticed():
+    with unnoticed(), output_muted(), outside_refused():
         outcome = _attempt(make_again, parameters, gradients, loss=loss, stage=stage)
     return outcome.as_replay(time.monotonic() - started)
 

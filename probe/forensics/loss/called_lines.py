@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import ReplayError
 from ...threads.stacks import RawFrame, place_in_code, spot_of
 from ...threads.whereabouts import is_installed
+from ..effects.guarded_source import compile_guarded
 from .backward_stop import REFRESH
 from .call_arguments import variables_of
 from .code_source import source_of
@@ -136,7 +137,7 @@ def _refreshing(before: ast.stmt) -> ast.stmt:
 
 def _compiled(tree: ast.Module, code: CodeType) -> CodeType:
     try:
-        cut = compile(tree, code.co_filename, "exec", dont_inherit=True)
+        cut = compile_guarded(tree, code.co_filename)
     except (SyntaxError, ValueError):
         raise ReplayError("the statements that made the loss cannot be run by themselves") from None
     return cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)

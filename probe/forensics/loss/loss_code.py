@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...errors import KeptElsewhereError, NotInLastLinesError, ReplayError
 from ...threads.stacks import CodePlace, RawFrame, Spot, spot_of
+from ..effects.guarded_source import compile_guarded
 from .call_arguments import variables_of
 from .code_source import source_of
 from .loss_blocks import COMPOUND, common_block, done_before, heads, holds, is_before, path_to, start
@@ -165,7 +166,7 @@ def _compiled(
 ) -> LossCode:
     refuse_iterators(Effects.of(statement, namespace) for statement in statements)
     module = ast.fix_missing_locations(ast.Module(body=statements, type_ignores=[]))
-    cut = compile(module, code.co_filename, "exec", dont_inherit=True)
+    cut = compile_guarded(module, code.co_filename)
     cut = cut.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     read = {node.id for node in walk(module, ast.Name) if isinstance(node.ctx, ast.Load)}
     return LossCode(

@@ -21,6 +21,7 @@ from ...errors import NotInLastLinesError, ReplayError
 from ..arguments import find_outputs
 from ..capture import RootCapture
 from ..dispatch import GuardedMode, OutputScan
+from ..effects.effects_put_back import effects_put_back
 from ..held_outputs import compare_outputs
 from ..module_state import is_plain_object, objects_preserved, preserved, state_as_before, without_logging
 from ..op_recorder import DetailRecorder, OpNote
@@ -238,7 +239,12 @@ class LossReplay:
         shared = nullcontext() if self._code.shared is None else self._code.shared.preserved()
         with preserved(self._roots), objects_preserved(objects), shared, without_logging(self._roots):
             with state_as_before(self._roots, copies) as writable:
-                yield writable
+                with effects_put_back(is_lenient=self._is_in_the_model):
+                    yield writable
+
+    def _is_in_the_model(self) -> bool:
+        """Whether a module of the model runs: its forward is run again in any case."""
+        return any(name is not None for name in self._tracker.running_names)
 
 
 def _fault(recorder: DetailRecorder, index: int, entered: str) -> LossFault | None:

@@ -1,0 +1,76 @@
+"""One replay on one thread: what it keeps, what it was there before, and when it refuses."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from ...errors import ReplayError
+from ...threads.whereabouts import is_installed
+from .allowed_calls import is_known_library
+from .put_back import Ledger
+
+
+def always() -> bool:
+    """Of a model's own forward: it is run again whatever it does."""
+    return True
+
+
+class Replaying:
+    """One replay on one thread: what it has kept, and how strict it is."""
+
+    def __init__(
+        self, ledger: Ledger, take: Callable[[types.FunctionType], bool], *, is_lenient: Callable[[], bool]
+    ) -> None:
+        """Take what guards one more function, and what tells whether all is done in spite of its effects."""
+        self.ledger, self.take = ledger, take
+        self.is_lenient = is_lenient
+        # Of what is always done there is nothing to be told apart.
+        self._before = frozenset[int]() if is_lenient is always else frozenset(map(id, gc.get_objects()))
+
+    def is_fresh(self, value: Any) -> bool:
+        """Whether a value that Python's collector knows was made since."""
+        if not gc.is_tracked(value) or id(value) in self._before:
+            return False
+        # What was frozen (`gc.freeze`) is tracked, and in no list.
+        young_first = (gc.get_objects(generation) for generation in range(3))
+        return not gc.get_freeze_count() or any(one is value for held in young_first for one in held)
+
+    def refuse(self, what: str) -> None:
+        """Stop the replay, unless it is lenient.
+
+        Raises:
+            ReplayError: it is not.
+        """
+        if not self.is_lenient():
+            raise ReplayError(what)
+
+
+def keep_owner(now: Replaying, owner: Any) -> None:
+    """Keep what a method of an installed package changes in the object that it belongs to."""
+    if isinstance(owner, nn.Module):
+        now.ledger.modules(owner)
+    elif isinstance(owner, Optimizer):
+        now.ledger.optimizer(owner)
+    elif isinstance(owner, LRScheduler):
+        now.ledger.scheduler(owner)
+    elif isinstance(owner, type | types.ModuleType):
+        return
+    elif is_known_library(type(owner).__module__) or is_of_the_script(type(owner)):
+        now.ledger.attributes(owner)
+
+
+def is_of_the_script(value: Any) -> bool:
+    """Whether the module that a class or function says it is of belongs to no installed package."""
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        return getattr(module, "__name__", "") == "__main__"
+    return not is_installed(file)
