@@ -21,6 +21,7 @@ from ..guard import outcome_of
 from ..wire import Origin, StackFrame, TensorFacts
 from .capture import RootCapture
 from .effects.audit_hook import outside_refused
+from .effects.effects_put_back import objects_known
 from .effects.muted_output import output_muted
 from .explain import Explanation, explain
 from .fidelity import Fidelity, compare_gradients
@@ -126,7 +127,7 @@ def locate_origin(
             intended=intended,
         )
 
-    with unnoticed(), output_muted(), outside_refused():
+    with unnoticed(), output_muted(), outside_refused(), objects_known():
         outcome = _attempt(make_again, parameters, gradients, loss=loss, stage=stage)
     return outcome.as_replay(time.monotonic() - started)
 

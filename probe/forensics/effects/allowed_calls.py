@@ -18,7 +18,7 @@ _LIBRARIES: Final = frozenset(
     "torchmetrics accelerate timm diffusers peft scipy jaxtyping".split()
 )
 """Whose models, metrics and losses are commonly run in a step."""
-_TENSORS: Final = frozenset("torch numpy einops probe".split())
+_TENSORS: Final = frozenset("torch numpy einops probe _nanscope".split())
 _REFUSED_PARTS: Final = (
     "torch.distributed",
     "torch.utils.tensorboard",
@@ -41,7 +41,7 @@ _REFUSED_PARTS: Final = (
     "lightning_fabric.loggers",
 )
 _REFUSED_OF_LIBRARIES: Final = ("log", "save", "push", "track", "report", "upload", "write", "print", "end_")
-_REFUSED_OF_TORCH: Final = ("set_", "_set_", "reset_", "use_deterministic", "save", "compile", "register_")
+_REFUSED_OF_TORCH: Final = ("set_", "_set_", "reset_", "use_deterministic", "compile", "register_module_")
 _REFUSED_OF_NUMPY: Final = frozenset(
     "copyto put place putmask fill_diagonal put_along_axis shuffle save savez savez_compressed savetxt "
     "memmap set_printoptions seterr at".split()
@@ -90,6 +90,8 @@ def is_allowed(module: str, name: str) -> bool:
     package = module.partition(".")[0]
     if module in _SINGLE or package in _SINGLE:
         return name in _SINGLE.get(module, _SINGLE.get(package, frozenset()))
+    if module == "torch.autograd.function":
+        return True
     if package == "torch":
         return name == "set_grad_enabled" or not name.startswith(_REFUSED_OF_TORCH)
     if package == "numpy":

@@ -32,10 +32,6 @@ _OF_C: Final = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
 )
 _OF_ARRAYS: Final = frozenset("fill sort put itemset resize partition setfield byteswap".split())
 _OF_TENSORS: Final = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
@@ -70,7 +66,7 @@ class EffectGuard(GuardedWrites):
     def method(self, owner: Any, name: str, names: tuple[str, ...] = _NO_NAMES) -> Any:
         """`owner.name(...)`; what is returned has the method under the same name."""
         now = self.now()
-        if now is None or isinstance(owner, FIXED):
+        if now is None or type(owner) in FIXED:
             return owner
         if is_output(owner):
             return types.SimpleNamespace(**{name: _write_nothing})
@@ -118,6 +114,10 @@ class EffectGuard(GuardedWrites):
             found = inspect.getattr_static(owner, name)
         except AttributeError:
             found = _MISSING
+        if name in getattr(owner, "__dict__", {}):
+            # A function that is kept on an object is no method of it.
+            self._check(now, found, names)
+            return owner
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
         if isinstance(found, types.FunctionType):
@@ -151,6 +151,10 @@ class EffectGuard(GuardedWrites):
             self._check_class(now, called)
         elif isinstance(called, nn.Module):
             now.ledger.modules(called)
+        elif isinstance(called, _OF_C):
+            owner: Any = called.__objclass__
+            if not (issubclass(Tensor, owner) or owner in FIXED or called.__name__ in _PURE):
+                now.refuse(f"they call {called.__qualname__}, whose effects cannot be put back")
         elif isinstance(called, types.BuiltinFunctionType | types.MethodWrapperType):
             self._check_builtin(now, called, names)
         else:

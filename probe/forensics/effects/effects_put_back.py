@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .effect_guard import GUARD
 from .guarded_functions import GuardedFunctions
+from .inventory import Inventory
 from .put_back import Ledger
 from .replaying import Replaying
+
+
+class _Shared(threading.local):
+    """The inventory that all passes of a thread's replay have in common."""
+
+    inventory: Inventory | None = None
+
+
+_shared = _Shared()
+
+
+@contextmanager
+def objects_known() -> Iterator[None]:
+    """Look only once through all objects, for the passes in the block: what a pass makes is put back."""
+    before = _shared.inventory
+    _shared.inventory = before or Inventory()
+    try:
+        yield
+    finally:
+        _shared.inventory = before
 
 
 @contextmanager
@@ -22,11 +44,14 @@ def effects_put_back(*, is_lenient: Callable[[], bool]) -> Iterator[None]:
     """
     ledger = Ledger()
     functions = GuardedFunctions(ledger)
-    before = GUARD.start(Replaying(ledger, functions.take, is_lenient=is_lenient))
-    try:
-        functions.take_all()
-        yield
-    finally:
-        functions.give_back()
-        GUARD.stop(before)
-        ledger.put_back()
+    with objects_known():
+        known = _shared.inventory or Inventory()
+        before = GUARD.start(Replaying(ledger, functions.take, known=known, is_lenient=is_lenient))
+        try:
+            for function in known.functions:
+                functions.take(function)
+            yield
+        finally:
+            functions.give_back()
+            GUARD.stop(before)
+            ledger.put_back()

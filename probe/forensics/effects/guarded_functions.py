@@ -9,16 +9,13 @@ from __future__ import annotations
 import ast
 import dis
 import functools
-import gc
 import itertools
 import linecache
-import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Final, TypeAlias
 
-from ...threads.whereabouts import is_installed
 from .guarded_source import compile_guarded
 from .put_back import Ledger
 
@@ -38,11 +35,6 @@ class GuardedFunctions:
         self._ledger = ledger
         self._swapped: list[tuple[FunctionType, CodeType]] = []
         self._known: dict[str, Mapping[_Key, list[tuple[CodeType, CodeType]]]] = {}
-
-    def take_all(self) -> None:
-        """Guard all functions of the script that can be found, of so many files as are of one project."""
-        for function in _functions_of_the_script():
-            self.take(function)
 
     def take(self, function: FunctionType) -> bool:
         """Guard one function; False where its source is not at hand."""
@@ -69,39 +61,6 @@ class GuardedFunctions:
         while self._swapped:
             function, own = self._swapped.pop()
             function.__code__ = own
-
-
-def _functions_of_the_script() -> Iterator[FunctionType]:
-    """By Python's collector, and in the script's modules where it has been told to forget (`gc.freeze`)."""
-    is_own: dict[str, bool] = {}
-    seen: set[int] = set()
-    for one in itertools.chain(gc.get_objects(), _in_modules() if gc.get_freeze_count() else ()):
-        if type(one) is not FunctionType or id(one) in seen:
-            continue
-        seen.add(id(one))
-        file = one.__code__.co_filename
-        if file not in is_own:
-            is_own[file] = not (file.startswith("<string>") or is_installed(file))
-        if is_own[file]:
-            yield one
-
-
-def _in_modules() -> Iterator[Any]:
-    """What modules that are not installed, and their classes, hold."""
-    known = [one for one in list(sys.modules.values()) if type(one) is ModuleType]
-    for module in (one for one in known if not is_installed(_file_of(one))):
-        for value in list(vars(module).values()):
-            yield value
-            for part in list(vars(value).values()) if isinstance(value, type) else ():
-                if isinstance(part, property):
-                    yield from (part.fget, part.fset, part.fdel)
-                yield getattr(part, "__func__", part)
-
-
-def _file_of(module: ModuleType) -> str:
-    """Its file; "<frozen" of those without one, except the script's own."""
-    is_script = module.__name__ == "__main__"
-    return getattr(module, "__file__", None) or ("" if is_script else "<frozen")
 
 
 @functools.lru_cache(4 * _MOST_FILES)

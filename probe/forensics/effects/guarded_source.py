@@ -16,6 +16,12 @@ from .effect_guard import GUARD
 _MARK: Final = "__nanscope_guard__"
 """Stands for the guard until the source is compiled: no variable of the script's is needed for it."""
 
+_NO_OLD_ITERATORS: Final = (
+    *(ast.Constant, ast.Starred, ast.BinOp, ast.Compare, ast.JoinedStr, ast.UnaryOp, ast.Lambda),
+    *(ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+"""What is no iterator, or one that is made on the spot."""
+
 
 def compile_guarded(tree: ast.Module, file: str) -> CodeType:
     """Compile a module, not to be changed, so that it asks the guard.
@@ -65,13 +71,12 @@ class _Guarding(ast.NodeTransformer):
         return node
 
     def _argument(self, node: ast.expr) -> ast.expr:
-        is_plain = isinstance(node, ast.Constant | ast.Starred | ast.BinOp | ast.Compare | ast.JoinedStr)
-        return node if is_plain else _asked("argument", node)
+        return node if isinstance(node, _NO_OLD_ITERATORS) else _asked("argument", node)
 
     def visit_Starred(self, node: ast.Starred) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.ctx, ast.Load):
-            node.value = _asked("argument", node.value)
+            node.value = self._argument(node.value)
         return node
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.AST:

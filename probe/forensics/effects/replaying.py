@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import types
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 from ...errors import ReplayError
 from ...threads.whereabouts import is_installed
 from .allowed_calls import is_known_library
+from .inventory import Inventory
 from .put_back import Ledger
 
 
@@ -27,21 +27,27 @@ class Replaying:
     """One replay on one thread: what it has kept, and how strict it is."""
 
     def __init__(
-        self, ledger: Ledger, take: Callable[[types.FunctionType], bool], *, is_lenient: Callable[[], bool]
+        self,
+        ledger: Ledger,
+        take: Callable[[types.FunctionType], bool],
+        *,
+        known: Inventory,
+        is_lenient: Callable[[], bool],
     ) -> None:
-        """Take what guards one more function, and what tells whether all is done in spite of its effects."""
+        """Take what the replay needs.
+
+        Args:
+            ledger: keeps what is about to change.
+            take: guards one more function.
+            known: what there was before.
+            is_lenient: tells, at any time, whether all is done in spite of its effects.
+        """
         self.ledger, self.take = ledger, take
-        self.is_lenient = is_lenient
-        # Of what is always done there is nothing to be told apart.
-        self._before = frozenset[int]() if is_lenient is always else frozenset(map(id, gc.get_objects()))
+        self.is_lenient, self._known = is_lenient, known
 
     def is_fresh(self, value: Any) -> bool:
-        """Whether a value that Python's collector knows was made since."""
-        if not gc.is_tracked(value) or id(value) in self._before:
-            return False
-        # What was frozen (`gc.freeze`) is tracked, and in no list.
-        young_first = (gc.get_objects(generation) for generation in range(3))
-        return not gc.get_freeze_count() or any(one is value for held in young_first for one in held)
+        """Whether a value was made since the replay began; of what is done in any case there is no need."""
+        return self.is_lenient() or self._known.is_new(value)
 
     def refuse(self, what: str) -> None:
         """Stop the replay, unless it is lenient.

@@ -1,0 +1,76 @@
+"""All objects that there are before a replay, and the script's functions among them."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import is_
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+import torch
+
+from ...threads.whereabouts import is_installed
+
+_identity: Final = object.__hash__
+"""By the address, as `id` is; that would tell the audit hook of each of a million objects."""
+
+
+class Inventory:
+    """Keeps what it knows alive, so that nothing new has the address of one that is gone."""
+
+    def __init__(self) -> None:
+        self._objects = gc.get_objects()
+        # Torch has been there for long; to count what was frozen takes several times as long.
+        self._is_frozen = not any(map(is_, self._objects, repeat(torch)))
+
+    def is_new(self, value: Any) -> bool:
+        """Whether a value was made since; False of what Python's collector does not know."""
+        if not gc.is_tracked(value) or _identity(value) in self._addresses:
+            return False
+        # What was frozen (`gc.freeze`) is tracked, and in no list.
+        young_first = (gc.get_objects(generation) for generation in range(3))
+        return not self._is_frozen or any(one is value for held in young_first for one in held)
+
+    @functools.cached_property
+    def _addresses(self) -> frozenset[int]:
+        return frozenset(map(_identity, self._objects))
+
+    @functools.cached_property
+    def functions(self) -> list[FunctionType]:
+        """The script's; of those that were frozen only what its modules and classes hold."""
+        found = [one for one in self._objects if type(one) is FunctionType]
+        return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
+
+
+def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
+    """Those among some values, each once."""
+    is_own: dict[str, bool] = {}
+    # One dictionary for all: `id` would tell the audit hook of each.
+    for one in dict.fromkeys(value for value in values if type(value) is FunctionType):
+        file = one.__code__.co_filename
+        if file not in is_own:
+            is_own[file] = not (file.startswith("<string>") or is_installed(file))
+        if is_own[file]:
+            yield one
+
+
+def _in_modules() -> Iterator[Any]:
+    """What modules that are not installed, and their classes, hold."""
+    known = [one for one in list(sys.modules.values()) if type(one) is ModuleType]
+    for module in (one for one in known if not is_installed(_file_of(one))):
+        for value in list(vars(module).values()):
+            yield value
+            for part in list(vars(value).values()) if isinstance(value, type) else ():
+                if isinstance(part, property):
+                    yield from (part.fget, part.fset, part.fdel)
+                yield getattr(part, "__func__", part)
+
+
+def _file_of(module: ModuleType) -> str:
+    """Its file; "<frozen" of those without one, except the script's own."""
+    is_script = module.__name__ == "__main__"
+    return getattr(module, "__file__", None) or ("" if is_script else "<frozen")
