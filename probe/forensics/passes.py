@@ -341,7 +341,7 @@ class StepReplay:
     def _restored(self, capture: RootCapture) -> Iterator[list[Tensor]]:
         with preserved(self._roots), state_as_before(self._roots, capture.state_copies) as writable:
             # A forward is run again whatever it does: the loss says whether it was the step's.
-            with effects_put_back(is_lenient=always):
+            with effects_put_back(self._roots, is_lenient=always):
                 yield writable
 
 

@@ -128,6 +128,8 @@ class EffectGuard(GuardedWrites):
             self._check_of_c(now, owner, name, found)
         else:
             # A property, a descriptor, `__getattr__` or a plain attribute: what it gives is what counts.
+            if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
+                now.take(found.fget)
             value = getattr(owner, name)
             self._check(now, value, names)
             return types.SimpleNamespace(**{name: value})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+from torch import nn
 
 from .effect_guard import GUARD
 from .guarded_functions import GuardedFunctions
@@ -34,12 +36,13 @@ def objects_known() -> Iterator[None]:
 
 
 @contextmanager
-def effects_put_back(*, is_lenient: Callable[[], bool]) -> Iterator[None]:
+def effects_put_back(roots: Sequence[nn.Module], *, is_lenient: Callable[[], bool]) -> Iterator[None]:
     """Keep what the script's functions are about to change on this thread, and give it back at the end.
 
     What cannot be put back raises `ReplayError` before it happens.
 
     Args:
+        roots: the models that are run.
         is_lenient: whether, at a moment, it is done all the same: in the model's own forward.
     """
     ledger = Ledger()
@@ -48,7 +51,7 @@ def effects_put_back(*, is_lenient: Callable[[], bool]) -> Iterator[None]:
         known = _shared.inventory or Inventory()
         before = GUARD.start(Replaying(ledger, functions.take, known=known, is_lenient=is_lenient))
         try:
-            for function in known.functions:
+            for function in known.functions_near(roots):
                 functions.take(function)
             yield
         finally:

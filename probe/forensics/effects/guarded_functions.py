@@ -1,4 +1,4 @@
-"""All functions of the script run code that asks the guard while a replay lasts, and their own afterwards.
+"""The script's functions run code that asks the guard while a replay lasts, and their own afterwards.
 
 So it does not matter which way they are called: by name, as a property, an operator, a hook or a callback.
 Running functions are not touched; other threads run the same code, which asks nothing of them.

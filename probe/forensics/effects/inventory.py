@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import is_
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from ...threads.whereabouts import is_installed
 
 _identity: Final = object.__hash__
 """By the address, as `id` is; that would tell the audit hook of each of a million objects."""
+_MOST_FILES: Final = 24
+"""Of the script, whose functions are guarded from the beginning; those of a large project take seconds."""
 
 
 class Inventory:
@@ -26,6 +29,7 @@ class Inventory:
         self._objects = gc.get_objects()
         # Torch has been there for long; to count what was frozen takes several times as long.
         self._is_frozen = not any(map(is_, self._objects, repeat(torch)))
+        self._near: list[FunctionType] | None = None
 
     def is_new(self, value: Any) -> bool:
         """Whether a value was made since; False of what Python's collector does not know."""
@@ -39,11 +43,66 @@ class Inventory:
     def _addresses(self) -> frozenset[int]:
         return frozenset(map(_identity, self._objects))
 
+    def functions_near(self, roots: Sequence[nn.Module]) -> list[FunctionType]:
+        """The functions of the files that take part in a step: those of the models and of who trains them.
+
+        And of the files that these import, up to a number. Others are guarded when they are called by name.
+        """
+        if self._near is None:
+            files = files_near(roots, self._functions)
+            self._near = [one for one in self._functions if one.__code__.co_filename in files]
+        return self._near
+
     @functools.cached_property
-    def functions(self) -> list[FunctionType]:
+    def _functions(self) -> list[FunctionType]:
         """The script's; of those that were frozen only what its modules and classes hold."""
         found = [one for one in self._objects if type(one) is FunctionType]
         return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
+
+
+def files_near(roots: Sequence[nn.Module], functions: Iterable[FunctionType]) -> frozenset[str]:
+    """Files of the script whose code a step runs: what runs now, the models' classes and hooks, imports.
+
+    Args:
+        roots: the models.
+        functions: of the script.
+    """
+    files = dict.fromkeys([*_running_files(), *_files_of(roots)])
+    for function in [one for one in functions if one.__code__.co_filename in files]:
+        for value in list(function.__globals__.values()):
+            if len(files) >= _MOST_FILES:
+                return frozenset(files)
+            file = _file_of(value) if type(value) is ModuleType else _file_of_code(value)
+            if file and not is_installed(file):
+                files.setdefault(file)
+    return frozenset(files)
+
+
+def _running_files() -> Iterator[str]:
+    frame = sys._getframe()
+    while (before := frame.f_back) is not None:
+        frame = before
+        if not is_installed(frame.f_code.co_filename):
+            yield frame.f_code.co_filename
+
+
+def _files_of(roots: Sequence[nn.Module]) -> Iterator[str]:
+    """Files of the forwards and of the hooks of all modules."""
+    modules = {one for root in roots for one in root.modules()}
+    values = [vars(kind).get("forward") for kind in {kind for one in modules for kind in type(one).__mro__}]
+    for module in modules:
+        values += [module.__dict__.get("forward")]
+        values += [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    yield from (file for value in values if (file := _file_of_code(value)) and not is_installed(file))
+
+
+def _file_of_code(value: Any) -> str:
+    """File of a function, a method or a class of Python's; "" of anything else."""
+    if isinstance(value, type):
+        module = sys.modules.get(value.__module__)
+        return _file_of(module) if type(module) is ModuleType else ""
+    function = value.__func__ if type(value) is MethodType else value
+    return function.__code__.co_filename if type(function) is FunctionType else ""
 
 
 def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:

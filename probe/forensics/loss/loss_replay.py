@@ -239,7 +239,7 @@ class LossReplay:
         shared = nullcontext() if self._code.shared is None else self._code.shared.preserved()
         with preserved(self._roots), objects_preserved(objects), shared, without_logging(self._roots):
             with state_as_before(self._roots, copies) as writable:
-                with effects_put_back(is_lenient=self._is_in_the_model):
+                with effects_put_back(self._roots, is_lenient=self._is_in_the_model):
                     yield writable
 
     def _is_in_the_model(self) -> bool:
