@@ -126,6 +126,15 @@ def test_slowdown_of_the_training_itself_on_a_busy_machine_is_found_and_says_so(
     assert finding.message.endswith(why)
 
 
+@pytest.mark.parametrize("is_sudden", [True, False])
+def test_steps_that_compute_twice_as_long_beside_others_are_no_warning(is_sudden: bool) -> None:
+    """The others empty the caches: a training at `nice 19` computes twice as long in the same step."""
+    own = np.repeat([0.1, 0.22], 300) if is_sudden else np.linspace(0.1, 0.22, 600)
+    waits = np.repeat([0.0, 0.4], 300) if is_sudden else np.linspace(0.0, 0.4, 600)
+    found = slow(timed(own + waits, shares=own / (own + waits)))
+    assert {severity for _, severity in found} == {"info"}
+
+
 @pytest.mark.parametrize("noise", sorted(NOISES))
 def test_slowdown_in_noise_is_silent(noise: str) -> None:
     random = np.random.default_rng(0)
