@@ -54,6 +54,11 @@ def inner_modules(module: nn.Module) -> dict[str, nn.Module | None]:
     return inner
 
 
+def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
+    """Return the hooks that run before and after a module's forward."""
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+
+
 def is_persistent(module: nn.Module, name: str) -> bool:
     """Whether a module's buffer is a part of its `state_dict`."""
     return name not in getattr(module, "_non_persistent_buffers_set", ())

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from ...compat.torch_modules import forward_hooks
 from ...threads.whereabouts import is_installed
 
 _identity: Final = object.__hash__
@@ -91,8 +92,7 @@ def _files_of(roots: Sequence[nn.Module]) -> Iterator[str]:
     modules = {one for root in roots for one in root.modules()}
     values = [vars(kind).get("forward") for kind in {kind for one in modules for kind in type(one).__mro__}]
     for module in modules:
-        values += [module.__dict__.get("forward")]
-        values += [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        values += [module.__dict__.get("forward"), *forward_hooks(module)]
     yield from (file for value in values if (file := _file_of_code(value)) and not is_installed(file))
 
 

@@ -220,9 +220,10 @@ def test_first_argument_of_a_method_is_no_name() -> None:
 
 
 def test_locals_that_a_function_has_taken_are_not_touched() -> None:
+    """Then it is this function's variable that has the name: it calls nothing that reads its own."""
     model = nn.Linear(1, 1)
-    assert name_and_kept_locals(model) == (None, {"inside": model})
-    assert name_and_evaluated_text(model) == (None, 1)
+    assert name_and_kept_locals(model) == ("model", {"inside": model})
+    assert name_and_evaluated_text(model) == ("model", 1)
 
 
 def test_looking_for_a_variable_keeps_no_value_of_the_frame_alive() -> None:
