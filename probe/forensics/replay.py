@@ -20,7 +20,6 @@ from ..errors import ReplayError
 from ..guard import outcome_of
 from ..wire import Origin, StackFrame, TensorFacts
 from .capture import RootCapture
-from .effects.audit_hook import outside_refused
 from .effects.effects_put_back import objects_known
 from .effects.muted_output import output_muted
 from .explain import Explanation, explain
@@ -127,7 +126,7 @@ def locate_origin(
             intended=intended,
         )
 
-    with unnoticed(), output_muted(), outside_refused(), objects_known():
+    with unnoticed(), output_muted(), objects_known():
         outcome = _attempt(make_again, parameters, gradients, loss=loss, stage=stage)
     return outcome.as_replay(time.monotonic() - started)
 

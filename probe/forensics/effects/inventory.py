@@ -18,7 +18,7 @@ from ...compat.torch_modules import forward_hooks
 from ...threads.whereabouts import is_installed
 
 _identity: Final = object.__hash__
-"""By the address, as `id` is; that would tell the audit hook of each of a million objects."""
+"""By the address, as `id` is; that would tell audit hooks of each of a million objects."""
 _MOST_FILES: Final = 24
 """Of the script, whose functions are guarded from the beginning; those of a large project take seconds."""
 
@@ -108,7 +108,7 @@ def _file_of_code(value: Any) -> str:
 def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
     """Those among some values, each once."""
     is_own: dict[str, bool] = {}
-    # One dictionary for all: `id` would tell the audit hook of each.
+    # One dictionary for all: `id` would tell audit hooks of each.
     for one in dict.fromkeys(value for value in values if type(value) is FunctionType):
         file = one.__code__.co_filename
         if file not in is_own:
