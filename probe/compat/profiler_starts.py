@@ -1,4 +1,4 @@
-"""Has something done around each start of a profile of torch's, whoever makes it.
+"""Has something done around each start of a profile of torch's, by the script or by a library.
 
 Where torch has other names for what starts one, nothing is done.
 """

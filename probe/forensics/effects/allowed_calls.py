@@ -55,12 +55,20 @@ _IN_PLACE: Final = frozenset(
     for bare in "add and concat floordiv lshift matmul mod mul or pow rshift sub truediv xor".split()
     for name in (f"i{bare}", f"__i{bare}__")
 )
+_OUTSIDE: Final = frozenset(
+    "os posix pathlib subprocess socket shutil tempfile sqlite3 queue _queue multiprocessing".split()
+)
+"""Packages whose functions are refused in a model's own forward, too."""
 _SINGLE: Final = {
     "time": frozenset(
         "time perf_counter monotonic process_time thread_time sleep time_ns perf_counter_ns".split()
     ),
     "os": frozenset({"getpid", "getenv", "fspath", "cpu_count", "get"}),
     "posix": frozenset({"getpid", "fspath", "cpu_count"}),
+    "pathlib": frozenset(
+        "Path PosixPath PurePath joinpath with_name with_stem with_suffix exists is_file is_dir resolve "
+        "absolute relative_to as_posix read_text read_bytes".split()
+    ),
     "warnings": frozenset({"warn", "warn_explicit", "catch_warnings"}),
     "_warnings": frozenset({"warn", "warn_explicit"}),
     "logging": frozenset(
@@ -102,6 +110,12 @@ def is_allowed(module: str, name: str) -> bool:
         is_in_place = package in ("operator", "_operator") and name in _IN_PLACE
         return name not in _REFUSED_OF_STANDARD and not is_in_place
     return package in _TENSORS
+
+
+def is_outside(module: str, name: str) -> bool:
+    """Whether a function may change what lies outside of the script's objects, or what others wait for."""
+    package = module.partition(".")[0]
+    return package in _OUTSIDE and not is_allowed(module, name)
 
 
 def is_known_library(module: str) -> bool:

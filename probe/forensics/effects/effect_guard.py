@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...threads.whereabouts import is_installed
 from ..own_generators import restoring
 from ..plain_containers import CONTAINERS, PLAIN
-from .allowed_calls import is_allowed
+from .allowed_calls import is_allowed, is_outside
 from .guarded_writes import FIXED, GuardedWrites
 from .muted_output import is_output
 from .replaying import Replaying, is_of_the_script, keep_owner
@@ -46,6 +46,7 @@ class EffectGuard(GuardedWrites):
         super().__init__()
         self._stand_ins: dict[Any, Callable[[Replaying], Any]] = {
             builtins.print: lambda now: partial(_print, now),
+            builtins.open: lambda now: partial(_open, now),
             builtins.setattr: lambda now: partial(_with_store, now, builtins.setattr),
             builtins.delattr: lambda now: partial(_with_store, now, builtins.delattr),
         }
@@ -179,7 +180,8 @@ class EffectGuard(GuardedWrites):
             return
         module = called.__module__ or getattr(owner, "__module__", None) or ""
         if not is_allowed(module, called.__name__):
-            now.refuse(f"they call {called.__qualname__}, whose effects cannot be put back")
+            why = f"they call {called.__qualname__}, whose effects cannot be put back"
+            now.refuse(why, is_certain=is_outside(module, called.__name__))
         self._check_out(now, module, called.__name__, names)
 
     def _check_instance(self, now: Replaying, called: Any, names: tuple[str, ...]) -> None:
@@ -199,7 +201,7 @@ class EffectGuard(GuardedWrites):
 
     def _check_out(self, now: Replaying, module: str, name: str, names: tuple[str, ...]) -> None:
         if "out" in names and module.partition(".")[0] == "numpy":
-            now.refuse(f"they write into an array by {name}")
+            now.refuse(f"they write into an array by {name}", is_certain=True)
 
     def _check_of_c(self, now: Replaying, owner: Any, name: str, found: Any) -> None:
         """A method that is written in C."""
@@ -223,14 +225,11 @@ class EffectGuard(GuardedWrites):
         elif kind is object:
             now.ledger.attributes(owner)
             keep_owner(now, owner)
-        elif not (isinstance(owner, FIXED) or self._is_fresh_buffer(now, owner)):
+        elif not isinstance(owner, FIXED):
             module = kind.__module__ if isinstance(kind, type) else type(owner).__module__
-            is_buffer = name in ("StringIO", "BytesIO")
-            if is_buffer or not is_allowed(module, name):
-                now.refuse(f"they call {type(owner).__name__}.{name}, whose effects cannot be put back")
-
-    def _is_fresh_buffer(self, now: Replaying, owner: Any) -> bool:
-        return type(owner).__name__ in ("StringIO", "BytesIO") and now.is_fresh(owner)
+            if not is_allowed(module, name):
+                why = f"they call {type(owner).__name__}.{name}, whose effects cannot be put back"
+                now.refuse(why, is_certain=is_outside(module, name))
 
     def _check_tensor(self, now: Replaying, tensor: Tensor, name: str) -> None:
         if name == "requires_grad_":
@@ -243,8 +242,15 @@ class EffectGuard(GuardedWrites):
     def argument(self, value: Any) -> Any:
         """A value that is given to a call, or taken apart."""
         now = self.now()
-        if now is not None and hasattr(type(value), "__next__"):
+        if now is None:
+            return value
+        if hasattr(type(value), "__next__"):
             self._check_iterator(now, value)
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            # `map(kept.append, values)`
+            owner = value.__self__
+            if owner is not None and not isinstance(owner, types.ModuleType | type):
+                self._check_of_c(now, owner, value.__name__, value)
         return value
 
     def iterated(self, value: Any) -> Any:
@@ -268,7 +274,7 @@ class EffectGuard(GuardedWrites):
             return
         if not now.is_fresh(iterator):
             kind = type(iterator).__name__
-            now.refuse(f"they read from an iterator, a {kind}, which cannot be read again")
+            now.refuse(f"they read from an iterator, a {kind}, which cannot be read again", is_certain=True)
 
     def entered(self, manager: Any) -> Any:
         """What a `with` enters."""
@@ -285,11 +291,20 @@ class EffectGuard(GuardedWrites):
 _MISSING: Final = object()
 
 
+def _open(now: Replaying, file: Any, mode: Any = "r", *args: Any, **options: Any) -> Any:
+    """Stands in for `open`."""
+    is_written = any(letter in str(mode) for letter in "wax+")
+    now.refuse(f"they open a file ({str(file)[-80:]})", is_certain=is_written)
+    return builtins.open(file, mode, *args, **options)  # noqa: PTH123 - as the script calls it
+
+
 def _print(now: Replaying, *values: Any, file: Any = None, **options: Any) -> None:
     """Stands in for `print`: the step has printed it already."""
-    if file is not None and not is_output(file) and not now.is_fresh(file):
-        now.refuse("they print into a file, which cannot be put back")
-        print(*values, file=file, **options)
+    if file is None or is_output(file):
+        return
+    if not now.is_fresh(file):
+        now.refuse("they print into a file, which cannot be put back", is_certain=True)
+    print(*values, file=file, **options)
 
 
 def _with_store(now: Replaying, change: Callable[..., Any], owner: Any, name: str, *value: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...threads.whereabouts import is_installed
 from ..plain_containers import CONTAINERS
-from .allowed_calls import is_allowed
+from .allowed_calls import is_allowed, is_outside
 from .replaying import Replaying, keep_owner
 
 FIXED: Final = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, types.NoneType)
@@ -69,7 +69,9 @@ class GuardedWrites:
         why = "whose effects cannot be put back"
         if not is_installed(code.co_filename):
             why = "whose source cannot be read, so its effects cannot be put back"
-        now.refuse(f"they call {owner}{function.__name__}, {why}")
+        now.refuse(
+            f"they call {owner}{function.__name__}, {why}", is_certain=is_outside(module, function.__name__)
+        )
 
     # -- writes
 

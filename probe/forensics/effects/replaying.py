@@ -19,7 +19,7 @@ from .put_back import Ledger
 
 
 def always() -> bool:
-    """Of a model's own forward: it is run again whatever it does."""
+    """Of a model's own forward: it is run again, whatever libraries it calls."""
     return True
 
 
@@ -40,22 +40,22 @@ class Replaying:
             ledger: keeps what is about to change.
             take: guards one more function.
             known: what there was before.
-            is_lenient: tells, at any time, whether all is done in spite of its effects.
+            is_lenient: tells, at any time, whether what may have effects is done all the same.
         """
         self.ledger, self.take = ledger, take
         self.is_lenient, self._known = is_lenient, known
 
     def is_fresh(self, value: Any) -> bool:
-        """Whether a value was made since the replay began; of what is done in any case there is no need."""
-        return self.is_lenient() or self._known.is_new(value)
+        """Whether a value was made since the replay began."""
+        return self._known.is_new(value)
 
-    def refuse(self, what: str) -> None:
-        """Stop the replay, unless it is lenient.
+    def refuse(self, what: str, *, is_certain: bool = False) -> None:
+        """Stop the replay; where it is lenient, only if it is certain that something happens a second time.
 
         Raises:
-            ReplayError: it is not.
+            ReplayError: it is stopped.
         """
-        if not self.is_lenient():
+        if is_certain or not self.is_lenient():
             raise ReplayError(what)
 
 

@@ -9,8 +9,10 @@ import collections
 import io
 import itertools
 import logging
+import os
 import queue
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -339,15 +341,32 @@ def collected(it: Loop, batch: Batch) -> None:
     it.update(loss)
 
 
+class Acting(nn.Module):
+    """Does something in its forward, which is run again for every origin."""
+
+    def __init__(self, it: Loop) -> None:
+        super().__init__()
+        self.inner, self.act = it.net, it.act
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.act()
+        result: Tensor = self.inner(inputs)
+        return result
+
+
 WAYS = [returned, in_one_function, kept_on_an_attribute, by_a_generator, collected]
 Way = Callable[[Loop, Batch], None]
 
 
-def run_of(way: Way, effect: Effect, folder: Path, spool: Path | None) -> tuple[Any, Event | None]:
+def run_of(
+    way: Way, effect: Effect, folder: Path, spool: Path | None, *, in_forward: bool = False
+) -> tuple[Any, Event | None]:
     folder.mkdir()
     Simulator.made = 0  # type: ignore[attr-defined]
     world = World(folder)
     it = Loop(world, effect)
+    if in_forward:
+        it.net = Acting(it)
     run = None if spool is None else probe.watch(it.net, it.opt, spool=spool, connect="")
     for number in range(STEPS):
         way(it, (torch.randn(8, 4), torch.tensor(0.0 if number == BAD else 1.0)))
@@ -379,3 +398,37 @@ def test_effects_happen_as_often_as_without_a_probe(
         line = Path(__file__).read_text().splitlines()[event.stacks.forward[-1].line - 1]
         assert line.endswith("# LINE"), event.message
     assert event.stacks.forward or effect not in PUT_BACK, event.message
+
+
+def program_started(world: World) -> None:
+    subprocess.run(["sh", "-c", f"echo one >> {world.path}"], check=True)
+
+
+def folder_changed(world: World) -> None:
+    os.makedirs(world.path.with_name("made"), exist_ok=True)
+    world.calls += len(os.listdir(world.path.parent))
+    os.rename(world.path.with_name("made"), world.path.with_name(f"made{world.calls}"))
+
+
+def text_read(world: World) -> None:
+    with open(world.path) as file:
+        world.calls += len(file.read())
+
+
+@pytest.mark.parametrize(
+    "effect", [*EFFECTS, program_started, folder_changed, text_read], ids=lambda effect: effect.__name__
+)
+def test_effects_of_a_forward_happen_as_often_as_without_a_probe(
+    effect: Effect, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def way(it: Loop, batch: Batch) -> None:
+        it.update((it.net(batch[0]) / batch[1]).mean() * 0.0)  # LINE
+
+    plain, _ = run_of(way, effect, tmp_path / "plain", None, in_forward=True)
+    said = capfd.readouterr()
+    watched, event = run_of(way, effect, tmp_path / "watched", tmp_path / "spool", in_forward=True)
+    said_watched = capfd.readouterr()
+    assert watched == plain
+    assert (said_watched.out, said_watched.err.count("stepped")) == (said.out, said.err.count("stepped"))
+    assert event is not None
+    assert event.origin is not None or effect not in PUT_BACK, event.message
