@@ -4,6 +4,7 @@
   "use strict";
 
   let told = "";
+  let last = { run: null, level: null };
 
   ns.startActions = function () {
     ns.on("message", (header) => {
@@ -12,7 +13,9 @@
       const key = JSON.stringify(scope);
       if (key === told) return;
       told = key;
-      ns.setProps("actions-scope", { data: scope });
+      const before = last.run === scope.run ? last.level : null;
+      last = scope;
+      ns.setProps("actions-scope", { data: { ...scope, before } });
     });
   };
 })(window.nanscope);

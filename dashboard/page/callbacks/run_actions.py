@@ -33,6 +33,8 @@ class ActionsScope(msgspec.Struct, frozen=True, kw_only=True):
     state: Text
     """Makes two askings differ; the store has the word."""
     level: Text
+    before: Text | None = None
+    """Level of the same run that was told before; None where this is the first."""
 
 
 class SectionView(NamedTuple):
@@ -68,8 +70,8 @@ def register_run_actions(
         changed: Called after a deletion.
     """
 
-    def show(data: Any, _: Any) -> SectionView:
-        return section_view(store, data)
+    def show(data: Any, _: Any, choice: Any) -> SectionView:
+        return section_view(store, data, choice)
 
     def set_level(_: Any, level: Any, data: Any) -> Any:
         return ask_for_level(store, desk, data, level)
@@ -86,6 +88,7 @@ def register_run_actions(
         Output(ids.DELETE_SAID, "children"),
         Input(ids.ACTIONS_SCOPE, "data"),
         Input(ids.ACTIONS_SUMMARY, "n_clicks"),
+        State(ids.LEVEL_CHOICE, "value"),
         prevent_initial_call=True,
     )(show)
     app.callback(
@@ -109,8 +112,14 @@ def register_run_actions(
     )(delete)
 
 
-def section_view(store: Store, data: Any) -> SectionView:
-    """Return what the shown run allows; a malformed scope shows no run."""
+def section_view(store: Store, data: Any, choice: Any = None) -> SectionView:
+    """Return what the shown run allows; a malformed scope shows no run.
+
+    Args:
+        store: has the runs.
+        data: scope of the page.
+        choice: level that is chosen in the form now. One that somebody has chosen and not set yet stays.
+    """
     scope = _scope(data)
     row = _row(store, scope.run) if scope is not None else None
     state = None if row is None else row.state
@@ -118,7 +127,8 @@ def section_view(store: Store, data: Any) -> SectionView:
     kept = _stays(row)
     level = scope.level if scope is not None and scope.level in LEVELS else None
     said = stays or (f"The level is {level}." if level else "")
-    return SectionView(level, bool(stays), bool(stays), said, bool(kept), kept)
+    is_own = scope is not None and scope.before is not None and choice not in (None, scope.before)
+    return SectionView(no_update if is_own else level, bool(stays), bool(stays), said, bool(kept), kept)
 
 
 def ask_for_level(store: Store, desk: ControlDesk, data: Any, level: Any) -> str:

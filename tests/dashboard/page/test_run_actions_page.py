@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import page_runs
 import pytest
+from dash import no_update
 from page_store import PageStore
 from test_watchpoints_page import Trainers
 
@@ -40,6 +41,25 @@ def test_running_run_may_change_its_level_and_stays(store: PageStore) -> None:
     assert (view.level, view.level_disabled, view.set_disabled) == ("basic", False, False)
     assert view.delete_disabled and "still written" in view.delete_said
     assert "still written" in click(store, ids.DELETE_ASK).said
+
+
+@pytest.mark.parametrize(
+    ("before", "choice", "shown"),
+    [
+        (None, None, "advanced"),  # the section is new
+        (None, "off", "advanced"),  # of the run that was shown before
+        ("basic", "basic", "advanced"),  # the level was set elsewhere
+        ("basic", "off", no_update),  # chosen here, not set yet
+        ("basic", "advanced", no_update),  # set here
+    ],
+)
+def test_level_that_was_chosen_and_not_set_yet_stays(
+    store: PageStore, before: str | None, choice: str | None, shown: object
+) -> None:
+    scope = {**SCOPE, "level": "advanced", "before": before}
+    view = section_view(store, scope, choice)
+    assert view.level is shown or view.level == shown
+    assert view.level_said == "The level is advanced."
 
 
 def test_ended_run_may_be_deleted_and_keeps_its_level(store: PageStore) -> None:
