@@ -51,6 +51,8 @@ class ForkedScripts:
             text=True,
         )
         self._folder = TemporaryDirectory()
+        self._names = map(str, itertools.count())
+        """Of scripts: a process id comes again within one run of the tests."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,13 +80,14 @@ class ForkedScripts:
     ) -> ForkedScript:
         values = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         places = {"folder": str(folder), "environment": values}
-        request = {"command": command, **places, "is_launched": is_launched}
-        return ForkedScript(self, self.ask(request), Path(self._folder.name))
+        written = Path(self._folder.name, next(self._names))
+        request = {"command": command, **places, "is_launched": is_launched, "written": str(written)}
+        return ForkedScript(self, self.ask(request), written)
 
     def ask(self, request: dict[str, Any]) -> Any:
         """Send one request, wait for its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({**request, "written": self._folder.name}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the process that forks has ended"
@@ -98,6 +101,7 @@ class ForkedScript:
     scripts: ForkedScripts
     pid: int
     written: Path
+    """Begin of the paths of what it writes."""
     code: int | None = None
 
     def wait(self, timeout_s: float = 120.0) -> int:
@@ -126,7 +130,7 @@ class ForkedScript:
         return self._read("out") + self._read("err")
 
     def _read(self, name: str) -> str:
-        file = self.written / f"{self.pid}.{name}"
+        file = self.written.with_suffix(f".{name}")
         return file.read_text() if file.exists() else ""
 
     def first_line(self, timeout_s: float = 60.0) -> str:
@@ -159,7 +163,7 @@ def become_script(
     """Be the process that `python *command` would be, or `dashboard run *command`, and run its script."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{written}/{os.getpid()}.{name}", os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(f"{written}.{name}", os.O_WRONLY | os.O_CREAT), number)
     os.chdir(folder)
     take_environment(environment)
     if is_launched:
