@@ -13,48 +13,33 @@ from typing import Any
 
 import pytest
 import torch
+from patient_watch import AllTheTime, EveryStep, patient_watch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from probe.delivery.host_memory import MemorySample
 from probe.memory.heap_looks import Look, more_tensors
-from probe.memory.heap_meter import Pacer, heap_reader, own_bytes
+from probe.memory.heap_meter import heap_reader, own_bytes
 from probe.memory.leak_reports import MemoryIncident
 from probe.memory.leak_watch import LeakWatch
 from probe.memory.open_look import OpenLook
-from probe.memory.time_slices import LookBudget, TimeSlice
+from probe.memory.time_slices import TimeSlice
 
 STEPS = 60
 MIB = 2**20
 pytestmark = [
+    pytest.mark.fresh_process,
     pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use"),
     pytest.mark.usefixtures("one_thread"),
 ]
-
-
-class EveryStep(Pacer):
-    """Reads at every step, however long a reading takes."""
-
-    def note(self, started_ns: int, took_ns: int, *, is_rising: bool = False) -> None:
-        return
-
-
-class AllTheTime(LookBudget):
-    """Allows a slice at every step, and as long a one as is needed."""
-
-    def allows(self) -> bool:
-        return True
-
-    def open_slice(self) -> TimeSlice:
-        return TimeSlice(10**11)
 
 
 class Watched:
     """A loop's watch, and what it has found."""
 
     def __init__(self) -> None:
-        self.watch = LeakWatch(read_heap=heap_reader(), pacer=EveryStep(), budget=AllTheTime())
+        self.watch = patient_watch()
         self.found: list[MemoryIncident] = []
 
     def step(self, number: int) -> None:

@@ -10,44 +10,25 @@ from typing import Any
 
 import pytest
 import torch
+from patient_watch import EveryStep, patient_watch
 from torch.utils.data import Dataset
 
-from probe.memory.heap_meter import Pacer, heap_reader
+from probe.memory.heap_meter import heap_reader
 from probe.memory.leak_reports import MemoryIncident
-from probe.memory.leak_watch import LeakWatch
-from probe.memory.time_slices import LookBudget, TimeSlice
 
 STEPS = 400
 pytestmark = [
+    pytest.mark.fresh_process,
     pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use"),
     pytest.mark.usefixtures("one_thread"),
 ]
-
-
-class EveryStep(Pacer):
-    """Reads at every step, however long a reading takes."""
-
-    def note(self, started_ns: int, took_ns: int, *, is_rising: bool = False) -> None:
-        return
-
-
-class AllTheTime(LookBudget):
-    """Allows a slice at every step, and as long a one as is needed."""
-
-    def allows(self) -> bool:
-        return True
-
-    def open_slice(self) -> TimeSlice:
-        return TimeSlice(10**11)
 
 
 class Loop:
     """Steps of a training, and what its watch has found."""
 
     def __init__(self) -> None:
-        self.watch = LeakWatch(
-            read_heap=heap_reader(), pacer=EveryStep(), object_pacer=EveryStep(), budget=AllTheTime()
-        )
+        self.watch = patient_watch(object_pacer=EveryStep())
         self.found: list[MemoryIncident] = []
         self.model = torch.nn.Linear(8, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
