@@ -9,6 +9,7 @@ window.nanscope = window.nanscope || {};
   // ns.on(name, function) and ns.emit(name, value): how the scripts hear of each other.
   //   message  a decoded message of the live feed (its header)
   //   view     what the user wants to see has changed
+  //   tab      another view is open, its name
   //   range    the step range on screen has changed, [first, end)
   //   rows     a part of the event table's rows has arrived
   //   theme    "dark" or "light" is now in force

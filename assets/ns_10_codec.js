@@ -7,7 +7,12 @@
 
   // Arrays that the server has sent, by key; it sends only what changed in them.
   ns.arrays = new Map();
-  ns.array = (key) => ns.arrays.get(key) || new Float64Array(0);
+
+  // Those of the message that is on screen. An answer to an older wish changes what the server's next one builds
+  // on, and must not change what is drawn: fields and arrays of a picture belong together.
+  let picture = new Map();
+  ns.array = (key) => picture.get(key) || new Float64Array(0);
+  ns.showArrays = () => { picture = new Map(ns.arrays); };
 
   // Applies the message's arrays to `ns.arrays` and returns its header.
   ns.decode = function (buffer) {

@@ -1,13 +1,19 @@
-// What the user wants to see: run, rank, event or row, range, live or paused, unfolded layers, statistic of the
-// heatmap. Also in the address, so that a link or a reload shows the same run and event again.
+// What the user wants to see: run, rank, tab, event or row, range, live or paused, unfolded layers, statistic of the
+// heatmap. All of it is in the address, so that a link or a reload shows the same again; Back and Forward go through
+// tabs, runs and events.
 (function (ns) {
   "use strict";
 
   const DEFAULT_HEATMAP = "grad_norm";
+  const DEFAULT_TAB = "overview";
+  const LONGEST_RUN = 64; // as in dashboard/live/view.py
+  const MOST_RANKS = 2 ** 31;
+  const VISITED = ["run", "tab", "event", "row"]; // a change of these is a step that Back takes back
 
   const view = {
     run: null,
     rank: 0,
+    tab: DEFAULT_TAB,
     event: null,
     row: null, // parameter, layer or module in the panel; "" is the root. Never with an event
     first: null, // steps [first, end) after a zoom; null while the whole range is shown
@@ -23,44 +29,68 @@
   ns.range = null; // steps on screen, [first, end)
   ns.newestStep = null;
 
+  const whole = (text, most) => (/^\d{1,15}$/.test(text || "") && Number(text) < most ? Number(text) : null);
+
+  // An address may say anything: what cannot be is as if it were not there.
   function readAddress() {
     const query = new URLSearchParams(window.location.search);
-    view.run = query.get("run");
-    view.isOwnChoice = view.run !== null;
-    view.rank = Math.max(0, parseInt(query.get("rank") || "0", 10) || 0);
-    view.event = query.get("event");
-    view.row = view.event === null ? query.get("row") : null;
-    view.heatmap = query.get("heatmap") || DEFAULT_HEATMAP;
-    view.logged = query.get("logged") === "1";
+    const run = query.get("run");
+    const [first, end] = (query.get("steps") || "").split("-").map((text) => whole(text, 2 ** 53));
+    const isRange = Number.isInteger(first) && Number.isInteger(end) && end > first;
+    const window_ = whole(query.get("newest"), 2 ** 53);
+    if (run !== view.run) ns.range = null;
+    Object.assign(view, {
+      run: run === null ? null : run.slice(0, LONGEST_RUN),
+      isOwnChoice: run !== null,
+      rank: whole(query.get("rank"), MOST_RANKS) ?? 0,
+      tab: query.get("tab") || DEFAULT_TAB,
+      event: query.get("event"),
+      row: query.has("event") ? null : query.get("row"),
+      heatmap: (query.get("heatmap") || DEFAULT_HEATMAP).slice(0, 64),
+      logged: query.get("logged") === "1",
+      first: isRange ? first : null,
+      end: isRange ? end : null,
+      paused: isRange,
+      window: isRange || !window_ ? null : window_,
+      unfolded: query.getAll("open").slice(0, 256),
+    });
+    if (isRange) ns.range = [first, end];
   }
 
-  function writeAddress() {
+  function address() {
     const query = new URLSearchParams();
     if (view.run !== null) query.set("run", view.run);
     if (view.rank) query.set("rank", String(view.rank));
+    if (view.tab !== DEFAULT_TAB) query.set("tab", view.tab);
     if (view.event !== null) query.set("event", view.event);
     if (view.row !== null) query.set("row", view.row);
     if (view.heatmap !== DEFAULT_HEATMAP) query.set("heatmap", view.heatmap);
     if (view.logged) query.set("logged", "1");
-    const address = window.location.pathname + (query.size ? "?" + query : "");
-    if (address !== window.location.pathname + window.location.search) {
-      window.history.replaceState(null, "", address);
-    }
+    if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
+    if (view.window !== null) query.set("newest", String(view.window));
+    for (const layer of view.unfolded) query.append("open", layer);
+    return window.location.pathname + (query.size ? "?" + query : "");
   }
 
-  // Changes some fields and tells everyone.
-  ns.change = function (patch) {
+  function writeAddress(isVisited) {
+    const text = address();
+    if (text === window.location.pathname + window.location.search) return;
+    window.history[isVisited ? "pushState" : "replaceState"](null, "", text);
+  }
+
+  // Changes some fields and tells everyone. What the page does by itself is no step for Back.
+  ns.change = function (patch, isByUser = true) {
+    const isVisited = isByUser && VISITED.some((name) => name in patch && patch[name] !== view[name]);
     Object.assign(view, patch);
-    writeAddress();
+    writeAddress(isVisited);
     ns.emit("view", view);
   };
 
   ns.chooseRun = function (run, isOwnChoice) {
     if (run === view.run) return;
     ns.range = null;
-    ns.change({
-      run, isOwnChoice, rank: 0, event: null, row: null, first: null, end: null, paused: false, unfolded: [],
-    });
+    const fresh = { rank: 0, event: null, row: null, first: null, end: null, paused: false, unfolded: [] };
+    ns.change({ run, isOwnChoice, ...fresh }, isOwnChoice);
   };
 
   // A zoom or pan: holds still at these steps.
@@ -93,6 +123,9 @@
 
   ns.startView = function () {
     readAddress();
-    window.addEventListener("popstate", () => { readAddress(); ns.emit("view", view); });
+    window.addEventListener("popstate", () => {
+      readAddress();
+      ns.emit("view", view);
+    });
   };
 })(window.nanscope);

@@ -46,9 +46,11 @@
     ns.link.bytes += event.data.byteLength;
     ns.link.messages += 1;
     const header = ns.decode(event.data);
-    // An answer to an older wish still updates arrays, but must not be drawn over the newer one.
-    if (header.subscription === subscription) ns.emit("message", header);
-    else if (header.runs) ns.emit("runs", header.runs);
+    // An answer to an older wish is kept for the next message to build on, and not drawn.
+    if (header.subscription === subscription) {
+      if (header.charts) ns.showArrays();
+      ns.emit("message", header);
+    } else if (header.runs) ns.emit("runs", header.runs);
     // The next one comes after this one is on screen; a hidden tab draws no frames, but is told nothing either.
     requestAnimationFrame(() => send({ m: "ack" }));
   }

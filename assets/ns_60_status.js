@@ -1,5 +1,5 @@
-// Everything that says how things stand: connection, age of the newest data, live or paused, tiles, window
-// title, notices, and the switch from the empty state to the charts.
+// Everything that says how things stand: connection, age of the newest data, live or paused, tiles, notices,
+// and the switch from the empty state to the charts.
 (function (ns) {
   "use strict";
 
@@ -9,18 +9,24 @@
   let runs = [];
   let clockOffset = 0; // server clock minus ours, seconds
 
+  const AHEAD_S = 60; // a clock that goes before ours by more says nothing of ages
+
   const STATES = {
-    connecting: "connecting",
-    reconnecting: "reconnecting",
-    waiting: "waiting for a run",
-    starting: "waiting for the first step",
-    live: "live",
-    lagging: "lagging",
-    off: "recording is off",
-    finished: "run ended",
-    exception: "ended by an exception",
-    killed: "run was killed",
+    connecting: () => "connecting",
+    reconnecting: () => "reconnecting",
+    waiting: () => "waiting for a run",
+    starting: () => "waiting for the first step",
+    live: () => `live${speed()}`,
+    lagging: (age) => `lagging${ago(age)}`,
+    off: () => "recording is off",
+    finished: (age) => `ended${ago(age)}`,
+    exception: (age) => `exception${ago(age)}`,
+    killed: (age) => `killed${ago(age)}`,
   };
+
+  ns.now = () => Date.now() / 1000 + clockOffset; // the server's clock
+  const ago = (age) => (age === null ? "" : age < 1 ? " now" : ` ${ns.seconds(age)} ago`);
+  const speed = () => (status.stepSeconds ? ` ${ns.significant(1 / status.stepSeconds)}/s` : "");
 
   function linkState(age) {
     const isSilent = performance.now() - ns.link.heardAt > SILENT_LINK_MS && !document.hidden;
@@ -37,27 +43,28 @@
   // Somebody asked for nothing to be recorded: no step is late then.
   const isOff = () => status !== null && status.state === "running" && status.level.name === "off";
 
-  function drawConnection() {
-    const now = Date.now() / 1000 + clockOffset;
-    const age = status && status.newestTime !== null ? Math.max(0, now - status.newestTime) : null;
+  // One button says how the page stands to the run: the link, then whether it is held still, then the run itself.
+  function drawState() {
+    const newest = status ? status.newestTime : null;
+    const isAhead = newest !== null && newest > ns.now() + AHEAD_S;
+    const age = newest === null || isAhead ? null : Math.max(0, ns.now() - newest);
     const state = linkState(age);
-    const pill = ns.byId("connection");
-    ns.setAttribute(pill, "data-state", state);
-    ns.setText(ns.byId("connection-text"), STATES[state]);
-    ns.setText(ns.byId("connection-age"), age === null ? "" : age < 1 ? "now" : `${ns.seconds(age)} ago`);
-    const newest = age === null ? "" : "Newest step: " + new Date(status.newestTime * 1000).toLocaleString();
-    const off = state === "off" ? offText() : "";
-    pill.title = [off, newest].filter(Boolean).join("\n");
+    const isHeld = ns.view.paused && state !== "connecting" && state !== "reconnecting";
+    const button = ns.byId("live-button");
+    ns.setText(ns.byId("live-text"), isHeld ? heldText() : STATES[state](age));
+    ns.setAttribute(button, "aria-pressed", String(!ns.view.paused));
+    ns.setAttribute(button, "data-paused", String(ns.view.paused));
+    ns.setAttribute(button, "data-state", isHeld ? "paused" : state);
+    const clock = isAhead ? "The clock of the training's machine is ahead of this one's." : "";
+    const at = newest === null ? "" : "Newest step: " + new Date(newest * 1000).toLocaleString();
+    const does = ns.view.paused ? "Follow the newest step again (Space)" : "Hold the charts still (Space)";
+    button.title = [state === "off" ? offText() : "", at, clock, does].filter(Boolean).join("\n");
   }
 
-  function drawLive() {
-    const { paused } = ns.view;
+  function heldText() {
     const newest = status ? status.newestStep : null;
-    const behind = paused && ns.range && newest !== null ? Math.max(0, newest + 1 - ns.range[1]) : 0;
-    const text = !paused ? "Live" : behind ? `${ns.count(behind)} new steps, resume` : "Paused, resume";
-    ns.setText(ns.byId("live-text"), text);
-    ns.setAttribute(ns.byId("live-button"), "aria-pressed", String(!paused));
-    ns.setAttribute(ns.byId("live-button"), "data-paused", String(paused));
+    const behind = ns.range && newest !== null ? Math.max(0, newest + 1 - ns.range[1]) : 0;
+    return behind ? `${ns.count(behind)} new` : "paused";
   }
 
   function drawSpark(canvas, key) {
@@ -112,16 +119,8 @@
     if (progress.fraction !== null) bar.value = progress.fraction;
   }
 
-  function drawTitle(header) {
-    const step = header.newestStep === null ? "" : ` \u00b7 step ${ns.count(header.newestStep)}`;
-    const text = header.headline ? `\u26a0 ${header.headline.text} \u00b7 ${header.name}` : header.name + step;
-    if (document.title !== text + " \u2013 nanscope") document.title = text + " \u2013 nanscope";
-    // Screen readers hear of a new critical event once.
-    ns.setText(ns.byId("announcer"), header.headline ? header.headline.message : "");
-  }
-
   const offText = () => "Level off since step " + ns.count(status.level.since ?? 0) + ": nothing is recorded until "
-    + "another level is chosen, below under Level or by the script with run.set_level(\"basic\").";
+    + "another level is chosen, under Controls or by the script with run.set_level(\"basic\").";
 
   // Before its first step a run has nothing to draw: the charts' place says so.
   function drawNoStep(header) {
@@ -131,7 +130,7 @@
     const text = isOver ? "This run ended before its first step." : isOff() ? offText() : begun;
     ns.setText(ns.byId("no-step"), text);
     ns.byId("no-step").hidden = !isEmpty;
-    ns.byId("step-charts").hidden = isEmpty;
+    document.body.classList.toggle("ns-no-step-yet", isEmpty);
   }
 
   let ownNotice = "";
@@ -172,11 +171,13 @@
     const shown = runs.find((run) => run.run === ns.view.run);
     ns.give("run-select", ns.view.run, { data: options });
     ns.setAttribute(ns.byId("run-select"), "title", shown ? `${shown.name} \u00b7 ${shown.run}` : "");
+    checkRank(shown);
     const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
     ns.give("rank-select", String(ns.view.rank), { data: ranks, disabled: ranks.length < 2 });
     document.body.classList.toggle("ns-one-rank", ranks.length < 2);
     ns.byId("empty-state").hidden = runs.length > 0;
     ns.byId("charts").hidden = runs.length === 0;
+    document.body.classList.toggle("ns-no-runs", runs.length === 0);
   }
 
   // A run that appears: the page moves to it if nobody chose the old one and that one is over.
@@ -193,6 +194,15 @@
     const next = live || runs[0];
     if (next && next.run === missing) ownNotice = "";
     if (next) ns.chooseRun(next.run, false);
+  }
+
+  // An address may name a rank that the run has not.
+  function checkRank(shown) {
+    if (!shown || !shown.ranks.length || shown.ranks.some(({ rank }) => rank === ns.view.rank)) return;
+    const [{ rank }] = shown.ranks;
+    const text = `Rank ${ns.view.rank} is not in this run; this is rank ${rank}.`;
+    ns.change({ rank }, false);
+    ownNotice = text;
   }
 
   function takeRuns(list) {
@@ -215,18 +225,16 @@
       drawTiles(header);
       drawProgress(header);
       drawNoStep(header);
-      drawTitle(header);
       if (header.charts) ns.later(drawSparks);
-      drawConnection();
-      drawLive();
+      drawState();
     });
     ns.on("view", () => {
       if (ns.view.isOwnChoice) ownNotice = "";
-      drawLive();
+      drawState();
       if (runs.length) drawRuns();
     });
-    ns.on("link", drawConnection);
+    ns.on("link", drawState);
     ns.on("theme", () => ns.later(drawSparks));
-    window.setInterval(drawConnection, 1000);
+    window.setInterval(drawState, 1000);
   };
 })(window.nanscope);

@@ -38,12 +38,14 @@
     if (ns.templates || !templates) return;
     ns.templates = templates;
     ns.startView();
+    ns.startTabs();
     ns.startPlots();
     ns.startLogged();
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();
     ns.startStatus();
+    ns.startVerdict();
     ns.startTable();
     ns.startEvents();
     ns.startRows();
@@ -73,6 +75,8 @@
     window.location.assign(`/api/v1/runs/${encodeURIComponent(ns.view.run)}/export?${query}`);
   }
 
+  let isWindowTold = false;
+
   // Wraps a function so that Dash gets no value back, and only real choices reach it.
   function quiet(call) {
     return function (value) {
@@ -88,10 +92,14 @@
     nanscope: {
       start: quiet(start),
       chooseRun: picked("run-select", (run) => ns.chooseRun(run, true)),
-      chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) })),
+      chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) }, true)),
       chooseWindow: quiet((steps) => {
         const size = steps === "all" ? null : Number(steps);
-        if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
+        // Dash tells of the value that the control begins with, too; an address may ask for another one.
+        const isFirst = !isWindowTold;
+        isWindowTold = true;
+        if (isFirst && ns.view.window !== null) ns.setProps("window-select", { value: String(ns.view.window) });
+        else if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
       }),
       drawTimeline: quiet(ns.takeTimeline),
       takeRows: quiet(ns.takeRows),
@@ -102,6 +110,8 @@
       exportJson: quiet(() => exportAs("json")),
       exportCsv: quiet(() => exportAs("csv")),
       exportParquet: quiet(() => exportAs("parquet")),
+      copyLink: quiet(() => ns.copy(window.location.href, ns.byId("page-menu"))),
+      openKeys: quiet(() => ns.byId("key-sheet").showModal()),
       themeDark: quiet(() => chooseTheme("dark")),
       themeLight: quiet(() => chooseTheme("light")),
       themeSystem: quiet(() => chooseTheme("system")),

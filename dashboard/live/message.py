@@ -15,6 +15,7 @@ import pandas as pd
 from probe.wire.training_progress import KIND, TrainingProgress
 
 from ..page.views.progress_line import newest_progress, progress_line
+from ..page.views.verdict import verdict
 from ..store.protocol import RankSummary, RunSummary, Store
 from .charts import add_charts
 from .codec import DeltaEncoder
@@ -25,7 +26,6 @@ from .view import (
     choose_run,
     events_mark,
     gap_list,
-    headline,
     level_of,
     run_list,
     slow_scalars,
@@ -82,7 +82,7 @@ class ClientView:
             "eventCounts": run.event_counts,
             "level": level_of(events, run, rank),
             "histograms": self._store.histogram_mark(run.run, rank.rank),
-            "headline": headline(events),
+            "verdict": verdict(events, last_step=rank.last_step),
             "documents": self._store.documents_mark(run.run),
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             "eventEnd": max((event.step + 1 for event in events), default=None),

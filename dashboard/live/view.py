@@ -136,21 +136,6 @@ def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFra
     }
 
 
-def headline(events: list[Event]) -> dict[str, Any] | None:
-    """Return the event that the window's title names: the newest critical one; None without any."""
-    critical = [event for event in events if event.severity == "critical"]
-    if not critical:
-        return None
-    newest = max(critical, key=lambda event: (event.step, event.time))
-    short = {"nonfinite": "NaN/Inf", "exception": "Exception"}
-    label = short.get(newest.kind.split("_")[0], newest.kind.replace("_", " "))
-    if "NaN" in newest.message and newest.kind.startswith("nonfinite"):
-        label = "NaN"
-    where = newest.origin.module if newest.origin is not None and newest.origin.module else newest.subject
-    place = f" in {where}" if where else ""
-    return {"id": newest.id, "text": f"{label} at step {newest.step:,}{place}", "message": newest.message}
-
-
 def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[str, Any]:
     """Return the level that the rank is at, and since which step; None since its start.
 

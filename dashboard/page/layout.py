@@ -6,6 +6,7 @@ Built once per server, on the thread that starts it. Everything that changes is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -14,6 +15,8 @@ from dash.development.base_component import Component
 
 from .. import ids
 from .asides import event_aside, row_aside
+from .header import header, verdict_line
+from .tabs import TABS, charts_of, panel
 from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
@@ -40,7 +43,8 @@ def page_layout(*, page: str, ingest: str) -> Component:
         [
             *_stores(),
             html.A("Skip to the charts", href="#charts", className="ns-skip"),
-            _header(),
+            header(),
+            verdict_line(),
             html.Div(id="notice", className="ns-notice", hidden=True, role="status"),
             html.Div(
                 [
@@ -52,7 +56,6 @@ def page_layout(*, page: str, ingest: str) -> Component:
                                 className="ns-empty",
                             ),
                             _charts(),
-                            html.Div(id="storage", className="ns-storage"),
                         ],
                         className="ns-main",
                     ),
@@ -162,86 +165,6 @@ def _stores() -> list[Component]:
     ]
 
 
-def _header() -> Component:
-    return html.Header(
-        [
-            html.Div(
-                [html.Span(className="ns-logo", **{"aria-hidden": "true"}), "nanscope"], className="ns-brand"
-            ),
-            *_selectors(),
-            html.Span(className="ns-spacer"),
-            _window_control(),
-            html.Button(
-                ["Reset ", html.Kbd("0")],
-                id=ids.RESET_BUTTON,
-                className="ns-button",
-                title="Show the whole range again (0)",
-            ),
-            html.Button(
-                [html.Span(className="ns-icon"), html.Span("Live", id="live-text")],
-                id=ids.LIVE_BUTTON,
-                className="ns-button ns-live",
-                title="Follow the newest step, or pause the charts (Space)",
-                **{"aria-pressed": "true"},
-            ),
-            html.Div(
-                [
-                    html.Span(className="ns-icon", **{"aria-hidden": "true"}),
-                    html.Span("connecting", id="connection-text"),
-                    html.Span("", id="connection-age", className="ns-age"),
-                ],
-                id=ids.CONNECTION,
-                className="ns-connection",
-                **{"data-state": "connecting"},
-            ),
-            _menu(
-                ids.EXPORT_MENU,
-                "Export",
-                (
-                    ("export-html", "HTML (opens offline)"),
-                    ("export-json", "JSON"),
-                    ("export-csv", "CSV"),
-                    ("export-parquet", "Parquet"),
-                ),
-            ),
-            _menu(
-                ids.THEME_MENU,
-                "Theme",
-                (("theme-dark", "Dark"), ("theme-light", "Light"), ("theme-system", "System")),
-            ),
-        ],
-        className="ns-header",
-    )
-
-
-def _selectors() -> list[Component]:
-    return [
-        dmc.Select(
-            id=ids.RUN_SELECT,
-            data=[],
-            placeholder="no run yet",
-            searchable=True,
-            allowDeselect=False,
-            size="xs",
-            className="ns-run",
-            withScrollArea=False,
-            comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
-            **{"aria-label": "Run"},
-        ),
-        dmc.Select(
-            id=ids.RANK_SELECT,
-            data=[],
-            placeholder="rank",
-            allowDeselect=False,
-            size="xs",
-            className="ns-rank",
-            withScrollArea=False,
-            comboboxProps={"width": 130, "position": "bottom-start"},
-            **{"aria-label": "Rank"},
-        ),
-    ]
-
-
 def _window_control() -> Component:
     choices = (("all", "All"), ("1000", "1k"), ("200", "200"))
     control = dmc.SegmentedControl(
@@ -251,66 +174,74 @@ def _window_control() -> Component:
         size="xs",
         **{"aria-label": "Newest steps shown while live"},
     )
-    return html.Div(control, title="While live: all steps, or only the newest 1,000 or 200")
-
-
-def _menu(id_: str, label: str, items: tuple[tuple[str, str], ...]) -> Component:
-    target = html.Span([label, html.Span(className="ns-caret")], id=id_)
-    entries = [dmc.MenuItem(text, id=item, n_clicks=0) for item, text in items]
-    # The wrapper is what says whether the menu is open, so it has to be the button.
-    button = {"component": "button", "className": "ns-button"}
-    return dmc.Menu(
-        [dmc.MenuTarget(target, boxWrapperProps=button), dmc.MenuDropdown(entries)],
-        keepMounted=True,
-        shadow="md",
+    reset = html.Button(
+        ["Reset ", html.Kbd("0")],
+        id=ids.RESET_BUTTON,
+        className="ns-button",
+        title="Show the whole range again (0)",
     )
+    title = "While live: all steps, or only the newest 1,000 or 200"
+    return html.Div([html.Div(control, title=title), reset], className="ns-window")
 
 
 def _charts() -> Component:
     plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS}
+    placed = {chart for tab in TABS for chart in tab.charts}
     first = ("loss", "grad_norm")
+    pinned = [plot for id_, plot in plots.items() if id_ not in placed and id_ not in first]
+
+    def charts(tab: str) -> list[Component]:
+        return [plots[id_] for id_ in charts_of(tab)]
+
     return html.Div(
         [
-            _progress_line(),
-            html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
             html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
             html.Div(
                 [
-                    *(plots[id_] for id_ in first),
-                    _heatmap_card(),
-                    html.Div(
-                        html.Div(id="plot-timeline", className="ns-plot"),
-                        className="ns-card",
-                        **{"data-chart": "timeline"},
+                    panel("overview", [_tracks([plots[id_] for id_ in first]), *pinned, _logged_section()]),
+                    panel("events", [html.Div(event_table(), className="ns-card ns-table")]),
+                    panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
+                    panel(
+                        "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
                     ),
-                    html.Div(event_table(), className="ns-card ns-table"),
-                    *(plot for id_, plot in plots.items() if id_ not in first),
-                    _logged_section(),
-                    html.Div(id=ids.DOCUMENTS, className="ns-charts"),
-                    profile_form(),
-                    watchpoint_section(),
+                    panel(
+                        "system",
+                        [
+                            *charts("system"),
+                            html.Div(id=ids.DOCUMENTS_SYSTEM),
+                            html.Div(id="storage", className="ns-storage"),
+                        ],
+                    ),
+                    panel("controls", [run_actions_section(), watchpoint_section()]),
                 ],
                 id="step-charts",
-                className="ns-charts",
             ),
-            run_actions_section(),
         ],
         id=ids.CHARTS,
-        className="ns-charts",
         hidden=True,
         tabIndex=-1,
     )
 
 
-def _progress_line() -> Component:
-    """Hidden until a run tells how far it is."""
-    bar = html.Progress(id="progress-bar", max=1, value="0", **{"aria-label": "Done"})
+def _tracks(lines: Sequence[Component]) -> Component:
+    """What shares one screen: numbers, lines, heatmap and events, on one step axis."""
+    timeline = html.Div(
+        html.Div(id="plot-timeline", className="ns-plot"), className="ns-card", **{"data-chart": "timeline"}
+    )
     return html.Div(
-        [html.Span(id="progress-text"), bar],
-        id="progress",
-        className="ns-progress",
-        hidden=True,
-        title="What the training tells of its length; the time left is that of recent steps",
+        [
+            html.Div(
+                [
+                    html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
+                    _window_control(),
+                ],
+                className="ns-facts-row",
+            ),
+            *lines,
+            _heatmap_card(),
+            timeline,
+        ],
+        className="ns-tracks",
     )
 
 

@@ -84,6 +84,7 @@ def measure_live(page: Page, seconds: float) -> None:
 def measure_events(page: Page, pipe: Any) -> None:
     """Print how long an event takes from the store to the table on screen."""
     delays = []
+    page.locator("#tab-events").click()
     for _ in range(EVENTS):
         pipe.send("event")
         step, sent = pipe.recv()

@@ -41,7 +41,7 @@ def test_page_without_run_says_how_to_attach(page: Page, served: Served) -> None
     open_page(page, served)
     expect(page.locator("#snippet")).to_contain_text("probe.watch(model, optimizer)")
     expect(page.locator("#empty-state")).to_contain_text(served.server.ingest)
-    expect(page.locator("#connection-text")).to_have_text("waiting for a run")
+    expect(page.locator("#live-text")).to_have_text("waiting for a run")
 
 
 def test_page_first_run_appears_without_reload(page: Page, served: Served) -> None:
@@ -97,7 +97,7 @@ def test_page_nan_is_named_in_title_and_list_without_click(page: Page, served: S
     served.fill(steps=range(20, 21), bad={20: "nan"})
     served.add_event(page_runs.event(20))
     until(page, "document.title.includes('NaN at step 20 in blocks.1.norm1')")
-    expect(page.locator("#event-table")).to_contain_text("NaN first at step 20")
+    expect(page.locator("#verdict-text")).to_contain_text("NaN first at step 20 in blocks.1.norm1")
     until(page, "document.querySelector('#plot-loss').data.some(t => t.yaxis === 'y2' && t.x.includes(20))")
 
 
@@ -120,7 +120,7 @@ def test_page_zoom_pauses_and_resume_follows_again(page: Page, served: Served) -
     page.mouse.up()
     expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
     served.fill(steps=range(100, 130))
-    expect(page.locator("#live-text")).to_contain_text("new steps, resume")
+    expect(page.locator("#live-text")).to_contain_text("new")
     ranges = page.evaluate(
         "['loss', 'grad_norm', 'heatmap', 'timeline'].map("
         "id => document.querySelector('#plot-' + id)._fullLayout.xaxis.range.join())"
@@ -128,7 +128,7 @@ def test_page_zoom_pauses_and_resume_follows_again(page: Page, served: Served) -
     assert len(set(ranges)) == 1, ranges
     page.locator("#live-button").click()
     wait_newest(page, 129)
-    expect(page.locator("#live-text")).to_have_text("Live")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
 
 
 def test_page_space_holds_still_and_zero_resets(page: Page, served: Served) -> None:
@@ -138,7 +138,7 @@ def test_page_space_holds_still_and_zero_resets(page: Page, served: Served) -> N
     page.keyboard.press("Space")
     expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
     served.fill(steps=range(60, 90))
-    expect(page.locator("#live-text")).to_have_text("30 new steps, resume")
+    expect(page.locator("#live-text")).to_have_text("30 new")
     assert newest_drawn(page) == 59
     page.keyboard.press("0")
     wait_newest(page, 89)
@@ -178,7 +178,7 @@ class TestPageOfARun:
     def test_page_theme_menu_recolours_charts(self, page: Page) -> None:
         colour = "document.querySelector('#plot-loss')._fullLayout.font.color"
         dark = page.evaluate(colour)
-        page.locator("#theme-menu").click()
+        page.locator("#page-menu").click()
         page.locator("#theme-light").click()
         until(page, f"dark => {colour} !== dark", arg=dark)
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
@@ -200,6 +200,8 @@ def test_page_hostile_names_stay_text(page: Page, served: Served) -> None:
     open_page(page, served)
     wait_drawn(page)
     served.add_event(page_runs.event(3, message="<img src=x onerror='window.hurt=1'> at step 3"))
+    expect(page.locator("#verdict-text")).to_contain_text("<img src=x")
+    page.locator("#tab-events").click()
     expect(page.locator("#event-table")).to_contain_text("<img src=x")
     assert page.evaluate("window.hurt") is None
     assert page.locator("img[src=x]").count() == 0
@@ -208,9 +210,11 @@ def test_page_hostile_names_stay_text(page: Page, served: Served) -> None:
 def test_page_run_that_ends_says_so(page: Page, served: Served) -> None:
     served.fill(steps=range(30), start_time=never_late())
     open_page(page, served)
-    expect(page.locator("#connection-text")).to_have_text("live")
+    expect(page.locator("#live-text")).to_have_text("live 10/s")
     served.end_run()
-    expect(page.locator("#connection-text")).to_have_text("run ended")
+    # Its clock goes before ours: nobody can say how long ago that was.
+    expect(page.locator("#live-text")).to_have_text("ended")
+    assert "clock" in page.locator("#live-button").get_attribute("title")
 
 
 def test_page_newer_run_replaces_one_that_is_over(page: Page, served: Served) -> None:
@@ -288,7 +292,7 @@ def test_page_keys_work_after_choosing_a_window(page: Page, served: Served) -> N
     open_page(page, served)
     wait_drawn(page)
     served.add_event(page_runs.event(20))
-    expect(page.locator("#event-table")).to_contain_text("step 20")
+    expect(page.locator("#verdict-text")).to_contain_text("step 20")
     page.get_by_text("200", exact=True).first.click()
     page.keyboard.press("n")
     expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
@@ -299,7 +303,7 @@ def test_page_keys_never_act_while_typing(page: Page, served: Served) -> None:
     open_page(page, served)
     wait_drawn(page)
     served.add_event(page_runs.event(20))
-    expect(page.locator("#event-table")).to_contain_text("step 20")
+    expect(page.locator("#verdict-text")).to_contain_text("step 20")
     page.locator("#run-select").click()
     page.keyboard.type("n p0")
     expect(page.locator("#event-aside")).to_be_hidden()
@@ -353,15 +357,14 @@ def test_page_runs_that_somebody_has_named_keep_their_names(page: Page, served: 
     ]
 
 
-def test_page_menus_are_buttons_that_say_whether_they_are_open(page: Page, served: Served) -> None:
+def test_page_menu_is_a_button_that_says_whether_it_is_open(page: Page, served: Served) -> None:
     open_page(page, served)
-    for name in ("Export", "Theme"):
-        button = page.get_by_role("button", name=name)
-        expect(button).to_have_attribute("aria-expanded", "false")
-        button.focus()
-        page.keyboard.press("Enter")
-        expect(button).to_have_attribute("aria-expanded", "true")
-        page.keyboard.press("Escape")
+    button = page.get_by_role("button", name="Menu")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("Escape")
     assert page.locator("header div[aria-expanded]").count() == 0
 
 

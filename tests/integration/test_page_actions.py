@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
 def open_section(page: Page, served: Served, run: str) -> None:
-    page.goto(f"{served.server.address}&run={run}")
-    page.locator("#actions-summary").click()
+    page.goto(f"{served.server.address}&run={run}&tab=controls")
 
 
 def choose(page: Page, level: str) -> None:

@@ -23,7 +23,14 @@ def open_with_events(page: Page, served: Served, query: str = "") -> None:
     served.add_event(SPIKE)
     page.goto(served.server.address + query)
     until(page, "document.querySelectorAll('#plot-timeline .scatterlayer .point').length >= 2")
-    expect(page.locator("#event-table")).to_contain_text("Loss spike")
+    until(page, "nanscope.rowsInOrder()?.some(row => row.message.includes('Loss spike'))")
+
+
+def open_table(page: Page, *texts: str) -> None:
+    """Go to the list of events, and wait for what it has to have."""
+    page.locator("#tab-events").click()
+    for text in texts or ("Loss spike",):
+        expect(page.locator("#event-table")).to_contain_text(text)
 
 
 def shown_event(page: Page) -> str | None:
@@ -58,9 +65,11 @@ class TestPageWithEvents:
         until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
 
     def test_events_click_on_row_opens_that_event(self, page: Page) -> None:
+        open_table(page)
         page.locator("#event-table .ag-row", has_text="Loss spike").click()
         expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
         assert shown_event(page) == SPIKE.id
+        page.locator("#tab-overview").click()
 
     def test_events_keys_move_and_escape_closes(self, page: Page) -> None:
         page.keyboard.press("n")
@@ -79,7 +88,7 @@ class TestPageWithEvents:
         assert shown_event(page) is None
 
     def test_events_export_menu_downloads_json_of_the_run(self, page: Page) -> None:
-        page.locator("#export-menu").click()
+        page.locator("#page-menu").click()
         with page.expect_download() as download:
             page.locator("#export-json").click()
         document = json.loads(download.value.path().read_text())
@@ -129,7 +138,7 @@ def test_events_open_panel_is_brought_up_to_date_where_it_stands(page: Page, ser
     page.evaluate("document.getElementById('event-content').scrollTop = 150")
     page.evaluate("document.querySelector('#event-content article').mark = 'the same'")
     served.add_event(page_runs.event(35, kind="loss_plateau", severity="info", message="Another one"))
-    expect(page.locator("#event-table")).to_contain_text("Another one")
+    open_table(page, "Another one")
     page.wait_for_timeout(300)
     assert page.evaluate("document.querySelector('#event-content article').mark") == "the same"
     served.add_event(msgspec.structs.replace(spread, count=16, last_step=35, ended=True))
@@ -183,6 +192,7 @@ def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served
         page.wait_for_timeout(50)
     assert [len(answer["rows"]) for answer in answers] == [200, 450]
     assert [row["step"] for row in answers[0]["rows"]] == list(range(453, 653))
+    page.locator("#tab-events").click()
     table = page.locator("#event-table")
     expect(table.locator(".ag-row").first).to_contain_text("Number 652.")
     answers.clear()
@@ -202,6 +212,7 @@ def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served
 def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, served: Served) -> None:
     open_with_events(page, served)
     served.add_event(page_runs.event(30, kind="gradient_spike", message="Worse at step 30"))
+    open_table(page)
     rows = page.locator("#event-table .ag-row")
     expect(rows).to_have_count(3)
     expect(rows.nth(0)).to_contain_text("Worse at step 30")
@@ -211,6 +222,7 @@ def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, 
 def test_event_of_the_probes_own_doing_stands_last_in_either_order(page: Page, served: Served) -> None:
     open_with_events(page, served)
     served.add_event(page_runs.event(40, kind="throttled", severity="info", message="Measured less often"))
+    open_table(page)
     rows = page.locator("#event-table .ag-row")
     expect(rows).to_have_count(3)
     expect(rows.nth(2)).to_contain_text("Measured less often")
@@ -284,6 +296,7 @@ def test_event_that_was_open_before_stays_closed_when_the_table_tells_of_its_row
         page.wait_for_timeout(400)
         assert shown_event(page) == SPIKE.id
         page.evaluate("nanscope.closeEvent()")
+    open_table(page)
     page.locator("#event-table .ag-row", has_text="NaN first").click()
     expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
 
@@ -292,6 +305,7 @@ def test_events_of_another_run_or_server_replace_the_rows(page: Page, served: Se
     """Rows are kept in the page; those of the run before, or of numbers that no longer count, are not."""
     served.fill(run="quiet-run", steps=range(10), start_time=1_600_000_000.0)
     open_with_events(page, served, query="&run=demo-run")
+    open_table(page)
     rows = page.locator("#event-table .ag-center-cols-container .ag-row")
     expect(rows).to_have_count(2)
     page.evaluate("window.nanscope.chooseRun('quiet-run', true)")

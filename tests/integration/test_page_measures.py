@@ -34,7 +34,13 @@ def test_page_run_that_measures_little_has_no_empty_charts(page: Page, served: S
     served.fill(steps=range(30))
     open_page(page, served)
     wait_drawn(page)
-    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline", "memory", *SPEED]
+    assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline"]
+    page.locator("#tab-memory").click()
+    assert visible_charts(page) == ["memory"]
+    page.locator("#tab-profile").click()
+    assert visible_charts(page) == list(SPEED)
+    page.locator("#tab-layers").click()
+    assert visible_charts(page) == ["heatmap"]
     expect(page.locator("#logged")).to_be_hidden()
 
 
@@ -43,14 +49,14 @@ def test_page_full_run_draws_every_chart_with_its_marks(page: Page, served: Serv
     served.fill(steps=range(60), is_full=True)
     page.set_viewport_size({"width": 1440, "height": 2000})
     open_page(page, served)
-    wait_drawn(page, "loss", "grad_norm", "update_ratio", "lr", "amp", "memory")
+    wait_drawn(page, "loss", "grad_norm", "update_ratio", "lr", "amp")
     names = "id => document.getElementById('plot-' + id).data.filter(t => t.x.length).map(t => t.name)"
     assert page.evaluate(names, "grad_norm") == ["gradient norm", "after clipping", "clipped"]
     assert page.evaluate(names, "amp") == ["loss scale", "skipped updates"]
     expect(page.locator("#plot-grad_norm")).to_contain_text("clipped in 30 % of the steps")
     expect(page.locator("#tile-probe .ns-tile-detail")).to_have_text("+0.3 % \u00b1 0.9 step time")
     ranges = page.evaluate(
-        "['loss', 'lr', 'amp', 'memory'].map("
+        "['loss', 'lr', 'amp', 'update_ratio'].map("
         "id => document.getElementById('plot-' + id)._fullLayout.xaxis.range.join())"
     )
     assert len(set(ranges)) == 1, ranges
@@ -61,9 +67,8 @@ def test_page_shows_throughput_and_utilisation_with_a_gap_at_a_stop(page: Page, 
     for steps in (range(20), range(40, 60)):
         served.fill(steps=steps, is_full=True)
     page.set_viewport_size({"width": 1440, "height": 3000})
-    open_page(page, served)
-    charts = ("steps_per_s", "samples_per_s", "utilisation")
-    wait_drawn(page, *charts)
+    open_page(page, served, "&tab=profile")
+    wait_drawn(page, "steps_per_s", "samples_per_s")
     lines = (
         "id => Object.fromEntries(document.getElementById('plot-' + id).data.filter(t => t.x.length)"
         ".map(t => [t.name, [...t.y].map(y => Number.isNaN(y) ? null : Math.round(y * 1000) / 1000)]))"
@@ -72,6 +77,8 @@ def test_page_shows_throughput_and_utilisation_with_a_gap_at_a_stop(page: Page, 
     speed = {"steps": 10.0, "samples": 320.0}
     shown = page.evaluate(lines, "steps_per_s") | page.evaluate(lines, "samples_per_s")
     assert shown == {name: [*[value] * 20, None, *[value] * 20] for name, value in speed.items()}
+    page.locator("#tab-system").click()
+    wait_drawn(page, "utilisation")
     used = {name: set(values) for name, values in page.evaluate(lines, "utilisation").items()}
     assert used == {"process (CPU)": {0.4}, "machine (CPU)": {0.5}, "GPU": {0.9}}
 
@@ -144,13 +151,13 @@ def test_page_run_without_a_step_says_so_and_fills_itself(page: Page, served: Se
     served.server.store.commit()
     served.server.notify()
     open_page(page, served)
-    expect(page.locator("#connection-text")).to_have_text("waiting for the first step")
+    expect(page.locator("#live-text")).to_have_text("waiting for the first step")
     expect(page.locator("#no-step")).to_contain_text("first step")
     assert visible_charts(page) == []
     served.fill(steps=range(20), start_time=never_late())
     wait_drawn(page)
     expect(page.locator("#no-step")).to_be_hidden()
-    expect(page.locator("#connection-text")).to_have_text("live")
+    expect(page.locator("#live-text")).to_contain_text("live")
 
 
 def test_page_full_run_costs_few_bytes_a_second(page: Page, served: Served) -> None:

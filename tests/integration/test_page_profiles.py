@@ -81,13 +81,12 @@ def test_profile_by_http_is_stored_with_findings_and_its_trace(served: Served, r
 def test_profile_from_the_page_shows_tables_and_gives_the_trace(page: Page, served: Served, run: str) -> None:
     ask(served, run, {"do": "state"})
     page.goto(served.server.address)
-    page.locator("#profile-form summary").click()
+    page.locator("#tab-profile").click()
     page.locator("#profile-steps").fill("2")
     page.get_by_role("button", name="Profile", exact=True).click()
     expect(page.locator("#profile-said")).to_contain_text("next 2 steps are profiled")
     section = page.locator("#documents-profile")
     expect(section).to_have_count(1)
-    section.locator("> summary").click()
     expect(section.get_by_role("cell", name="aten::addmm", exact=True)).to_be_visible()
     expect(section).to_contain_text("30 elements a step are read one by one")
     with page.expect_download() as download:

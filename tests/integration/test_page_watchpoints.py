@@ -110,7 +110,7 @@ def helper(served: Served) -> Iterator[Helper]:
 def test_page_adds_lists_refuses_removes_and_resumes(page: Page, served: Served, helper: Helper) -> None:
     served.fill(steps=range(20))
     page.goto(served.server.address)
-    page.locator("#watchpoint-summary").click()
+    page.locator("#tab-controls").click()
     field = page.locator("#watchpoint-condition")
     expect(page.locator("#watchpoint-list")).to_contain_text("paused at step 7")
     field.fill("loss > lss")

@@ -110,7 +110,7 @@ def click_where_it_is(page: Page, marker: Locator) -> None:
 
 
 def export_html(page: Page, target: Path) -> Path:
-    page.locator("#export-menu").click()
+    page.locator("#page-menu").click()
     with page.expect_download() as download:
         page.locator("#export-html").click()
     download.value.save_as(target)

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, no_update
 
 from ... import ids
 from ...store.protocol import Store
-from ..views.document_sections import SECTIONS, Section, section_frame
+from ..views.document_sections import PLACES, SECTIONS, Section, section_frame
 
 
 class DocumentsScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +24,16 @@ class DocumentsScope(msgspec.Struct, frozen=True, kw_only=True):
 def register_documents(app: Dash, store: Store) -> None:
     """Register the callback."""
 
-    def show(data: Any) -> Any:
-        return documents_view(store, data)
+    def show(data: Any) -> list[Any]:
+        return [
+            documents_view(store, data, [section for section in SECTIONS if section.place == place])
+            for place in PLACES
+        ]
 
     app.callback(
-        Output(ids.DOCUMENTS, "children"), Input(ids.DOCUMENTS_SCOPE, "data"), prevent_initial_call=True
+        *(Output(place, "children") for place in PLACES),
+        Input(ids.DOCUMENTS_SCOPE, "data"),
+        prevent_initial_call=True,
     )(show)
 
 

@@ -25,6 +25,8 @@ BRIDGES: Final = (
     ("exportJson", "export-json", "n_clicks"),
     ("exportCsv", "export-csv", "n_clicks"),
     ("exportParquet", "export-parquet", "n_clicks"),
+    ("copyLink", "copy-link", "n_clicks"),
+    ("openKeys", "open-keys", "n_clicks"),
     ("themeDark", "theme-dark", "n_clicks"),
     ("themeLight", "theme-light", "n_clicks"),
     ("themeSystem", "theme-system", "n_clicks"),

@@ -1,4 +1,4 @@
-"""Which folded sections the page has for documents (snapshots, profiles, regions), and their frame. Pure.
+"""Which sections the page has for documents (snapshots, profiles, regions), and their frame. Pure.
 
 A section is a line of `SECTIONS`: the kind of its documents, a title, and what makes its content of them.
 A run that has no document of a kind has no such section.
@@ -17,6 +17,7 @@ from probe.wire import profiles, start_facts
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
 from probe.wire.region_times import REGION_KIND
 
+from ... import ids
 from ...store.protocol import StoredDocument
 from .memory_section import memory_section
 from .profile_section import profile_content
@@ -33,21 +34,24 @@ class Section:
     kind: str
     """Of the documents, see `probe.wire.Document`."""
     title: str
+    place: str
+    """Id of the element that it stands in."""
     content: Content
     """Makes the inside out of a rank's documents, at least one, by time. A document whose body does not
     decode is named as such, never fatal."""
 
 
 SECTIONS: Final[tuple[Section, ...]] = (
-    Section(kind=MEMORY_SNAPSHOT, title="Memory", content=memory_section),
-    Section(kind=profiles.KIND, title="Profiles", content=profile_content),
-    Section(kind=REGION_KIND, title="Regions", content=region_table),
-    Section(kind=start_facts.KIND, title="Run", content=start_facts_table),
+    Section(kind=MEMORY_SNAPSHOT, place=ids.DOCUMENTS_MEMORY, title="Memory", content=memory_section),
+    Section(kind=profiles.KIND, place=ids.DOCUMENTS_PROFILE, title="Profiles", content=profile_content),
+    Section(kind=REGION_KIND, place=ids.DOCUMENTS_PROFILE, title="Regions", content=region_table),
+    Section(kind=start_facts.KIND, place=ids.DOCUMENTS_SYSTEM, title="Run", content=start_facts_table),
 )
+PLACES: Final = tuple(dict.fromkeys(section.place for section in SECTIONS))
 
 
 def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Component:
-    """Return a section, folded, with the number of its documents behind the title."""
+    """Return a section, open, with the number of its documents behind the title."""
     count = html.Span(f"{len(documents):,}", className="ns-small")
     return html.Details(
         [
@@ -55,5 +59,6 @@ def section_frame(section: Section, documents: Sequence[StoredDocument]) -> Comp
             html.Div(section.content(documents), className="ns-card"),
         ],
         id=f"documents-{section.kind}",
+        open=True,
         className="ns-logged",
     )

@@ -189,5 +189,6 @@ def profile_form() -> Component:
             ),
         ],
         id="profile-form",
+        open=True,
         className="ns-logged",
     )

@@ -36,6 +36,7 @@ def run_actions_section() -> Component:
             dcc.Store(id=ids.DELETE_ASKED),
         ],
         id="run-actions",
+        open=True,
         className="ns-logged",
     )
 

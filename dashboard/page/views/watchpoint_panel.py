@@ -42,6 +42,7 @@ def watchpoint_section() -> Component:
             ),
         ],
         id="watchpoints",
+        open=True,
         className="ns-logged",
     )
 

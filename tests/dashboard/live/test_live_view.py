@@ -22,7 +22,6 @@ from dashboard.live.view import (
     choose_run,
     code_limits,
     events_mark,
-    headline,
     step_range,
 )
 from dashboard.store.protocol import Heatmap, RankSummary
@@ -65,15 +64,6 @@ def test_step_range_live_window_moves_in_jumps() -> None:
 
     assert len({first(last) for last in range(1000, 1010)}) <= 2
     assert 320 - 10 <= 1001 - first(1000) <= 320
-
-
-def test_headline_names_kind_step_and_module() -> None:
-    spike = page_runs.event(90, kind="loss_spike", severity="warning")
-    assert headline([page_runs.event(40), spike])["text"] == "NaN at step 40 in blocks.1.norm1"
-
-
-def test_headline_without_critical_event_is_none() -> None:
-    assert headline([page_runs.event(40, severity="warning")]) is None
 
 
 def test_events_mark_changes_with_the_count_of_an_episode() -> None:

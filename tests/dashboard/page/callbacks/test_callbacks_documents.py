@@ -20,7 +20,8 @@ def keys(documents: Sequence[StoredDocument]) -> Component:
     return html.Div(", ".join(one.document.key for one in documents))
 
 
-SECTIONS = [Section(kind=kind, title=kind.title(), content=keys) for kind in ("memory", "profile", "region")]
+KINDS = ("memory", "profile", "region")
+SECTIONS = [Section(kind=kind, title=kind.title(), place="there", content=keys) for kind in KINDS]
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+// The views as tabs: which is open, which the run has data for (dashboard/page/tabs.py), and the number of faults.
+(function (ns) {
+  "use strict";
+
+  // Tabs that a run may have nothing for, and whether it has something.
+  const HAS_DATA = {
+    memory: (header) => header.charts.memory.present || ns.byId("documents-in-memory").childElementCount > 0,
+  };
+  let shown = "";
+
+  const tabs = () => [...ns.byId("tab-bar").children].filter((tab) => !tab.hidden);
+  const tabOf = (name) => ns.byId("tab-" + name);
+
+  ns.chooseTab = (tab) => tab !== ns.view.tab && ns.change({ tab });
+
+  function draw() {
+    const chosen = tabOf(ns.view.tab) ? ns.view.tab : "overview";
+    if (chosen === shown) return;
+    shown = chosen;
+    document.body.dataset.tab = chosen;
+    for (const tab of ns.byId("tab-bar").children) {
+      const isChosen = tab.dataset.tab === chosen;
+      if (isChosen) tab.hidden = false;
+      ns.setAttribute(tab, "aria-selected", String(isChosen));
+      tab.tabIndex = isChosen ? 0 : -1;
+      const panel = ns.byId(tab.getAttribute("aria-controls"));
+      if (isChosen) panel.setAttribute("aria-labelledby", tab.id);
+    }
+    const open = tabOf(chosen).getAttribute("aria-controls");
+    for (const panel of document.querySelectorAll(".ns-panel")) panel.hidden = panel.id !== open;
+    ns.emit("tab", chosen);
+  }
+
+  function place(header) {
+    if (!header.charts) return;
+    for (const [name, has] of Object.entries(HAS_DATA)) {
+      tabOf(name).hidden = name !== ns.view.tab && !has(header);
+    }
+  }
+
+  function count(header) {
+    if (!header.verdict) return;
+    const [critical, warnings] = header.verdict.counts;
+    const badge = document.querySelector("[data-count=events]");
+    ns.setText(badge, critical || warnings ? ns.count(critical || warnings) : "");
+    badge.dataset.severity = critical ? "critical" : "warning";
+    badge.title = `${ns.count(critical)} critical, ${ns.count(warnings)} warnings`;
+  }
+
+  function move(event) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
+    if (!(event.key in steps)) return;
+    const all = tabs();
+    const at = all.findIndex((tab) => tab.dataset.tab === shown);
+    const next = Math.max(0, Math.min(all.length - 1, at + steps[event.key]));
+    event.preventDefault();
+    all[next].focus();
+    ns.chooseTab(all[next].dataset.tab);
+  }
+
+  ns.startTabs = function () {
+    const bar = ns.byId("tab-bar");
+    bar.addEventListener("click", (event) => {
+      const tab = event.target.closest("[data-tab]");
+      if (tab) ns.chooseTab(tab.dataset.tab);
+    });
+    bar.addEventListener("keydown", move);
+    ns.on("view", draw);
+    ns.on("message", place);
+    ns.on("message", count);
+    draw();
+  };
+})(window.nanscope);

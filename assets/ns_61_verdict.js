@@ -1,0 +1,75 @@
+// The verdict line: the largest sentence on a broken run, grey where nothing is wrong; and the window's title. The
+// sentence comes from the server (dashboard/page/views/verdict.py).
+(function (ns) {
+  "use strict";
+
+  const ICONS = { critical: "\u25c6", warning: "\u25b2", none: "\u2713" };
+  let newest = null; // header of the run that is shown
+  let shown = "";
+
+  function sentence(parts) {
+    return parts.map(([text, isCode]) => ns.make(isCode ? "code" : "span", "", text));
+  }
+
+  function plural(number, word) {
+    return number ? [`${ns.count(number)} ${word}${number === 1 ? "" : "s"}`] : [];
+  }
+
+  // What stands at the line's end: of a fault when and where it was, else what there was besides.
+  function facts(header, now) {
+    const { severity, time, rank, step, counts } = header.verdict;
+    if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning")];
+    const since = header.newestStep === null ? 0 : Math.max(0, header.newestStep - step);
+    const age = now - time;
+    return [
+      ...(age >= 0 ? [age < 1 ? "now" : `${ns.seconds(age)} ago`] : []),
+      ...(document.body.classList.contains("ns-one-rank") ? [] : [`rank ${rank}`]),
+      ...plural(since, "step").map((text) => text + " since"),
+    ];
+  }
+
+  function draw() {
+    const line = ns.byId("verdict");
+    line.hidden = newest === null;
+    if (newest === null) return;
+    const { verdict } = newest;
+    const key = JSON.stringify([verdict.parts, verdict.severity, verdict.event, verdict.consequences]);
+    if (key !== shown) {
+      shown = key;
+      ns.setAttribute(line, "data-severity", verdict.severity);
+      ns.setText(ns.byId("verdict-icon"), ICONS[verdict.severity]);
+      const text = ns.byId("verdict-text");
+      text.replaceChildren(...sentence(verdict.parts));
+      text.disabled = verdict.event === null;
+      text.title = verdict.event === null ? "" : verdict.parts.map(([part]) => part).join("");
+      ns.byId("verdict-consequences").hidden = verdict.consequences === 0;
+      ns.setText(ns.byId("verdict-more"), plural(verdict.consequences, "consequence").join(""));
+    }
+    ns.setText(ns.byId("verdict-facts"), facts(newest, ns.now()).join(" \u00b7 "));
+  }
+
+  function drawTitle({ name, newestStep, verdict }) {
+    const step = newestStep === null ? "" : ` \u00b7 step ${ns.count(newestStep)}`;
+    const isBad = verdict.severity === "critical";
+    const text = (isBad ? `\u26a0 ${verdict.title} \u00b7 ${name}` : name + step) + " \u2013 nanscope";
+    if (document.title !== text) document.title = text;
+    // Screen readers hear of a new critical event once.
+    ns.setText(ns.byId("announcer"), isBad ? verdict.parts.map(([part]) => part).join("") : "");
+  }
+
+  ns.startVerdict = function () {
+    const open = () => newest && ns.openEvent(newest.verdict.event);
+    ns.byId("verdict-text").addEventListener("click", open);
+    ns.byId("verdict-consequences").addEventListener("click", () => {
+      if (ns.view.event === null) open();
+      else ns.moveEvent(1);
+    });
+    ns.on("message", (header) => {
+      if (header.run !== null && header.run !== ns.view.run) return;
+      newest = header.run === null ? null : header;
+      draw();
+      if (newest) drawTitle(newest);
+    });
+    window.setInterval(draw, 1000);
+  };
+})(window.nanscope);

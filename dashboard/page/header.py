@@ -1,0 +1,150 @@
+"""The page's header: one row with run, rank, views, state and menu, and the verdict below it.
+
+Built once per server; filled in by `assets/ns_60_status.js` and `assets/ns_61_verdict.js`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from .. import ids
+from .tabs import tab_bar
+
+_EXPORTS: Final = (
+    ("export-html", "HTML (opens offline)"),
+    ("export-json", "JSON"),
+    ("export-csv", "CSV"),
+    ("export-parquet", "Parquet"),
+)
+_THEMES: Final = (("theme-dark", "Dark"), ("theme-light", "Light"), ("theme-system", "System"))
+
+
+def header() -> Component:
+    """Return the row."""
+    return html.Header(
+        [
+            html.Div(
+                [
+                    html.Span(className="ns-logo", **{"aria-hidden": "true"}),
+                    html.Span("nanscope", className="ns-brand-name"),
+                ],
+                className="ns-brand",
+            ),
+            _run_select(),
+            _rank_select(),
+            tab_bar(),
+            html.Span(className="ns-spacer"),
+            _state_button(),
+            _menu(),
+        ],
+        className="ns-header",
+    )
+
+
+def verdict_line() -> Component:
+    """Return the line under the header; on a broken run the largest sentence of the page."""
+    return html.Div(
+        [
+            html.Span(id="verdict-icon", className="ns-verdict-icon", **{"aria-hidden": "true"}),
+            html.Button(
+                "", id=ids.VERDICT_TEXT, className="ns-verdict-text", disabled=True, title="Show the event"
+            ),
+            html.Button(
+                [html.Span("", id="verdict-more"), " ", html.Kbd("n")],
+                id=ids.VERDICT_MORE,
+                className="ns-verdict-more",
+                title="Go through the events (n)",
+                hidden=True,
+            ),
+            html.Span(className="ns-spacer"),
+            _progress(),
+            html.Span("", id="verdict-facts", className="ns-verdict-facts"),
+        ],
+        id=ids.VERDICT,
+        className="ns-verdict",
+        hidden=True,
+        **{"data-severity": "none"},
+    )
+
+
+def _progress() -> Component:
+    """Hidden until a run tells how far it is."""
+    bar = html.Progress(id="progress-bar", max=1, value="0", **{"aria-label": "Done"})
+    return html.Div(
+        [html.Span(id="progress-text"), bar],
+        id="progress",
+        className="ns-progress",
+        hidden=True,
+        title="What the training tells of its length; the time left is that of recent steps",
+    )
+
+
+def _run_select() -> Component:
+    return dmc.Select(
+        id=ids.RUN_SELECT,
+        data=[],
+        placeholder="no run yet",
+        searchable=True,
+        clearSearchOnFocus=True,
+        allowDeselect=False,
+        size="xs",
+        className="ns-run",
+        withScrollArea=False,
+        nothingFoundMessage="no such run",
+        comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
+        **{"aria-label": "Run"},
+    )
+
+
+def _rank_select() -> Component:
+    return dmc.Select(
+        id=ids.RANK_SELECT,
+        data=[],
+        placeholder="rank",
+        allowDeselect=False,
+        size="xs",
+        className="ns-rank",
+        withScrollArea=False,
+        comboboxProps={"width": 130, "position": "bottom-start"},
+        **{"aria-label": "Rank"},
+    )
+
+
+def _state_button() -> Component:
+    """How the page stands to the run, in one button: live, held still, over, or not reached."""
+    return html.Button(
+        [
+            html.Span(className="ns-icon", **{"aria-hidden": "true"}),
+            html.Span("connecting", id="live-text"),
+        ],
+        id=ids.LIVE_BUTTON,
+        className="ns-button ns-state",
+        **{"aria-pressed": "true", "data-state": "connecting"},
+    )
+
+
+def _menu() -> Component:
+    """Export, link, theme and keys in one menu."""
+    target = html.Span("\u22ef", id=ids.PAGE_MENU, className="ns-dots")
+    entries = [
+        dmc.MenuLabel("Export what is on screen"),
+        *(dmc.MenuItem(text, id=item, n_clicks=0) for item, text in _EXPORTS),
+        dmc.MenuDivider(),
+        dmc.MenuItem("Copy link to this view", id="copy-link", n_clicks=0),
+        dmc.MenuItem(["Keys ", html.Kbd("?")], id="open-keys", n_clicks=0),
+        dmc.MenuDivider(),
+        dmc.MenuLabel("Theme"),
+        *(dmc.MenuItem(text, id=item, n_clicks=0) for item, text in _THEMES),
+    ]
+    # The wrapper is what says whether the menu is open, so it has to be the button.
+    button = {"component": "button", "className": "ns-button", "aria-label": "Menu"}
+    return dmc.Menu(
+        [dmc.MenuTarget(target, boxWrapperProps=button), dmc.MenuDropdown(entries)],
+        keepMounted=True,
+        shadow="md",
+        position="bottom-end",
+    )

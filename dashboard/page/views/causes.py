@@ -1,0 +1,119 @@
+"""Groups the events of a run by cause: what began it first, what followed from it after. Pure functions.
+
+A NaN reaches loss, gradients and parameters within two steps, and stays: five events, one fault. The verdict
+line, the window's title and the list of events name the first of them, never a victim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from probe.wire import SEVERITIES, Event, Severity
+from probe.wire.event_places import is_only_noticed
+
+from .event_facts import LISTED_LAST
+
+_STAGES: Final = (
+    *("nonfinite_input", "nonfinite_activation", "nonfinite_loss", "nonfinite_gradient"),
+    "nonfinite_parameter",
+)
+"""A value that is not finite goes this way through a step."""
+_NEAR: Final = 2
+"""Steps after the last bad one within which another that is not finite belongs to it: a check of parameters
+comes a step later than that of the gradients."""
+
+
+@dataclass(slots=True)
+class Cause:
+    """A fault: the event that began it, and those that followed from it."""
+
+    origin: Event
+    consequences: list[Event] = field(default_factory=list)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All of them, the origin first."""
+        return (self.origin, *self.consequences)
+
+    @property
+    def severity(self) -> Severity:
+        """That of its severest event."""
+        return min((event.severity for event in self.events), key=SEVERITIES.index)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its events have ended."""
+        return all(event.ended for event in self.events)
+
+    @property
+    def last_step(self) -> float:
+        """Newest step that it is known of; infinite while something of it goes on."""
+        return max(math.inf if not event.ended else _last(event) for event in self.events)
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event of the same start of the run, that comes no earlier, follows from this one."""
+        if event.kind == "replayed":
+            return event.step == self.origin.step and event.rank == self.origin.rank
+        return event.kind in _STAGES and event.step <= self.last_step + _NEAR
+
+
+def group_by_cause(events: Iterable[Event]) -> list[Cause]:
+    """Return the faults of a run in order of time: of its starts, then of step.
+
+    Args:
+        events: of all ranks and models of a run, in any order.
+    """
+    starts = _starts(events := list(events))
+    causes: list[Cause] = []
+    chain: Cause | None = None
+    of_chain = 0
+    for event in sorted(events, key=lambda event: (starts[event.rank, event.incarnation], *_order(event))):
+        start = starts[event.rank, event.incarnation]
+        if chain is not None and of_chain == start and chain.takes(event):
+            chain.consequences.append(event)
+            continue
+        causes.append(Cause(event))
+        if event.kind in _STAGES:
+            chain, of_chain = causes[-1], start
+    for cause in causes:
+        cause.consequences.sort(key=lambda event: (event.step, _stage(event), event.time, event.id))
+    return causes
+
+
+def of_newest_start(events: Sequence[Event]) -> list[Event]:
+    """Return the events since the newest start of their rank: what was wrong before a restart is over."""
+    newest: dict[int, int] = {}
+    for event in events:
+        newest[event.rank] = max(newest.get(event.rank, 0), event.incarnation)
+    return [event for event in events if event.incarnation == newest[event.rank]]
+
+
+def _starts(events: Sequence[Event]) -> dict[tuple[int, int], int]:
+    """Number the starts of each rank: its incarnations are times, which differ from those of other ranks."""
+    found: dict[int, set[int]] = {}
+    for event in events:
+        found.setdefault(event.rank, set()).add(event.incarnation)
+    # Counted from the newest: a rank without events of its first start has one less.
+    return {
+        (rank, incarnation): -number
+        for rank, incarnations in found.items()
+        for number, incarnation in enumerate(sorted(incarnations, reverse=True))
+    }
+
+
+def _order(event: Event) -> tuple[object, ...]:
+    """By step; of one step what says nothing of the training last, a proven origin first."""
+    is_proven = event.origin is not None and not is_only_noticed(event)
+    moment = (event.step, event.kind in LISTED_LAST)
+    return (*moment, not is_proven, _stage(event), event.time, SEVERITIES.index(event.severity), event.id)
+
+
+def _stage(event: Event) -> int:
+    return _STAGES.index(event.kind) if event.kind in _STAGES else len(_STAGES)
+
+
+def _last(event: Event) -> int:
+    return event.step if event.last_step is None else max(event.step, event.last_step)

@@ -1,0 +1,104 @@
+"""The verdict on a run in one sentence, the largest on the page: what is wrong, and where it began. Pure.
+
+An event's first line answers everything already ("NaN first at step 400 in `blocks.3.norm`, `train.py:26`");
+here the right event is chosen. The live feed sends the verdict; `assets/ns_61_verdict.js` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from probe.wire import Event
+
+from .causes import Cause, group_by_cause, of_newest_start
+from .event_facts import code_parts, headline
+
+_STANDING: Final = frozenset(
+    {
+        *("memory_leak", "parameter_not_updated", "poor_initialization", "dead_units", "overfitting"),
+        *("input_out_of_range", "output_degenerate", "loss_plateau"),
+    }
+)
+"""Kinds of warnings that are true until somebody changes the script, though their event is written once."""
+_SHORT_KINDS: Final = {"nonfinite": "NaN/Inf", "exception": "Exception"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the line says."""
+
+    severity: Literal["none", "warning", "critical"]
+    parts: tuple[tuple[str, bool], ...]
+    """(text, whether it is code), in order."""
+    title: str = ""
+    """The same in few words, for the window's title; empty where nothing is wrong."""
+    event: str | None = None
+    """Id of the event that it names."""
+    consequences: int = 0
+    """Events that followed from it."""
+    time: float | None = None
+    """Of that event, UNIX seconds."""
+    step: int | None = None
+    rank: int | None = None
+    counts: tuple[int, int] = (0, 0)
+    """Critical events and warnings of the run."""
+
+
+def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]:
+    """Return the verdict as a header of the live feed.
+
+    Args:
+        events: of the run, in any order.
+        last_step: newest step; None before the first.
+    """
+    counts = (_number(events, "critical"), _number(events, "warning"))
+    cause = _worst(group_by_cause(of_newest_start(events)))
+    if cause is None:
+        return asdict(Verdict(severity="none", parts=((_quiet(last_step), False),), counts=counts))
+    origin = cause.origin
+    return asdict(
+        Verdict(
+            severity="critical" if cause.severity == "critical" else "warning",
+            parts=tuple(code_parts(headline(origin))),
+            title=_title(origin),
+            event=origin.id,
+            consequences=len(cause.consequences),
+            time=origin.time,
+            step=origin.step,
+            rank=origin.rank,
+            counts=counts,
+        )
+    )
+
+
+def _worst(causes: Sequence[Cause]) -> Cause | None:
+    """Return the fault to name: of the critical ones one that goes on, the earliest; else the newest of them.
+
+    A warning counts while it goes on: one that is over is a number beside the line, no verdict on the run.
+    """
+    critical = [cause for cause in causes if cause.severity == "critical"]
+    if critical:
+        return next((cause for cause in critical if not cause.is_over), critical[-1])
+    warnings = (cause for cause in causes if cause.severity == "warning")
+    return next((each for each in warnings if not each.is_over or each.origin.kind in _STANDING), None)
+
+
+def _number(events: Sequence[Event], severity: str) -> int:
+    return sum(event.severity == severity for event in events)
+
+
+def _quiet(last_step: int | None) -> str:
+    if last_step is None:
+        return "No step yet"
+    return f"No fault in {last_step + 1:,} step{'' if last_step == 0 else 's'}"
+
+
+def _title(event: Event) -> str:
+    """``NaN at step 400 in blocks.3.norm``."""
+    label = _SHORT_KINDS.get(event.kind.split("_")[0], event.kind.replace("_", " "))
+    if "NaN" in event.message and event.kind.startswith("nonfinite"):
+        label = "NaN"
+    where = event.origin.module if event.origin is not None and event.origin.module else event.subject
+    return f"{label} at step {event.step:,}{f' in {where}' if where else ''}"

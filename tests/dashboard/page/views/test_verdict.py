@@ -1,0 +1,103 @@
+"""The verdict on a run, and which events are one fault: the origin is named, never a victim."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import page_runs
+import pytest
+
+from dashboard.page.views.causes import group_by_cause
+from dashboard.page.views.verdict import verdict
+from probe.wire import Event
+
+ORIGIN = page_runs.event(400, kind="nonfinite_activation", subject="blocks.3.norm")
+LOSS = msgspec.structs.replace(page_runs.event(400, kind="nonfinite_loss", subject="loss"), origin=None)
+GRADIENTS = page_runs.event(400, kind="nonfinite_gradient", subject="embed")
+WEIGHTS = msgspec.structs.replace(
+    page_runs.event(401, kind="nonfinite_parameter", subject="embed.weight"),
+    origin=None,
+    time=ORIGIN.time - 5,  # the clock was set back in between
+)
+CHAIN = [ORIGIN, LOSS, GRADIENTS, WEIGHTS]
+
+
+def changed(event: Event, **fields: Any) -> Event:
+    return msgspec.structs.replace(event, **fields)
+
+
+def says(events: list[Event], *, last_step: int = 500) -> str:
+    return "".join(part for part, _ in verdict(events, last_step=last_step)["parts"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nan_is_one_fault_whose_origin_comes_first_in_whatever_order_it_arrives(seed: int) -> None:
+    events = list(CHAIN)
+    random.Random(seed).shuffle(events)
+    (cause,) = group_by_cause(events)
+    assert cause.origin == ORIGIN
+    assert [event.kind for event in cause.consequences] == [each.kind for each in CHAIN[1:]]
+    said = verdict(events, last_step=500)
+    assert (said["event"], said["severity"], said["consequences"]) == (ORIGIN.id, "critical", 3)
+    assert said["title"] == "NaN at step 400 in blocks.1.norm1"
+
+
+def test_victim_that_arrives_alone_is_named_until_the_origin_is_there() -> None:
+    assert verdict([WEIGHTS], last_step=401)["title"] == "NaN at step 401 in embed.weight"
+    assert verdict([WEIGHTS, ORIGIN], last_step=401)["event"] == ORIGIN.id
+
+
+def test_nan_that_ended_and_one_much_later_are_two_faults() -> None:
+    first = [changed(event, ended=True, last_step=event.step) for event in CHAIN]
+    later = page_runs.event(900, kind="nonfinite_loss")
+    causes = group_by_cause([*first, later])
+    assert [len(cause.events) for cause in causes] == [4, 1]
+    assert verdict([*first, later], last_step=950)["event"] == later.id
+
+
+def test_nan_that_goes_on_takes_what_comes_hundreds_of_steps_later() -> None:
+    late = page_runs.event(900, kind="nonfinite_parameter", subject="head.weight")
+    (cause,) = group_by_cause([*CHAIN, late])
+    assert cause.consequences[-1] == late
+
+
+def test_nan_of_other_ranks_is_a_consequence_though_their_starts_differ() -> None:
+    others = [changed(LOSS, rank=rank, incarnation=LOSS.incarnation + rank, id=f"{rank}") for rank in (1, 2)]
+    (cause,) = group_by_cause([*CHAIN, *others])
+    assert cause.origin == ORIGIN and len(cause.consequences) == 5
+
+
+def test_fault_before_a_restart_is_no_verdict_on_what_runs_now() -> None:
+    restarted = page_runs.event(3, kind="level_changed", severity="info", message="basic since step 3")
+    restarted = changed(restarted, incarnation=ORIGIN.incarnation + 10**12)
+    assert verdict([*CHAIN, restarted], last_step=20)["severity"] == "none"
+    assert says([*CHAIN, restarted], last_step=20) == "No fault in 21 steps"
+    assert verdict([*CHAIN, restarted], last_step=20)["counts"] == (4, 0)
+
+
+def test_critical_fault_is_named_before_an_earlier_warning() -> None:
+    spike = page_runs.event(90, kind="loss_spike", severity="warning")
+    assert verdict([spike, *CHAIN], last_step=500)["event"] == ORIGIN.id
+
+
+def test_warning_that_is_over_is_a_number_and_one_that_stands_is_the_verdict() -> None:
+    spike = changed(page_runs.event(90, kind="loss_spike", severity="warning", message="A spike"), ended=True)
+    assert (says([spike]), verdict([spike], last_step=500)["counts"]) == ("No fault in 501 steps", (0, 1))
+    leak = changed(page_runs.event(95, kind="memory_leak", severity="warning", message="A leak"), ended=True)
+    assert says([spike, leak]) == "A leak"
+    assert verdict([spike, leak], last_step=500)["severity"] == "warning"
+    assert says([changed(spike, ended=False)]) == "A spike"
+
+
+def test_verdict_tells_code_from_words() -> None:
+    event = page_runs.event(4, message="NaN first at step 4 in `blocks.3`, `train.py:26`, forward\nmore")
+    parts = verdict([event], last_step=5)["parts"]
+    assert [text for text, is_code in parts if is_code] == ["blocks.3", "train.py:26"]
+    assert "more" not in says([event])
+
+
+def test_verdict_on_nothing() -> None:
+    assert says([], last_step=0) == "No fault in 1 step"
+    assert verdict([], last_step=None)["parts"] == (("No step yet", False),)

@@ -1,0 +1,133 @@
+"""Views, address and Back in a real Chromium; the one button that says how things stand."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from page_fixtures import Served, page_runs, until
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def open_page(page: Page, served: Served, query: str = "") -> None:
+    page.goto(served.server.address + query)
+    until(page, "window.nanscope?.view?.run !== null && document.body.dataset.tab !== undefined")
+
+
+def selected(page: Page) -> str:
+    return page.locator("[role=tab][aria-selected=true]").inner_text().split()[0]
+
+
+def test_tabs_go_by_click_and_arrows_and_stay_in_the_address(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_page(page, served)
+    assert selected(page) == "Overview"
+    page.locator("#tab-layers").click()
+    assert selected(page) == "Layers" and "tab=layers" in page.url
+    expect(page.locator("#plot-loss")).to_be_hidden()
+    expect(page.locator("#heatmap-canvas")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    assert selected(page) == "Events" and "tab=events" in page.url
+    expect(page.locator("#event-table")).to_be_visible()
+    page.keyboard.press("End")
+    assert selected(page) == "Controls"
+    page.reload()
+    until(page, "document.body.dataset.tab === 'controls'")
+    expect(page.locator("#level-choice")).to_be_visible()
+    assert page.locator("[role=tab][tabindex='0']").count() == 1
+
+
+def test_back_goes_through_views_and_events_and_stays_on_the_page(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), bad={20: "nan"})
+    event = page_runs.event(20)
+    served.add_event(event)
+    open_page(page, served)
+    page.locator("#tab-events").click()
+    page.locator("#verdict-text").click()
+    expect(page.locator("#event-aside")).to_be_visible()
+    page.evaluate("window.loadedOnce = true")
+    page.go_back()
+    expect(page.locator("#event-aside")).to_be_hidden()
+    assert selected(page) == "Events"
+    page.go_back()
+    until(page, "document.body.dataset.tab === 'overview'")
+    page.go_forward()
+    page.go_forward()
+    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+    assert page.evaluate("window.loadedOnce") is True
+
+
+def test_link_restores_zoom_pause_window_and_unfolded_layers(page: Page, served: Served) -> None:
+    served.fill(steps=range(100))
+    open_page(page, served, "&run=demo-run&steps=20-50&open=embed")
+    until(page, "nanscope.heatmap.rows.includes('embed.weight')")
+    expect(page.locator("#live-text")).to_have_text("50 new")
+    low, high = page.evaluate("document.querySelector('#plot-loss')._fullLayout.xaxis.range")
+    assert (low, high) == (19.5, 49.5)
+    page.keyboard.press("0")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
+    assert "steps=" not in page.url
+    open_page(page, served, "&run=demo-run&newest=20")
+    until(page, "nanscope.range?.[0] === 80")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"&run={'x' * 300}",
+        "&run=demo-run&rank=99999999999999999999",
+        "&run=demo-run&rank=-3",
+        "&run=demo-run&steps=9-3&newest=-1",
+        "&run=demo-run&tab=nowhere&heatmap=" + "y" * 200,
+    ],
+)
+def test_address_that_says_what_cannot_be_shows_the_run_all_the_same(
+    page: Page, served: Served, query: str
+) -> None:
+    served.fill(steps=range(30), start_time=time.time() - 3)
+    open_page(page, served, query)
+    until(page, "document.querySelector('#plot-loss')?.data?.[0]?.x.length > 0")
+    expect(page.locator("#live-text")).not_to_contain_text("connecting")
+
+
+def test_rank_that_the_run_has_not_is_said_and_replaced(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    served.fill(steps=range(12), rank=1)
+    open_page(page, served, "&run=demo-run&rank=9")
+    expect(page.locator("#notice")).to_have_text("Rank 9 is not in this run; this is rank 0.")
+    assert "rank=" not in page.url
+
+
+def test_verdict_names_the_origin_and_counts_what_followed(page: Page, served: Served) -> None:
+    served.fill(steps=range(40), bad=dict.fromkeys(range(20, 40), "nan"))
+    open_page(page, served)
+    expect(page.locator("#verdict-text")).to_have_text("No fault in 40 steps")
+    victim = page_runs.event(21, kind="nonfinite_parameter", subject="embed.weight", message="Victim")
+    served.add_event(victim)
+    expect(page.locator("#verdict-text")).to_have_text("Victim")
+    served.add_event(page_runs.event(20))
+    expect(page.locator("#verdict-text")).to_contain_text("NaN first at step 20")
+    expect(page.locator("#verdict-consequences")).to_contain_text("1 consequence")
+    expect(page.locator("#verdict")).to_have_attribute("data-severity", "critical")
+    until(page, "document.title.includes('NaN at step 20 in blocks.1.norm1')")
+    expect(page.locator("[data-count=events]")).to_have_text("2")
+
+
+def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, served: Served) -> None:
+    """Its arrays are what the next message builds on; fields and arrays of a picture belong together."""
+    served.fill(steps=range(60), is_full=True)
+    open_page(page, served)
+    until(page, "nanscope.heatmap.fields !== null")
+    page.evaluate(
+        "window.broken = 0; nanscope.on('heatmap', (map) => {"
+        "const cells = map.fields.rowCount * nanscope.array('heatmap/steps').length;"
+        "if (cells !== nanscope.array('heatmap/codes').length) window.broken += 1; })"
+    )
+    for name in ("activation_rms", "grad_norm", "update_ratio", "activation_rms") * 5:
+        page.evaluate("name => { nanscope.change({ heatmap: name }); nanscope.drawHeatmap(); }", name)
+        page.wait_for_timeout(30)
+        page.evaluate("nanscope.drawHeatmap()")
+    until(page, "nanscope.heatmap.fields.statistic === 'activation_rms'")
+    assert page.evaluate("window.broken") == 0
