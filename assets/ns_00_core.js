@@ -10,6 +10,7 @@ window.nanscope = window.nanscope || {};
   //   message  a decoded message of the live feed (its header)
   //   view     what the user wants to see has changed
   //   tab      another view is open, its name
+  //   crosshair  the step under it, or null
   //   range    the step range on screen has changed, [first, end)
   //   rows     a part of the event table's rows has arrived
   //   theme    "dark" or "light" is now in force

@@ -16,10 +16,27 @@
   // Of the column that holds the charts, because before the first message they are hidden and have no width.
   ns.plotWidth = function () {
     const column = document.querySelector(".ns-main");
-    return column ? column.clientWidth - 224 : 800;
+    return column ? column.clientWidth - GUTTER - RIGHT : 800;
   };
 
   const keys = new Map();
+
+  // Tracks share one axis, whose numbers stand at the foot; their names and values are in the gutter at the left.
+  const GUTTER = 180, RIGHT = 16;
+  const TOPS = { heatmap: 24 };
+  const FOOT = "timeline";
+  ns.isTrack = (id) => id === "heatmap" || id === FOOT || ns.templates.tracks.includes(id);
+  function inColumn(id, layout) {
+    if (!ns.byId("panel-tracks").contains(ns.plot(id))) return layout;
+    const margin = { ...layout.margin, l: GUTTER, r: RIGHT };
+    if (!ns.isTrack(id)) return { ...layout, margin };
+    return {
+      ...layout,
+      margin: { ...margin, t: TOPS[id] ?? 10, b: id === FOOT ? 24 : 0 },
+      xaxis: { ...layout.xaxis, showticklabels: id === FOOT, showline: false },
+      annotations: [],
+    };
+  }
 
   // Draws one chart; the first time it also starts listening to its zooms. With a key, only when the key, the
   // theme, the axis or the size has changed. Returns whether the chart is on screen.
@@ -29,7 +46,7 @@
     const state = [key, ns.themeName, ns.axisRange(), element.clientWidth, element.clientHeight].join();
     if (key !== undefined && keys.get(id) === state) return true;
     keys.set(id, state);
-    window.Plotly.react(element, traces, { ...layout, autosize: true }, CONFIG);
+    window.Plotly.react(element, traces, { ...inColumn(id, layout), autosize: true }, CONFIG);
     if (!drawn.has(id)) {
       drawn.add(id);
       element.on("plotly_relayout", (change) => {
@@ -55,59 +72,6 @@
     const ticks = range[1] - range[0] <= FEW_STEPS ? { tick0: 0, dtick: 1 } : {};
     return { ...layout, xaxis: { ...layout.xaxis, range, autorange: false, ...ticks } };
   };
-
-  // All text that comes from a training and that Plotly would read as markup.
-  const escaped = (text) => text.replace(/[&<>"'%]/g, (sign) => `&#${sign.charCodeAt(0)};`);
-
-  // A template of ours with a name put in; templates are small and drawn charts few.
-  function named(template, name) {
-    const put = (value) => (typeof value === "string" ? value.replaceAll("{label}", () => name) : value);
-    const walk = (value) => {
-      if (Array.isArray(value)) return value.map(walk);
-      if (value === null || typeof value !== "object") return put(value);
-      return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, walk(each)]));
-    };
-    return walk(template);
-  }
-
-  const labelOf = (chart, name) => chart.labels[name] ?? name.slice(chart.prefix.length);
-
-  // A series keeps its colour when others come and go; those without a place of their own follow in order.
-  function colourOf(chart, fields, name) {
-    const own = chart.names.indexOf(name);
-    const others = fields.series.filter((each) => !chart.names.includes(each));
-    return (own >= 0 ? own : chart.names.length + others.indexOf(name)) % ns.theme().colours.series.length;
-  }
-
-  const MOST_NAMED = 5;
-
-  // Adds the small print at the right of the heading: legend of several lines, marks, and what is pooled.
-  function captioned(layout, chart, fields) {
-    const colours = ns.theme().colours;
-    const parts = [];
-    if (fields.series.length > MOST_NAMED) parts.push(`${fields.series.length} lines, named on hover`);
-    else if (fields.series.length > 1) {
-      for (const name of fields.series) {
-        const colour = colours.series[colourOf(chart, fields, name)];
-        parts.push(`<span style="color:${colour}">\u25cf</span> ${escaped(labelOf(chart, name))}`);
-      }
-    }
-    for (const [name, text] of Object.entries(fields.marks || {})) {
-      const style = ns.theme().marks[`${chart.id}/${name}`];
-      const colour = (style.marker || style.line).color;
-      if (text) parts.push(`<span style="color:${colour}">${style.marker ? "\u25bc" : "\u25ac"}</span> ${escaped(text)}`);
-    }
-    if (fields.note) parts.push(fields.note);
-    if (!fields.series.length) parts.push("none recorded in these steps");
-    // What does not fit beside the title is left out, from the right; hovering names every line.
-    const width = () => 6 * parts.join("   ").replace(/<[^>]*>|&#\d+;/g, "").length;
-    while (parts.length > 1 && width() > ns.plotWidth() - 8 * layout.annotations[0].text.length) parts.pop();
-    const caption = {
-      text: parts.join("   "), x: 1, y: 1, xref: "paper", yref: "paper", xanchor: "right", yanchor: "bottom",
-      yshift: 3, showarrow: false, font: { size: 11, color: colours.muted },
-    };
-    return { ...layout, annotations: [...layout.annotations, caption] };
-  }
 
   // Smallest and largest finite value of a chart's lines, and smallest positive one.
   function limits(chart, fields) {
@@ -151,13 +115,13 @@
     const unit = ns.theme().units[chart.template];
     const traces = [];
     for (const name of fields.series) {
-      const colour = colourOf(chart, fields, name);
+      const colour = ns.colourOf(chart, fields, name);
       for (const part of ns.templates.parts) {
         const key = `${chart.id}/${name}/${part}`;
         const x = ns.array(key + "/x");
         const isShort = part === "line" && x.length <= FEW_POINTS;
         const mode = isShort ? { mode: "lines+markers" } : {};
-        const style = named(ns.theme().traces[`${unit}/${part}`][colour], escaped(labelOf(chart, name)));
+        const style = ns.named(ns.theme().traces[`${unit}/${part}`][colour], ns.escaped(ns.labelOf(chart, name)));
         if (x.length || part === "line") traces.push({ ...style, ...mode, x, y: ns.array(key + "/y") });
       }
     }
@@ -172,9 +136,9 @@
   function drawChart(chart) {
     const fields = last.charts[chart.id];
     if (!fields) return;
-    const template = named(ns.theme().layouts[chart.template], escaped(chart.title || ""));
+    const template = ns.named(ns.theme().layouts[chart.template], ns.escaped(chart.title || ""));
     const layout = scaled(ns.withRange(template), chart, fields);
-    ns.draw(chart.id, tracesOf(chart, fields), { ...captioned(layout, chart, fields), shapes: gapShapes(last) });
+    ns.draw(chart.id, tracesOf(chart, fields), { ...ns.captioned(layout, chart, fields), shapes: gapShapes(last) });
   }
 
   // The charts of the page from top to bottom; those of the user's own series are named by the message.

@@ -41,12 +41,20 @@
     return table;
   }
 
-  // NaN has stripes, Inf a lattice, over their own colour: told apart without seeing the colours.
-  function badColour(code, x, y) {
-    const colours = ns.theme().colours;
+  // NaN has stripes, Inf a lattice, in a colour of their own: told apart without seeing the colours. Strong where it
+  // begins, fainter after it: what came before stays the picture.
+  const STRONG_PX = 8;
+  function badColours() {
+    const { nan, inf, unmeasured } = ns.theme().colours;
+    const ground = rgba(unmeasured);
+    return [nan, inf].map(rgba).map((colour) => [
+      [mix(ground, colour, 0.4), colour], [mix(ground, colour, 0.12), mix(ground, colour, 0.35)],
+    ]);
+  }
+  function badColour(colours, code, isAfter, x, y) {
     const isNan = (code & 1) !== 0;
-    const isLine = isNan ? (x + y) % 6 < 2 : x % 5 === 0 || y % 5 === 0;
-    return isLine ? 0xffffffff : rgba(isNan ? colours.nan : colours.inf);
+    const isLine = isNan ? (x + y) % 6 < 3 : x % 5 === 0 || y % 5 === 0;
+    return colours[isNan ? 0 : 1][isAfter ? 1 : 0][isLine ? 1 : 0];
   }
 
   // What is on screen; before the first message what the page begins with.
@@ -105,6 +113,7 @@
     const image = context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const line = new Uint16Array(width);
+    const bad = badColours(), strong = STRONG_PX * (window.devicePixelRatio || 1);
     let done = -1;
     for (let y = 0; y < height; y++) {
       const low = Math.floor((y * map.shown.length) / height);
@@ -113,7 +122,8 @@
       done = low * 65536 + high;
       for (let x = 0; x < width; x++) {
         const code = line[x];
-        pixels[y * width + x] = isBad(code) ? badColour(code, x, y) : colours[code];
+        const isAfter = x >= strong && isBad(line[x - strong]);
+        pixels[y * width + x] = isBad(code) ? badColour(bad, code, isAfter, x, y) : colours[code];
       }
     }
     context.putImageData(image, 0, 0);

@@ -158,16 +158,14 @@
   // The colour scale and what its ends stand for.
   function drawScale() {
     const { low, high } = ns.heatmap.fields;
-    const box = ns.heatmapBox();
     const holder = ns.byId("heatmap-scale");
     holder.hidden = low === null; // nothing positive and finite is on screen
     if (holder.hidden) return;
-    Object.assign(holder.style, { top: box.t + "px", height: box.h + "px", left: box.l + box.w + 8 + "px" });
     const bar = ns.make("i", "ns-scale-bar");
-    bar.style.background = `linear-gradient(to top, ${ns.templates.cividis.join(",")})`;
+    bar.style.background = `linear-gradient(to right, ${ns.templates.cividis.join(",")})`;
     const top = ns.make("span", "ns-scale-top", short(high));
     const bottom = ns.make("span", "ns-scale-bottom", ns.statistic().isCount ? "0" : short(low));
-    holder.replaceChildren(bar, top, bottom);
+    holder.replaceChildren(bottom, bar, top);
   }
 
   ns.startHeatmapRows = function () {

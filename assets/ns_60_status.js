@@ -67,44 +67,16 @@
     return behind ? `${ns.count(behind)} new` : "paused";
   }
 
-  function drawSpark(canvas, key) {
-    const values = ns.array(key + "/line/y");
-    const context = canvas.getContext("2d");
-    const width = (canvas.width = canvas.clientWidth), height = (canvas.height = canvas.clientHeight);
-    const finite = Array.from(values).filter(Number.isFinite);
-    if (finite.length < 2) return;
-    const low = Math.min(...finite), span = Math.max(...finite) - low || 1;
-    context.strokeStyle = ns.theme().colours.series[0];
-    context.lineWidth = 1.25;
-    context.beginPath();
-    let isDown = false;
-    values.forEach((value, index) => {
-      const x = (index / (values.length - 1)) * (width - 2) + 1;
-      const y = height - 2 - ((value - low) / span) * (height - 4);
-      if (Number.isFinite(value)) context[isDown ? "lineTo" : "moveTo"](x, y);
-      isDown = Number.isFinite(value);
-    });
-    context.stroke();
-  }
-
   function drawTiles(header) {
     for (const tile of header.tiles) {
       const element = ns.byId("tile-" + tile.id);
-      if (!element) continue;
+      if (ns.templates.tracks.includes(tile.id)) { ns.drawGutter(tile.id, tile); continue; }
+      if (tile.id === "step") { ns.setText(element.querySelector(".ns-tile-value"), tile.value); continue; }
       ns.setText(element.querySelector(".ns-tile-value"), tile.value);
       ns.setText(element.querySelector(".ns-tile-unit"), tile.unit);
       ns.setText(element.querySelector(".ns-tile-detail"), tile.detail);
       element.classList.toggle("ns-bad", tile.is_bad);
       if (tile.hint) element.title = tile.hint;
-    }
-  }
-
-  function drawSparks() {
-    for (const tile of ns.templates.tiles) {
-      if (!tile.series) continue;
-      const chart = ns.templates.charts.find((each) => each.names.includes(tile.series));
-      const canvas = ns.byId("tile-" + tile.id).querySelector("canvas");
-      if (chart && canvas.clientWidth) drawSpark(canvas, `${chart.id}/${tile.series}`);
     }
   }
 
@@ -225,7 +197,6 @@
       drawTiles(header);
       drawProgress(header);
       drawNoStep(header);
-      if (header.charts) ns.later(drawSparks);
       drawState();
     });
     ns.on("view", () => {
@@ -234,7 +205,6 @@
       if (runs.length) drawRuns();
     });
     ns.on("link", drawState);
-    ns.on("theme", () => ns.later(drawSparks));
     window.setInterval(drawState, 1000);
   };
 })(window.nanscope);

@@ -18,7 +18,7 @@
   // What stands at the line's end: of a fault when and where it was, else what there was besides.
   function facts(header, now) {
     const { severity, time, rank, step, counts } = header.verdict;
-    if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning")];
+    if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning"), ...cost(header)];
     const since = header.newestStep === null ? 0 : Math.max(0, header.newestStep - step);
     const age = now - time;
     return [
@@ -26,6 +26,12 @@
       ...(document.body.classList.contains("ns-one-rank") ? [] : [`rank ${rank}`]),
       ...plural(since, "step").map((text) => text + " since"),
     ];
+  }
+
+  // What the probe takes of a step, by its own clock: its budget is part of the promise.
+  function cost({ tiles }) {
+    const tile = tiles.find((each) => each.id === "probe");
+    return tile && tile.unit ? [`probe ${tile.value} ${tile.unit}`] : [];
   }
 
   function draw() {

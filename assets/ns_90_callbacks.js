@@ -41,6 +41,7 @@
     ns.startTabs();
     ns.startPlots();
     ns.startLogged();
+    ns.startCrosshair();
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();

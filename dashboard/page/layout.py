@@ -6,7 +6,6 @@ Built once per server, on the thread that starts it. Everything that changes is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -73,6 +72,8 @@ def page_layout(*, page: str, ingest: str) -> Component:
     )
 
 
+TRACKS: Final = ("loss", "grad_norm")
+"""Line charts that share the first screen with the heatmap; what else a run has stands below it."""
 LABEL: Final = "{label}"
 """Stands for a series's or a chart's name in templates; the scripts put the real one there, escaped."""
 
@@ -98,7 +99,7 @@ def figure_templates() -> dict[str, Any]:
             }
             for each in STATISTICS
         ],
-        "tiles": [{"id": id_, "series": series} for id_, _, series in TILES],
+        "tracks": list(TRACKS),
     }
 
 
@@ -185,10 +186,9 @@ def _window_control() -> Component:
 
 
 def _charts() -> Component:
-    plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS}
+    plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS if spec.id not in TRACKS}
     placed = {chart for tab in TABS for chart in tab.charts}
-    first = ("loss", "grad_norm")
-    pinned = [plot for id_, plot in plots.items() if id_ not in placed and id_ not in first]
+    pinned = [plot for id_, plot in plots.items() if id_ not in placed]
 
     def charts(tab: str) -> list[Component]:
         return [plots[id_] for id_ in charts_of(tab)]
@@ -198,7 +198,7 @@ def _charts() -> Component:
             html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
             html.Div(
                 [
-                    panel("overview", [_tracks([plots[id_] for id_ in first]), *pinned, _logged_section()]),
+                    panel("overview", [_tracks(), *pinned, _logged_section()]),
                     panel("events", [html.Div(event_table(), className="ns-card ns-table")]),
                     panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
                     panel(
@@ -207,6 +207,7 @@ def _charts() -> Component:
                     panel(
                         "system",
                         [
+                            html.Div([_tile(id_, label) for id_, label in TILES], className="ns-tiles"),
                             *charts("system"),
                             html.Div(id=ids.DOCUMENTS_SYSTEM),
                             html.Div(id="storage", className="ns-storage"),
@@ -223,25 +224,61 @@ def _charts() -> Component:
     )
 
 
-def _tracks(lines: Sequence[Component]) -> Component:
-    """What shares one screen: numbers, lines, heatmap and events, on one step axis."""
-    timeline = html.Div(
-        html.Div(id="plot-timeline", className="ns-plot"), className="ns-card", **{"data-chart": "timeline"}
-    )
+def _tracks() -> Component:
+    """What shares one screen and one step axis: lines, heatmap and events, with their values in the gutter.
+
+    The line of the crosshair and that of a fault's origin lie over all of them (`assets/ns_45_crosshair.js`).
+    """
     return html.Div(
         [
-            html.Div(
-                [
-                    html.Div([_tile(id_, label) for id_, label, _ in TILES], className="ns-tiles"),
-                    _window_control(),
-                ],
-                className="ns-facts-row",
-            ),
-            *lines,
+            _axis_row(),
+            *(_track(spec) for spec in CHARTS if spec.id in TRACKS),
             _heatmap_card(),
-            timeline,
+            html.Div(
+                html.Div(id="plot-timeline", className="ns-plot"),
+                className="ns-card ns-track",
+                **{"data-chart": "timeline"},
+            ),
+            html.Div(id="origin-line", className="ns-origin-line", hidden=True),
+            html.Div(id="crosshair", className="ns-crosshair", hidden=True),
+            html.Div(id="crosshair-step", className="ns-crosshair-step", hidden=True),
         ],
+        id="tracks",
         className="ns-tracks",
+        role="group",
+        tabIndex=0,
+        **{"aria-label": "Charts over steps; arrow keys read the values of a step"},
+    )
+
+
+def _axis_row() -> Component:
+    """The newest step, and which steps are shown."""
+    step = html.Div(
+        ["Step ", html.Span("\u2013", className="ns-tile-value")], id="tile-step", className="ns-gutter"
+    )
+    return html.Div([step, _window_control()], className="ns-axis-row")
+
+
+def _track(spec: ChartSpec) -> Component:
+    """A line chart with its name and newest value at the left; under the crosshair, the value there."""
+    gutter = html.Div(
+        [
+            html.Div(spec.title, className="ns-track-name"),
+            html.Div(
+                [html.Span("\u2013", className="ns-tile-value"), html.Span("", className="ns-tile-unit")],
+                className="ns-tile-line",
+            ),
+            html.Div("", className="ns-tile-detail"),
+            html.Div(id=f"legend-{spec.id}", className="ns-track-legend"),
+        ],
+        id=f"tile-{spec.id}",
+        className="ns-gutter",
+    )
+    return html.Div(
+        [html.Div(id=f"plot-{spec.id}", className="ns-plot"), gutter],
+        className="ns-card ns-track",
+        role="group",
+        **{"data-chart": spec.id, "aria-label": f"{spec.title} over steps"},
     )
 
 
@@ -297,7 +334,7 @@ def _heatmap_card() -> Component:
                 className="ns-crumbs",
             ),
         ],
-        className="ns-card ns-heatmap",
+        className="ns-card ns-track ns-heatmap",
         role="group",
         **{"data-chart": "heatmap", "aria-label": "Heatmap of layers or modules over steps"},
     )
@@ -322,7 +359,6 @@ def _tile(id_: str, label: str) -> Component:
                 className="ns-tile-line",
             ),
             html.Div("", className="ns-tile-detail"),
-            html.Canvas(className="ns-spark", **{"aria-hidden": "true"}),
         ],
         id=f"tile-{id_}",
         className="ns-tile",

@@ -282,7 +282,7 @@ def test_page_without_loss_or_gradients_says_so(page: Page, served: Served) -> N
     served.fill(steps=range(9), is_bare=True)
     open_page(page, served)
     until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
-    until(page, "document.querySelector('#plot-loss')?.textContent.includes('none recorded')")
+    expect(page.locator("#legend-loss")).to_have_text("none recorded in these steps")
     expect(page.locator("#heatmap-scale")).to_be_hidden()
     assert page.locator("#plot-loss .yaxislayer-above .ytick, #plot-loss .ytick").count() == 0
 

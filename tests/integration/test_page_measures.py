@@ -53,8 +53,10 @@ def test_page_full_run_draws_every_chart_with_its_marks(page: Page, served: Serv
     names = "id => document.getElementById('plot-' + id).data.filter(t => t.x.length).map(t => t.name)"
     assert page.evaluate(names, "grad_norm") == ["gradient norm", "after clipping", "clipped"]
     assert page.evaluate(names, "amp") == ["loss scale", "skipped updates"]
-    expect(page.locator("#plot-grad_norm")).to_contain_text("clipped in 30 % of the steps")
+    expect(page.locator("#legend-grad_norm")).to_contain_text("clipped in 30 % of the steps")
+    page.locator("#tab-system").click()
     expect(page.locator("#tile-probe .ns-tile-detail")).to_have_text("+0.3 % \u00b1 0.9 step time")
+    page.locator("#tab-overview").click()
     ranges = page.evaluate(
         "['loss', 'lr', 'amp', 'update_ratio'].map("
         "id => document.getElementById('plot-' + id)._fullLayout.xaxis.range.join())"

@@ -131,3 +131,60 @@ def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, serve
         page.evaluate("nanscope.drawHeatmap()")
     until(page, "nanscope.heatmap.fields.statistic === 'activation_rms'")
     assert page.evaluate("window.broken") == 0
+
+
+def test_crosshair_is_on_the_same_step_in_all_tracks_and_says_its_values(page: Page, served: Served) -> None:
+    served.fill(steps=range(100), bad={40: "nan"})
+    open_page(page, served)
+    until(page, "nanscope.heatmap.fields !== null && document.querySelector('#plot-loss')?.data?.length > 0")
+    box = page.locator("#heatmap-canvas").bounding_box()
+    for step in (20, 40):
+        page.mouse.move(box["x"] + box["width"] * (step + 0.5) / 100, box["y"] + 30)
+        expect(page.locator("#crosshair-step")).to_have_text(str(step))
+        line = page.locator("#crosshair").bounding_box()
+        for plot in ("loss", "grad_norm", "timeline"):
+            pixel = page.evaluate(
+                "([id, step]) => { const plot = document.getElementById('plot-' + id);"
+                "return plot.getBoundingClientRect().left + plot._fullLayout._size.l"
+                " + plot._fullLayout.xaxis.l2p(step) }",
+                [plot, step],
+            )
+            assert abs(pixel - line["x"]) <= 1.5
+        drawn = page.evaluate(
+            "step => { const line = document.querySelector('#plot-loss').data.find(t => t.mode === 'lines');"
+            "return line.y[line.x.indexOf(step)] }",
+            step,
+        )
+        shown = page.locator("#tile-loss .ns-tile-value")
+        expect(shown).to_have_text("NaN" if step == 40 else f"{drawn:.3g}")
+        expect(page.locator("#tile-loss .ns-tile-detail")).to_contain_text("now ")
+    page.mouse.move(5, 5)
+    expect(page.locator("#crosshair")).to_be_hidden()
+
+
+def test_arrow_keys_move_the_crosshair_and_are_read_out(page: Page, served: Served) -> None:
+    served.fill(steps=range(100))
+    open_page(page, served)
+    until(page, "nanscope.heatmap.fields !== null")
+    page.locator("#tracks").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#crosshair-step")).to_have_text("99")
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(page.locator("#crosshair-step")).to_have_text("89")
+    expect(page.locator("#announcer")).to_contain_text("step 89: loss ")
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowRight")
+    expect(page.locator("#crosshair-step")).to_have_text("99")
+
+
+def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Served) -> None:
+    served.fill(steps=range(100), bad=dict.fromkeys(range(50, 100), "nan"))
+    open_page(page, served)
+    until(page, "nanscope.heatmap.fields !== null")
+    expect(page.locator("#origin-line")).to_be_hidden()
+    served.add_event(page_runs.event(50))
+    expect(page.locator("#origin-line")).to_be_visible()
+    box, line = page.locator("#heatmap-canvas").bounding_box(), page.locator("#origin-line").bounding_box()
+    assert abs(line["x"] + 1 - (box["x"] + box["width"] * 50 / 100)) <= 2
+    page.evaluate("nanscope.zoom(0, 20)")
+    expect(page.locator("#origin-line")).to_be_hidden()

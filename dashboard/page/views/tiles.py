@@ -26,15 +26,8 @@ SLOW_NAMES: Final = ("process_rss_bytes", "cuda_allocated_bytes")
 """Series read about once a second, so that most steps have none."""
 RECENT_STEPS: Final = 32
 
-TILES: Final = (
-    ("step", "Step", None),
-    ("loss", "Loss", "loss"),
-    ("grad_norm", "Gradient norm", "grad_norm"),
-    ("speed", "Speed", None),
-    ("memory", "Process memory", "process_rss_bytes"),
-    ("probe", "Probe cost", None),
-)
-"""(id, label, series of its sparkline)."""
+TILES: Final = (("speed", "Speed"), ("memory", "Process memory"), ("probe", "Probe cost"))
+"""(id, label) of those that are tiles; the others stand beside their track."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from dashboard.page.layout import TRACKS
 from dashboard.page.views.tiles import TILES, TileText, significant, tile_texts
 
 COLUMNS = ["name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"]
@@ -72,7 +73,7 @@ def test_tiles_tiny_probe_cost_is_not_said_to_be_nothing() -> None:
 
 
 def test_tiles_ids_are_those_of_the_layout() -> None:
-    assert list(texts()) == [id_ for id_, _, _ in TILES]
+    assert list(texts()) == ["step", *TRACKS, *(id_ for id_, _ in TILES)]
 
 
 @pytest.mark.parametrize(
