@@ -22,6 +22,9 @@
     paused: false,
     unfolded: [],
     heatmap: DEFAULT_HEATMAP, // statistic
+    smooth: 0, // weight of a line's past, 0 to 0.99
+    log: false, // log scales wherever all values are positive
+    clip: false, // scales without outliers
     logged: false, // the section of the user's own series is open
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
   };
@@ -47,6 +50,9 @@
       event: query.get("event"),
       row: query.has("event") ? null : query.get("row"),
       heatmap: (query.get("heatmap") || DEFAULT_HEATMAP).slice(0, 64),
+      smooth: Math.max(0, Math.min(0.99, Number(query.get("smooth")) || 0)),
+      log: query.get("log") === "1",
+      clip: query.get("clip") === "1",
       logged: query.get("logged") === "1",
       first: isRange ? first : null,
       end: isRange ? end : null,
@@ -65,6 +71,9 @@
     if (view.event !== null) query.set("event", view.event);
     if (view.row !== null) query.set("row", view.row);
     if (view.heatmap !== DEFAULT_HEATMAP) query.set("heatmap", view.heatmap);
+    if (view.smooth) query.set("smooth", String(view.smooth));
+    if (view.log) query.set("log", "1");
+    if (view.clip) query.set("clip", "1");
     if (view.logged) query.set("logged", "1");
     if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
     if (view.window !== null) query.set("newest", String(view.window));

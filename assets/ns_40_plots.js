@@ -95,10 +95,15 @@
     if (lowest === highest && highest > 0) {
       return { ...layout, yaxis: { ...layout.yaxis, range: [0, 2 * highest], autorange: false } };
     }
-    if (!chart.log || highest <= ns.templates.logRatio * positive) return layout;
+    const inner = ns.innerLimits(fields.series.flatMap((name) => [...ns.array(`${chart.id}/${name}/line/y`)]));
+    const isLog = chart.log ? highest > ns.templates.logRatio * positive : false;
+    if (!isLog && !(ns.view.log && lowest > 0)) {
+      return { ...layout, yaxis: ns.clipped(layout.yaxis, inner) };
+    }
     // As in dashboard/views/charts.py: log_tick.
     const dtick = Math.max(1, Math.round(Math.log10(highest / positive) / 3));
-    return { ...layout, yaxis: { ...layout.yaxis, ...ns.theme().logAxis, dtick } };
+    const ticks = highest > ns.templates.logRatio * positive ? { dtick } : {};
+    return { ...layout, yaxis: ns.clipped({ ...layout.yaxis, ...ns.theme().logAxis, ...ticks }, inner) };
   }
 
   function gapShapes(header) {
@@ -122,7 +127,9 @@
         const isShort = part === "line" && x.length <= FEW_POINTS;
         const mode = isShort ? { mode: "lines+markers" } : {};
         const style = ns.named(ns.theme().traces[`${unit}/${part}`][colour], ns.escaped(ns.labelOf(chart, name)));
-        if (x.length || part === "line") traces.push({ ...style, ...mode, x, y: ns.array(key + "/y") });
+        if (!x.length && part !== "line") continue;
+        const trace = { ...style, ...mode, x, y: ns.array(key + "/y") };
+        traces.push(...(part === "line" ? ns.lineTraces(trace) : [trace]));
       }
     }
     for (const name of Object.keys(fields.marks || {})) {

@@ -8,6 +8,9 @@
     0: () => ns.resume(),
     n: () => ns.moveEvent(1),
     p: () => ns.moveEvent(-1),
+    e: () => ns.lines.smooth(),
+    l: () => ns.lines.log(),
+    c: () => ns.lines.clip(),
     "?": () => ns.byId("key-sheet").showModal(),
     Escape: () => { ns.closeEvent(); ns.closeRow(); },
   };

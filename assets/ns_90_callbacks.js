@@ -41,6 +41,7 @@
     ns.startTabs();
     ns.startPlots();
     ns.startLogged();
+    ns.startLines();
     ns.startCrosshair();
     ns.startHeatmap();
     ns.startHeatmapRows();

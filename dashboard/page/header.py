@@ -39,6 +39,7 @@ def header() -> Component:
             tab_bar(),
             html.Span(className="ns-spacer"),
             _state_button(),
+            _lines(),
             _menu(),
         ],
         className="ns-header",
@@ -124,6 +125,37 @@ def _state_button() -> Component:
         id=ids.LIVE_BUTTON,
         className="ns-button ns-state",
         **{"aria-pressed": "true", "data-state": "connecting"},
+    )
+
+
+def _lines() -> Component:
+    """How lines are drawn: smoothed with the raw line faint, on log scales, without their outliers."""
+    return html.Details(
+        [
+            html.Summary("Lines", className="ns-button"),
+            html.Div(
+                [
+                    html.Div(["Smoothing ", html.Kbd("e"), " ", html.Span("off", id="lines-smoothing-text")]),
+                    html.Div(id="lines-smoothing"),
+                    html.Button(
+                        ["Log scale ", html.Kbd("l")],
+                        id="lines-log",
+                        className="ns-button",
+                        **{"aria-pressed": "false"},
+                    ),
+                    html.Button(
+                        ["Clip outliers ", html.Kbd("c")],
+                        id="lines-clip",
+                        className="ns-button",
+                        title="Scale to the 1st to 99th percentile of what is on screen",
+                        **{"aria-pressed": "false"},
+                    ),
+                ],
+                className="ns-popover",
+            ),
+        ],
+        id="lines",
+        className="ns-lines",
     )
 
 

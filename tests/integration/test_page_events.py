@@ -138,7 +138,7 @@ def test_events_open_panel_is_brought_up_to_date_where_it_stands(page: Page, ser
     page.evaluate("document.getElementById('event-content').scrollTop = 150")
     page.evaluate("document.querySelector('#event-content article').mark = 'the same'")
     served.add_event(page_runs.event(35, kind="loss_plateau", severity="info", message="Another one"))
-    open_table(page, "Another one")
+    until(page, "nanscope.rowsInOrder().some(row => row.message === 'Another one')")
     page.wait_for_timeout(300)
     assert page.evaluate("document.querySelector('#event-content article').mark") == "the same"
     served.add_event(msgspec.structs.replace(spread, count=16, last_step=35, ended=True))

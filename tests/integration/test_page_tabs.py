@@ -188,3 +188,44 @@ def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Serv
     assert abs(line["x"] + 1 - (box["x"] + box["width"] * 50 / 100)) <= 2
     page.evaluate("nanscope.zoom(0, 20)")
     expect(page.locator("#origin-line")).to_be_hidden()
+
+
+LOSS = "document.querySelector('#plot-loss')"
+
+
+def test_lines_are_smoothed_with_the_raw_line_faint_below(page: Page, served: Served) -> None:
+    served.fill(steps=range(100), bad={40: "nan"})
+    open_page(page, served)
+    until(page, f"{LOSS}?.data?.length > 0")
+    raw = page.evaluate(f"[...{LOSS}.data.find(t => t.mode === 'lines').y]")
+    page.keyboard.press("e")
+    until(page, f"{LOSS}.data.filter(t => t.mode === 'lines' && t.x.length).length === 2")
+    faint, smooth = page.evaluate(
+        f"{LOSS}.data.filter(t => t.mode === 'lines' && t.x.length).map(t => [t.opacity ?? 1, [...t.y]])"
+    )
+    assert (faint[0], smooth[0]) == (0.3, 1) and faint[1] == raw
+    total, share = 0.0, 0.0
+    for value, drawn in zip(raw, smooth[1], strict=True):
+        if value is None or value != value:
+            assert drawn is None or drawn != drawn
+            continue
+        total, share = 0.6 * total + 0.4 * value, 0.6 * share + 0.4
+        assert drawn == pytest.approx(total / share)
+    assert "smooth=0.6" in page.url
+
+
+def test_lines_on_a_log_scale_and_without_outliers_stay_so_after_a_reload(page: Page, served: Served) -> None:
+    served.fill(steps=range(200))
+    open_page(page, served)
+    until(page, f"{LOSS}?.data?.length > 0")
+    page.locator("#lines > summary").click()
+    page.locator("#lines-log").click()
+    until(page, f"{LOSS}._fullLayout.yaxis.type === 'log'")
+    page.locator("#lines-clip").click()
+    page.reload()
+    until(page, f"{LOSS}?._fullLayout?.yaxis?.type === 'log'")
+    low, high = (10**end for end in page.evaluate(f"{LOSS}._fullLayout.yaxis.range"))
+    values = sorted(page.evaluate(f"[...{LOSS}.data.find(t => t.mode === 'lines').y]"))
+    assert values[0] < values[2] and low < values[2] and high > values[-3]
+    assert (low > values[0] / 1.2) and (high < values[-1] * 1.2)
+    expect(page.locator("#lines-clip")).to_have_attribute("aria-pressed", "true")

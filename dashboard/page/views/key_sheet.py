@@ -17,6 +17,9 @@ KEYS: Final = (
     ("0", "the whole range again, live"),
     ("n", "next event"),
     ("p", "previous event"),
+    ("e", "smoothing of the lines: off, 0.6, 0.9"),
+    ("l", "log scales"),
+    ("c", "scales without outliers"),
     ("Escape", "close the panel"),
     ("?", "this list"),
 )
