@@ -12,7 +12,7 @@ window.nanscope = window.nanscope || {};
   //   tab      another view is open, its name
   //   crosshair  the step under it, or null
   //   range    the step range on screen has changed, [first, end)
-  //   rows     a part of the event table's rows has arrived
+  //   rows     a part of the events' rows has arrived, or they are forgotten
   //   theme    "dark" or "light" is now in force
   //   link     the connection opened or closed
   ns.on = function (name, listener) {

@@ -25,6 +25,8 @@
     smooth: 0, // weight of a line's past, 0 to 0.99
     log: false, // log scales wherever all values are positive
     clip: false, // scales without outliers
+    muted: [], // kinds and severities that the list of events leaves out
+    newestFirst: false,
     logged: false, // the section of the user's own series is open
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
   };
@@ -53,6 +55,8 @@
       smooth: Math.max(0, Math.min(0.99, Number(query.get("smooth")) || 0)),
       log: query.get("log") === "1",
       clip: query.get("clip") === "1",
+      muted: query.getAll("mute").slice(0, 64),
+      newestFirst: query.get("order") === "newest",
       logged: query.get("logged") === "1",
       first: isRange ? first : null,
       end: isRange ? end : null,
@@ -77,6 +81,8 @@
     if (view.logged) query.set("logged", "1");
     if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
     if (view.window !== null) query.set("newest", String(view.window));
+    for (const name of view.muted) query.append("mute", name);
+    if (view.newestFirst) query.set("order", "newest");
     for (const layer of view.unfolded) query.append("open", layer);
     return window.location.pathname + (query.size ? "?" + query : "");
   }

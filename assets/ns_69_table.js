@@ -5,6 +5,7 @@
 
   const PATIENCE_MS = 5000; // an answer that takes longer is asked for again
   const rows = new Map(); // id -> row
+  let causes = {}; // id of an event that followed from another -> id of that one
   let held = null; // the numbers of the last answer: what of the run is here
   let inOrder = null; // rows by step; null until somebody asks
   let mark = null; // changes whenever any event does
@@ -25,23 +26,16 @@
     ns.setProps("event-rows-scope", { data: { run, epoch, low, high, mark: askings } });
   }
 
-  // Calls with the grid; in order, though it may still have to be made.
-  const withGrid = (call) => window.dash_ag_grid.getApiAsync("event-table").then(call);
-
   function forget() {
     rows.clear();
+    causes = {};
     inOrder = held = heldMark = asked = null;
-    withGrid((grid) => grid.setGridOption("rowData", []));
+    ns.emit("rows", null);
   }
 
-  function put(list) {
-    withGrid((grid) => {
-      const [update, add] = [[], []];
-      for (const row of list) (grid.getRowNode(row.id) ? update : add).push(row);
-      grid.applyTransaction({ add, update });
-      if (list.some((row) => row.id === ns.view.event)) ns.selectRow(ns.view.event);
-    });
-  }
+  ns.eventRows = () => [...rows.values()];
+  // Id of the event that began the fault of this one; undefined where it is a fault of its own.
+  ns.causeOf = (id) => causes[id];
 
   ns.takeRows = function (answer) {
     if (asked === null || answer.run !== ns.view.run) return;
@@ -51,7 +45,7 @@
       asked = { mark: now, run };
     }
     for (const row of answer.rows) rows.set(row.id, row);
-    if (answer.rows.length) put(answer.rows);
+    causes = answer.causes;
     inOrder = null;
     held = answer;
     heldMark = asked.mark;
@@ -68,32 +62,6 @@
     );
     return inOrder;
   };
-
-  // The grid tells of a row that a script has selected just as of one that the user has, but later: by then another
-  // event may be open, and this one must not come back.
-  const selected = new Set(); // ids of rows that a script has selected and the grid has not told of
-  ns.selectRow = (id) => withGrid((grid) => {
-    const row = grid.getRowNode(id);
-    if (!row || row.isSelected()) return;
-    selected.add(id);
-    row.setSelected(true, true);
-  });
-  ns.takeSelected = function (list) {
-    if (list.length && !selected.delete(list[0].id)) ns.openEvent(list[0].id);
-  };
-  const forgetSelected = ({ target, type, key }) => {
-    if (target.closest?.("#event-table") && (type === "pointerdown" || key === " " || key === "Enter")) selected.clear();
-  };
-  for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, forgetSelected, true);
-
-  window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
-    // The severest of a step comes first in either direction; what says nothing of the training comes last.
-    compareSteps: (a, b, rowA, rowB, isDescending) => {
-      const last = rowA.data.is_last - rowB.data.is_last;
-      const tie = last || rowA.data.severity_order - rowB.data.severity_order;
-      return (last ? 0 : a - b) || (isDescending ? -tie : tie);
-    },
-  });
 
   ns.startTable = function () {
     ns.on("message", (header) => {

@@ -87,7 +87,6 @@
       askedEvent = event;
       const seen = isThere ? panel.dataset.state : null;
       ns.setProps("selection", { data: { run, event, seen, mark: mark || 0 } });
-      ns.selectRow(event);
     }
     shown = key;
     drawPosition();

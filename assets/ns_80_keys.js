@@ -23,7 +23,7 @@
     if (target.closest("input:not([type=radio]), textarea, select, [contenteditable=true]")) return true;
     if (target.closest("[role=combobox], [role=listbox], [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
     if (event.key === " " && target.closest("input")) return true;
-    return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], .ag-root") !== null;
+    return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], [role=grid]") !== null;
   }
 
   ns.startKeys = function () {

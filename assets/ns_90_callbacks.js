@@ -48,6 +48,7 @@
     ns.startHeatmapHover();
     ns.startStatus();
     ns.startVerdict();
+    ns.startEventList();
     ns.startTable();
     ns.startEvents();
     ns.startRows();
@@ -107,7 +108,6 @@
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
-      openRow: quiet((rows) => ns.takeSelected(rows)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),
       exportCsv: quiet(() => exportAs("csv")),

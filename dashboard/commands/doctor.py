@@ -41,7 +41,6 @@ LIBRARIES: Final = (
     Library(name="pandas", minimum="2.2"),
     Library(name="duckdb", minimum="1.4"),
     Library(name="dash-mantine-components", minimum="2.4", module="dash_mantine_components", below=3),
-    Library(name="dash-ag-grid", minimum="33.3", module="dash_ag_grid"),
     Library(name="uvicorn", minimum="0.34"),
     Library(name="websockets", minimum="14"),
 )

@@ -20,7 +20,7 @@ from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
 from .views.empty_state import empty_state
-from .views.event_table import event_table
+from .views.event_table import event_list
 from .views.heatmap import CIVIDIS, heatmap_axes
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
@@ -199,7 +199,7 @@ def _charts() -> Component:
             html.Div(
                 [
                     panel("overview", [_tracks(), *pinned, _logged_section()]),
-                    panel("events", [html.Div(event_table(), className="ns-card ns-table")]),
+                    panel("events", [event_list()]),
                     panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
                     panel(
                         "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]

@@ -66,7 +66,7 @@ class TestPageWithEvents:
 
     def test_events_click_on_row_opens_that_event(self, page: Page) -> None:
         open_table(page)
-        page.locator("#event-table .ag-row", has_text="Loss spike").click()
+        page.locator("#event-table .ns-event-row", has_text="Loss spike").click()
         expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
         assert shown_event(page) == SPIKE.id
         page.locator("#tab-overview").click()
@@ -194,7 +194,9 @@ def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served
     assert [row["step"] for row in answers[0]["rows"]] == list(range(453, 653))
     page.locator("#tab-events").click()
     table = page.locator("#event-table")
-    expect(table.locator(".ag-row").first).to_contain_text("Number 652.")
+    expect(table.locator(".ns-event-row").first).to_contain_text("Number 3.")
+    expect(page.locator("#events-count")).to_have_text("650 events")
+    assert table.locator(".ns-event-row").count() < 60
     answers.clear()
     served.add_event(msgspec.structs.replace(many[0], count=9, last_step=30))
     until(page, "window.nanscope.rowsInOrder()[0].count === 9")
@@ -204,30 +206,35 @@ def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served
     page.keyboard.press("n")
     expect(page.locator("#event-content")).to_contain_text("Number 3.")
     expect(page.locator("#event-position")).to_have_text("1 of 650")
-    table.locator(".ag-header-cell", has_text="Step").click()
-    table.locator(".ag-header-cell", has_text="Step").click()
-    expect(table.locator(".ag-row").first).to_contain_text("Number 3.")
+    table.get_by_role("button", name="Step").click()
+    expect(table.locator(".ns-event-row").first).to_contain_text("Number 652.")
+    assert "order=newest" in page.url
+    table.locator(".ns-event-row").first.focus()
+    page.keyboard.press("End")
+    expect(table.locator(".ns-event-row").last).to_contain_text("Number 3.")
+    page.keyboard.press("Enter")
+    expect(page.locator("#event-content")).to_contain_text("Number 3.")
 
 
 def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, served: Served) -> None:
     open_with_events(page, served)
     served.add_event(page_runs.event(30, kind="gradient_spike", message="Worse at step 30"))
-    open_table(page)
-    rows = page.locator("#event-table .ag-row")
+    open_table(page, "Worse")
+    rows = page.locator("#event-table .ns-event-row")
     expect(rows).to_have_count(3)
-    expect(rows.nth(0)).to_contain_text("Worse at step 30")
-    expect(rows.nth(1)).to_contain_text("Loss spike at step 30")
+    expect(rows.nth(1)).to_contain_text("Worse at step 30")
+    expect(rows.nth(2)).to_contain_text("Loss spike at step 30")
 
 
 def test_event_of_the_probes_own_doing_stands_last_in_either_order(page: Page, served: Served) -> None:
     open_with_events(page, served)
     served.add_event(page_runs.event(40, kind="throttled", severity="info", message="Measured less often"))
     open_table(page)
-    rows = page.locator("#event-table .ag-row")
+    rows = page.locator("#event-table .ns-event-row")
     expect(rows).to_have_count(3)
     expect(rows.nth(2)).to_contain_text("Measured less often")
-    page.locator("#event-table").locator(".ag-header-cell", has_text="Step").click()
-    page.locator("#event-table").locator(".ag-header-cell", has_text="Step").click()
+    page.locator("#event-table").get_by_role("button", name="Step").click()
+    expect(rows.nth(0)).to_contain_text("Loss spike")
     expect(rows.nth(2)).to_contain_text("Measured less often")
 
 
@@ -300,7 +307,7 @@ def test_event_that_was_open_before_stays_closed_when_the_table_tells_of_its_row
         assert shown_event(page) == SPIKE.id
         page.evaluate("nanscope.closeEvent()")
     open_table(page)
-    page.locator("#event-table .ag-row", has_text="NaN first").click()
+    page.locator("#event-table .ns-event-row", has_text="NaN first").click()
     expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
 
 
@@ -309,13 +316,64 @@ def test_events_of_another_run_or_server_replace_the_rows(page: Page, served: Se
     served.fill(run="quiet-run", steps=range(10), start_time=1_600_000_000.0)
     open_with_events(page, served, query="&run=demo-run")
     open_table(page)
-    rows = page.locator("#event-table .ag-center-cols-container .ag-row")
+    rows = page.locator("#event-table .ns-event-row")
     expect(rows).to_have_count(2)
     page.evaluate("window.nanscope.chooseRun('quiet-run', true)")
     expect(page.locator("#event-table")).to_contain_text("No events")
     page.evaluate("window.nanscope.chooseRun('demo-run', true)")
     expect(rows).to_have_count(2)
     served.restart()
-    served.add_event(page_runs.event(35, message="After the restart"))
+    served.add_event(page_runs.event(35, kind="gradient_spike", message="After the restart"))
     expect(page.locator("#event-table")).to_contain_text("After the restart")
     expect(rows).to_have_count(3)
+
+
+FOLLOWED = [
+    page_runs.event(20, kind="nonfinite_gradient", subject="embed", message="NaN in 9 gradients"),
+    page_runs.event(21, kind="nonfinite_parameter", subject="embed.weight", message="NaN in 9 parameters"),
+]
+
+
+def test_events_of_one_fault_are_one_row_until_it_is_opened(page: Page, served: Served) -> None:
+    open_with_events(page, served)
+    served.add_events(FOLLOWED)
+    open_table(page)
+    rows = page.locator("#event-table .ns-event-row")
+    expect(rows.nth(0)).to_contain_text("2 more")
+    expect(rows).to_have_count(2)
+    rows.nth(0).locator("button").click()
+    expect(rows).to_have_count(4)
+    expect(rows.nth(1)).to_contain_text("NaN in 9 gradients")
+    expect(page.locator("#event-aside")).to_be_hidden()
+    rows.nth(0).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(rows).to_have_count(2)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#event-content")).to_contain_text("NaN in 9 parameters")
+
+
+def test_events_search_and_chips_leave_out_what_nobody_wants(page: Page, served: Served) -> None:
+    open_with_events(page, served)
+    served.add_events(FOLLOWED)
+    open_table(page)
+    rows = page.locator("#event-table .ns-event-row")
+    page.get_by_label("Search events").fill("gradients 20")
+    expect(rows).to_have_count(1)
+    expect(page.locator("#events-count")).to_have_text("1 of 4 events")
+    page.get_by_label("Search events").fill("nothing like it")
+    expect(page.locator("#event-table")).to_contain_text("No event fits")
+    page.get_by_label("Search events").fill("")
+    page.locator("#events-kinds button", has_text="loss spike").click()
+    expect(rows).to_have_count(1)
+    assert "mute=loss+spike" in page.url
+    page.reload()
+    expect(page.locator("#events-count")).to_have_text("3 of 4 events")
+    page.locator("#events-severities button", has_text="critical").click()
+    expect(page.locator("#event-table")).to_contain_text("No event fits")
+    page.locator("#events-severities button", has_text="critical").click()
+    page.locator("#events-kinds button", has_text="loss spike").click()
+    expect(rows).to_have_count(2)
+    assert "mute" not in page.url

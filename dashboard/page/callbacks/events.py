@@ -13,7 +13,7 @@ from ... import ids
 from ...store.protocol import StepRange, Store
 from ..event_feed import EventFeed
 from ..views.event_panel import event_panel, panel_state
-from ..views.event_table import event_rows
+from ..views.event_table import consequences, event_rows
 from ..views.theme import Theme
 from ..views.timeline import timeline_figure
 
@@ -111,6 +111,7 @@ def rows_part(store: Store, feed: EventFeed, data: Any) -> Any:
         "high": part.high,
         "newest": part.newest,
         "total": part.total,
+        "causes": consequences(read()),
     }
 
 

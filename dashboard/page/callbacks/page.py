@@ -18,7 +18,6 @@ BRIDGES: Final = (
     ("chooseWindow", ids.WINDOW_SELECT, "value"),
     ("drawTimeline", ids.TIMELINE_FIGURE, "data"),
     ("takeRows", ids.EVENT_ROWS, "data"),
-    ("openRow", ids.EVENT_TABLE, "selectedRows"),
     ("drawRow", ids.ROW_FIGURE, "data"),
     ("chooseRow", ids.ROW_SELECT, "value"),
     ("exportHtml", "export-html", "n_clicks"),

@@ -1,7 +1,7 @@
-"""The event table below the timeline: every event as one row, reachable by keyboard. Data in, component out.
+"""The list of events: what a row says of an event, which fault it belongs to, and the empty list. Pure.
 
-Themed through AG Grid's theming API with the page's own CSS variables, so that it follows dark and light
-and loads nothing from elsewhere. Called by the page's layout and callbacks.
+`assets/ns_69_table.js` holds the rows, `assets/ns_68_event_list.js` draws those in view: twenty thousand
+events cost no more than a screen of them. Called by the page's layout and callbacks.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import dash_ag_grid as dag
+from dash import html
+from dash.development.base_component import Component
 
-from probe.wire import Event
+from probe.wire import SEVERITIES, Event
 
+from ... import ids
 from . import event_facts as facts
+from .causes import group_by_cause
 
-_THEME: Final = (
-    "themeQuartz.withParams({backgroundColor: 'transparent', foregroundColor: 'var(--mantine-color-text)',"
-    " borderColor: 'var(--mantine-color-default-border)', headerBackgroundColor: 'transparent',"
-    " chromeBackgroundColor: 'transparent', browserColorScheme: 'inherit', fontFamily: 'inherit',"
-    " headerFontWeight: 600, fontSize: 13, spacing: 4, wrapperBorder: false})"
-)
-_SEVERITY_ORDER: Final = {"critical": 0, "warning": 1, "info": 2}
+MOST_CONSEQUENCES: Final = 500
+"""Events that are said to follow from another one, in each answer; the rest stand by themselves."""
 
 
 def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -30,7 +28,7 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
         {
             "id": event.id,
             "severity": f"{facts.SEVERITY_ICONS[event.severity]} {event.severity}",
-            "severity_order": _SEVERITY_ORDER[event.severity],
+            "severity_order": SEVERITIES.index(event.severity),
             "is_last": event.kind in facts.LISTED_LAST,
             "step": event.step,
             "message": facts.headline(event),
@@ -44,58 +42,38 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
     ]
 
 
-def event_table(events: Sequence[Event] = (), *, id: str = "event-table", height: str = "100%") -> dag.AgGrid:
-    """Draw the events as a grid whose row ids are event ids; a selected row is `selectedRows[0]["id"]`."""
-    return dag.AgGrid(
-        id=id,
-        columnDefs=_columns(),
-        rowData=event_rows(events),
-        getRowId="params.data.id",
-        defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
-        dashGridOptions={
-            "theme": {"function": _THEME},
-            "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
-            "animateRows": False,
-            "localeText": {"noRowsToShow": "No events: nothing out of the ordinary so far."},
-            "ensureDomOrder": True,
-        },
-        style={"height": height, "width": "100%"},
-        className="event-table",
-    )
+def consequences(events: Sequence[Event]) -> dict[str, str]:
+    """Return, for each event that followed from another one, the id of the one that began it.
+
+    Args:
+        events: all of a run.
+    """
+    pairs = ((event.id, cause.origin.id) for cause in group_by_cause(events) for event in cause.consequences)
+    return {event: origin for (event, origin), _ in zip(pairs, range(MOST_CONSEQUENCES), strict=False)}
 
 
-def _columns() -> list[dict[str, Any]]:
-    """Whole texts are a tooltip away: a narrow column never hides a name for good."""
-    return [
-        {
-            "field": "severity_order",
-            "headerName": "Severity",
-            "width": 110,
-            "valueFormatter": {"function": "params.data.severity"},
-            "cellClassRules": {
-                f"severity-{name}": f"params.data.severity_order === {order}"
-                for name, order in _SEVERITY_ORDER.items()
-            },
-        },
-        {
-            "field": "step",
-            "headerName": "Step",
-            "width": 85,
-            "type": "rightAligned",
-            "sort": "desc",
-            "comparator": {"function": "compareSteps"},
-            "valueFormatter": {"function": "d3.format(',')(params.value)"},
-        },
-        {"field": "message", "headerName": "Event", "flex": 3, "minWidth": 300, "tooltipField": "message"},
-        {"field": "line", "headerName": "Line", "flex": 2, "minWidth": 190, "tooltipField": "line"},
-        {"field": "kind", "headerName": "Kind", "width": 170, "tooltipField": "kind"},
-        {
-            "field": "count",
-            "headerName": "Count",
-            "width": 80,
-            "type": "rightAligned",
-            "valueFormatter": {"function": "d3.format(',')(params.value)"},
-        },
-        {"field": "rank", "headerName": "Rank", "width": 75, "type": "rightAligned"},
-        {"field": "time", "headerName": "Time", "width": 200, "tooltipField": "time"},
+def event_list() -> Component:
+    """Return the list, empty, with what filters it."""
+    severities = [
+        html.Button(
+            [f"{facts.SEVERITY_ICONS[severity]} {severity} ", html.Span("0", className="ns-chip-count")],
+            className="ns-chip",
+            **{"data-severity": severity, "aria-pressed": "true"},
+        )
+        for severity in SEVERITIES
     ]
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Div(id="events-search"),
+                    html.Div(severities, id="events-severities", className="ns-chips", role="group"),
+                    html.Div(id="events-kinds", className="ns-chips", role="group"),
+                    html.Span("", id="events-count", className="ns-small", role="status"),
+                ],
+                className="ns-toolbar",
+            ),
+            html.Div(id=ids.EVENT_TABLE, className="ns-events", role="grid", **{"aria-label": "Events"}),
+        ],
+        className="ns-event-list",
+    )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
-import plotly
+import msgspec
 from sample_events import nan_event, spike_event
 
-from dashboard.page.views.event_table import event_rows, event_table
+from dashboard.page.views.event_table import consequences, event_list, event_rows
 
 
 def test_event_rows_carry_the_id_and_the_whole_first_line() -> None:
@@ -32,19 +30,14 @@ def test_event_rows_without_stack_have_an_empty_line() -> None:
     assert event_rows([spike_event()])[0]["line"] == ""
 
 
-def test_event_table_of_no_events_has_no_rows_and_an_explanation() -> None:
-    table = event_table([])
-    assert table.rowData == []
-    assert "No events" in table.dashGridOptions["localeText"]["noRowsToShow"]
+def test_consequences_name_the_event_that_began_each_fault() -> None:
+    origin = nan_event()
+    followed = msgspec.structs.replace(
+        origin, id="2" * 16, kind="nonfinite_parameter", step=origin.step + 1, origin=None
+    )
+    assert consequences([followed, origin, spike_event(3)]) == {followed.id: origin.id}
 
 
-def test_event_table_columns_are_fields_of_the_rows() -> None:
-    (row,) = event_rows([nan_event()])
-    assert {column["field"] for column in event_table().columnDefs} <= set(row)
-
-
-def test_event_table_uses_the_theming_api_and_no_address() -> None:
-    table = event_table([nan_event()])
-    assert table.dashGridOptions["theme"]["function"].startswith("themeQuartz")
-    assert "ag-theme" not in table.className
-    assert "http" not in json.dumps(table.to_plotly_json(), cls=plotly.utils.PlotlyJSONEncoder)
+def test_event_list_has_no_row_before_the_scripts_fill_it() -> None:
+    found = {part.id: part for part in event_list()._traverse() if getattr(part, "id", None)}
+    assert found["event-table"].children is None
