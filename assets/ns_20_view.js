@@ -121,6 +121,7 @@
     ns.change({ paused: true, first: ns.range[0], end: ns.range[1] });
   };
   ns.resume = () => ns.change({ paused: false, first: null, end: null });
+  ns.reset = () => ns.change({ paused: false, first: null, end: null, window: null });
   ns.togglePause = () => (view.paused ? ns.resume() : ns.pause());
 
   ns.setRange = function (range) {

@@ -52,7 +52,7 @@
       element.on("plotly_relayout", (change) => {
         if ("xaxis.range[0]" in change) ns.zoom(change["xaxis.range[0]"], change["xaxis.range[1]"]);
       });
-      element.on("plotly_doubleclick", ns.resume);
+      element.on("plotly_doubleclick", ns.reset);
       ns.emit("first-draw", id);
     }
     return true;

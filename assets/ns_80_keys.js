@@ -5,9 +5,13 @@
 
   const KEYS = {
     " ": () => ns.togglePause(),
-    0: () => ns.resume(),
+    0: () => ns.reset(),
     n: () => ns.moveEvent(1),
     p: () => ns.moveEvent(-1),
+    w: () => ns.zoomBy(2),
+    s: () => ns.zoomBy(1 / 2),
+    a: () => ns.pan(-0.25),
+    d: () => ns.pan(0.25),
     e: () => ns.lines.smooth(),
     l: () => ns.lines.log(),
     c: () => ns.lines.clip(),
@@ -34,6 +38,6 @@
     });
     ns.byId("key-sheet-close").addEventListener("click", () => ns.byId("key-sheet").close());
     ns.byId("live-button").addEventListener("click", ns.togglePause);
-    ns.byId("reset-button").addEventListener("click", ns.resume);
+    ns.byId("reset-button").addEventListener("click", ns.reset);
   };
 })(window.nanscope);

@@ -42,6 +42,7 @@
     ns.startPlots();
     ns.startLogged();
     ns.startLines();
+    ns.startStrip();
     ns.startCrosshair();
     ns.startHeatmap();
     ns.startHeatmapRows();
@@ -78,8 +79,6 @@
     window.location.assign(`/api/v1/runs/${encodeURIComponent(ns.view.run)}/export?${query}`);
   }
 
-  let isWindowTold = false;
-
   // Wraps a function so that Dash gets no value back, and only real choices reach it.
   function quiet(call) {
     return function (value) {
@@ -96,14 +95,6 @@
       start: quiet(start),
       chooseRun: picked("run-select", (run) => ns.chooseRun(run, true)),
       chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) }, true)),
-      chooseWindow: quiet((steps) => {
-        const size = steps === "all" ? null : Number(steps);
-        // Dash tells of the value that the control begins with, too; an address may ask for another one.
-        const isFirst = !isWindowTold;
-        isWindowTold = true;
-        if (isFirst && ns.view.window !== null) ns.setProps("window-select", { value: String(ns.view.window) });
-        else if (size !== ns.view.window) ns.change({ window: size, paused: false, first: null, end: null });
-      }),
       drawTimeline: quiet(ns.takeTimeline),
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),

@@ -11,7 +11,6 @@ BOOTED: Final = "booted"
 
 RUN_SELECT: Final = "run-select"
 RANK_SELECT: Final = "rank-select"
-WINDOW_SELECT: Final = "window-select"
 LIVE_BUTTON: Final = "live-button"
 RESET_BUTTON: Final = "reset-button"
 PAGE_MENU: Final = "page-menu"

@@ -12,6 +12,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from probe.wire import SEVERITIES
+
 from .. import ids
 from .asides import event_aside, row_aside
 from .header import header, verdict_line
@@ -146,6 +148,7 @@ def _theme_templates(theme: Theme) -> dict[str, Any]:
             "text": palette.text,
             "muted": palette.muted,
             "series": list(palette.series),
+            "severities": [palette.severity(severity) for severity in SEVERITIES],
         },
     }
 
@@ -164,25 +167,6 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.ROW_FIGURE),
         dcc.Store(id=ids.DOCUMENTS_SCOPE),
     ]
-
-
-def _window_control() -> Component:
-    choices = (("all", "All"), ("1000", "1k"), ("200", "200"))
-    control = dmc.SegmentedControl(
-        id=ids.WINDOW_SELECT,
-        data=[{"value": value, "label": label} for value, label in choices],
-        value="all",
-        size="xs",
-        **{"aria-label": "Newest steps shown while live"},
-    )
-    reset = html.Button(
-        ["Reset ", html.Kbd("0")],
-        id=ids.RESET_BUTTON,
-        className="ns-button",
-        title="Show the whole range again (0)",
-    )
-    title = "While live: all steps, or only the newest 1,000 or 200"
-    return html.Div([html.Div(control, title=title), reset], className="ns-window")
 
 
 def _charts() -> Component:
@@ -252,11 +236,25 @@ def _tracks() -> Component:
 
 
 def _axis_row() -> Component:
-    """The newest step, and which steps are shown."""
+    """The newest step, and the whole run with the part that is shown."""
     step = html.Div(
         ["Step ", html.Span("\u2013", className="ns-tile-value")], id="tile-step", className="ns-gutter"
     )
-    return html.Div([step, _window_control()], className="ns-axis-row")
+    strip = html.Canvas(
+        id="strip",
+        className="ns-strip",
+        role="slider",
+        tabIndex=0,
+        title="Drag to choose steps; double click for all of them",
+        **{"aria-label": "Steps that are shown, of the whole run"},
+    )
+    reset = html.Button(
+        ["Reset ", html.Kbd("0")],
+        id=ids.RESET_BUTTON,
+        className="ns-button",
+        title="Show the whole range again (0)",
+    )
+    return html.Div([step, reset, strip], className="ns-axis-row")
 
 
 def _track(spec: ChartSpec) -> Component:

@@ -287,13 +287,15 @@ def test_page_without_loss_or_gradients_says_so(page: Page, served: Served) -> N
     assert page.locator("#plot-loss .yaxislayer-above .ytick, #plot-loss .ytick").count() == 0
 
 
-def test_page_keys_work_after_choosing_a_window(page: Page, served: Served) -> None:
+def test_page_keys_work_after_choosing_steps(page: Page, served: Served) -> None:
     served.fill(steps=range(60))
     open_page(page, served)
     wait_drawn(page)
     served.add_event(page_runs.event(20))
     expect(page.locator("#verdict-text")).to_contain_text("step 20")
-    page.get_by_text("200", exact=True).first.click()
+    page.locator("#strip").focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "false")
     page.keyboard.press("n")
     expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
 

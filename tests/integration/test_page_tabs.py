@@ -229,3 +229,47 @@ def test_lines_on_a_log_scale_and_without_outliers_stay_so_after_a_reload(page: 
     assert values[0] < values[2] and low < values[2] and high > values[-3]
     assert (low > values[0] / 1.2) and (high < values[-1] * 1.2)
     expect(page.locator("#lines-clip")).to_have_attribute("aria-pressed", "true")
+
+
+def drag(page: Page, first: float, last: float) -> None:
+    """Drag over the strip, from one share of its width to another."""
+    box = page.locator("#strip").bounding_box()
+    page.mouse.move(box["x"] + first * box["width"], box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + last * box["width"], box["y"] + 10, steps=8)
+    page.mouse.up()
+
+
+def test_strip_chooses_moves_and_follows_steps(page: Page, served: Served) -> None:
+    served.fill(steps=range(200), start_time=time.time() - 20)
+    open_page(page, served)
+    until(page, "nanscope.range?.[1] === 200")
+    drag(page, 0.25, 0.5)
+    until(page, "Math.abs(nanscope.range[0] - 50) <= 1 && Math.abs(nanscope.range[1] - 100) <= 1")
+    assert "steps=" in page.url
+    drag(page, 0.375, 0.625)
+    until(page, "Math.abs(nanscope.range[0] - 100) <= 2 && Math.abs(nanscope.range[1] - 150) <= 2")
+    drag(page, 0.625, 1.0)
+    until(page, "nanscope.range[0] >= 140 && nanscope.view.window !== null")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
+    assert "newest=" in page.url and "steps=" not in page.url
+    served.fill(steps=range(200, 260), start_time=time.time() - 26)
+    until(page, "nanscope.range[1] === 260 && nanscope.range[0] > 190")
+    page.locator("#strip").dblclick()
+    until(page, "nanscope.range[0] === 0 && nanscope.range[1] === 260")
+
+
+def test_keys_zoom_around_the_crosshair_and_pan(page: Page, served: Served) -> None:
+    served.fill(steps=range(200))
+    open_page(page, served)
+    until(page, "nanscope.range?.[1] === 200 && nanscope.heatmap.fields !== null")
+    page.keyboard.press("w")
+    until(page, "nanscope.range.join() === '50,150'")
+    page.keyboard.press("d")
+    until(page, "nanscope.range.join() === '75,175'")
+    page.keyboard.press("a")
+    page.keyboard.press("a")
+    until(page, "nanscope.range.join() === '25,125'")
+    page.keyboard.press("s")
+    until(page, "nanscope.range.join() === '0,200'")
+    expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")

@@ -15,7 +15,6 @@ BRIDGES: Final = (
     ("start", ids.TEMPLATES, "data"),
     ("chooseRun", ids.RUN_SELECT, "value"),
     ("chooseRank", ids.RANK_SELECT, "value"),
-    ("chooseWindow", ids.WINDOW_SELECT, "value"),
     ("drawTimeline", ids.TIMELINE_FIGURE, "data"),
     ("takeRows", ids.EVENT_ROWS, "data"),
     ("drawRow", ids.ROW_FIGURE, "data"),
