@@ -34,6 +34,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_run(commands)
     _add_events(commands)
+    _add_diff(commands)
     _add_export(commands)
     _add_open(commands)
     _add_url(commands)
@@ -104,6 +105,29 @@ def _add_events(commands: Commands) -> None:
     )
     _add_target(events)
     events.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _add_diff(commands: Commands) -> None:
+    diff = _add_command(
+        commands,
+        "diff",
+        "say at which step and layer two runs first part",
+        "Reads their journals; needs no running server. Exit code 0: equal in all that both have recorded; "
+        "1: not; 2: they cannot be compared.",
+    )
+    for name in ("first", "second"):
+        diff.add_argument(
+            name, metavar="RUN", help="a run's id, unique prefix of one, name, or folder in a spool"
+        )
+    diff.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        default=1e-6,
+        metavar="X",
+        help="relative difference up to which two numbers are the same (default: %(default)s)",
+    )
+    diff.add_argument("--rank", type=_count, default=0, metavar="N", help="rank to compare (default: 0)")
+    diff.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def _add_export(commands: Commands) -> None:
@@ -278,6 +302,18 @@ def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
     return int(text)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no tolerance; give a number from 0 to below 1, such as 1e-6"
+        )
+    return value
 
 
 def _age(text: str) -> float:

@@ -1,7 +1,7 @@
 """The command `dashboard`: a handler per command, prints, maps errors to exit codes; imports nothing heavy.
 
-Exit codes: 0 done, 1 the reader of our output went away (or `doctor` found something missing), 2 a user's
-mistake (one sentence on stderr), 130 Ctrl-C.
+Exit codes: 0 done, 1 the reader of our output went away (or `doctor` found something missing, or `diff` a
+difference), 2 a user's mistake (one sentence on stderr), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ def _events(arguments: argparse.Namespace) -> int:
     for line in notices(found):
         _notice(line)
     return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from .commands.diff import compare_runs, json_text, text_lines
+
+    _tolerate_any_encoding()
+    found = compare_runs(
+        arguments.first, arguments.second, rank=arguments.rank, tolerance=arguments.tolerance
+    )
+    for line in [json_text(found)] if arguments.json else text_lines(found):
+        print(line)
+    return 0 if found.is_equal else 1
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -243,6 +255,7 @@ _HANDLERS = MappingProxyType(
         "demo": _demo,
         "run": _run,
         "events": _events,
+        "diff": _diff,
         "export": _export,
         "open": _open,
         "url": _url,

@@ -42,6 +42,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "ids": 0,
         "packaged": 1,
         "store": 2,
+        "comparison": 3,
         "ingest": 3,
         "page": 4,
         "live": 5,
