@@ -8,6 +8,7 @@
   const DEFAULT_TAB = "overview";
   const LONGEST_RUN = 64; // as in dashboard/live/view.py
   const MOST_RANKS = 2 ** 31;
+  ns.MOST_COMPARED = 5; // as in dashboard/page/views/runs_section.py
   const VISITED = ["run", "tab", "event", "row"]; // a change of these is a step that Back takes back
 
   const view = {
@@ -28,6 +29,8 @@
     muted: [], // kinds and severities that the list of events leaves out
     newestFirst: false,
     logged: false, // the section of the user's own series is open
+    compared: [], // ids of the runs that are ticked in the table of runs
+    find: "", // what is searched for there
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
   };
   ns.view = view;
@@ -63,6 +66,8 @@
       paused: isRange,
       window: isRange || !window_ ? null : window_,
       unfolded: query.getAll("open").slice(0, 256),
+      compared: [...new Set(query.getAll("compare"))].filter((id) => id.length <= LONGEST_RUN).slice(0, ns.MOST_COMPARED),
+      find: (query.get("find") || "").slice(0, 200),
     });
     if (isRange) ns.range = [first, end];
   }
@@ -84,6 +89,8 @@
     for (const name of view.muted) query.append("mute", name);
     if (view.newestFirst) query.set("order", "newest");
     for (const layer of view.unfolded) query.append("open", layer);
+    for (const compared of view.compared) query.append("compare", compared);
+    if (view.find) query.set("find", view.find);
     return window.location.pathname + (query.size ? "?" + query : "");
   }
 
@@ -101,11 +108,11 @@
     ns.emit("view", view);
   };
 
-  ns.chooseRun = function (run, isOwnChoice) {
+  ns.chooseRun = function (run, isOwnChoice, also = {}) {
     if (run === view.run) return;
     ns.range = null;
     const fresh = { rank: 0, event: null, row: null, first: null, end: null, paused: false, unfolded: [] };
-    ns.change({ run, isOwnChoice, ...fresh }, isOwnChoice);
+    ns.change({ run, isOwnChoice, ...fresh, ...also }, isOwnChoice);
   };
 
   // A zoom or pan: holds still at these steps.

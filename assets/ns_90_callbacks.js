@@ -55,6 +55,8 @@
     ns.startRows();
     ns.startDocuments();
     ns.startActions();
+    ns.startRunActions();
+    ns.startRuns();
     ns.startKeys();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
@@ -99,6 +101,9 @@
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
+      takeRuns: quiet((rows) => ns.takeRunRows(rows)),
+      runsSaid: quiet((said) => ns.takeRunSaid(said)),
+      drawOverlay: quiet((figure) => ns.drawOverlay(figure)),
       exportHtml: quiet(() => exportAs("html")),
       exportJson: quiet(() => exportAs("json")),
       exportCsv: quiet(() => exportAs("csv")),

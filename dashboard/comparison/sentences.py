@@ -71,7 +71,10 @@ def _differences(parting: Parting) -> Iterator[str]:
             differ = "layer differs" if len(others) == 1 else "layers differ"
             yield f"{len(others):,} more {differ} there: {names}."
     elif parting.step is not None:
-        yield "No layer's gradient differs near it, or both runs have measured none there."
+        compared = parting.compared_layers
+        yield (
+            "No layer's gradient differs there." if compared else "No layer's gradient is in both runs there."
+        )
     for each in parting.scalars:
         yield f"The {_named(each.name)} differs there: {pair(each)}."
     for each in parting.settings:

@@ -28,6 +28,7 @@ from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
 from .views.profile_section import profile_form
 from .views.run_actions import run_actions_section
+from .views.runs_section import runs_section
 from .views.theme import THEMES, Theme, colours, value_axis
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
@@ -188,6 +189,7 @@ def _charts() -> Component:
                     panel(
                         "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
                     ),
+                    panel("runs", runs_section()),
                     panel(
                         "system",
                         [

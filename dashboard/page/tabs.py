@@ -39,6 +39,7 @@ TABS: Final = (
         panel="panel-profile",
         charts=("step_time", "steps_per_s", "samples_per_s"),
     ),
+    Tab(id="runs", title="Runs", panel="panel-runs"),
     Tab(id="system", title="System", panel="panel-system", charts=("utilisation",)),
     Tab(id="controls", title="Controls", panel="panel-controls"),
 )

@@ -179,11 +179,19 @@ def dialog_view(
             return DialogView(True, "", None, reason)
         return DialogView(False, delete_question(row.run, row.name), row.run, "")
     if trigger == ids.DELETE_CONFIRM and isinstance(asked, str):
-        return DialogView(True, "", None, _deleted(store, asked, spool, changed))
+        return DialogView(True, "", None, _said_of(store, asked, spool=spool, changed=changed))
     return DialogView(True, "", None, no_update)
 
 
-def _deleted(store: Store, run: str, spool: Path | None, changed: Callable[[], None]) -> str:
+def delete_run(store: Store, run: str, *, spool: Path | None, changed: Callable[[], None]) -> str:
+    """Delete a run that nobody writes or keeps; return why it stays, empty where it is gone.
+
+    Args:
+        store: has it.
+        run: its id.
+        spool: see `register_run_actions`.
+        changed: called after a deletion.
+    """
     row = _row(store, run)
     if row is None:
         return "The run is not there any more."
@@ -191,7 +199,14 @@ def _deleted(store: Store, run: str, spool: Path | None, changed: Callable[[], N
         return reason
     refused = remove_runs(store, [run], spool=spool)
     changed()
-    return f"The run stays: {refused[run]}." if refused else f"{row.name} ({run}) is deleted."
+    return f"The run stays: {refused[run]}." if refused else ""
+
+
+def _said_of(store: Store, run: str, *, spool: Path | None, changed: Callable[[], None]) -> str:
+    """Delete a run, and return what is said then."""
+    row = _row(store, run)
+    problem = delete_run(store, run, spool=spool, changed=changed)
+    return problem or f"{row.name if row else run} ({run}) is deleted."
 
 
 def _stays(row: RunRow | None) -> str:
