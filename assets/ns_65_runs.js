@@ -1,176 +1,80 @@
-// The view of all runs: a row each, made here from what the server knows of them (dashboard/page/run_table.py);
-// search, ticks, stars, notes. What is done with a run goes through ns.actOnRun (ns_66_run_actions.js).
+// The view of all runs: which rows there are, in which order (dashboard/page/run_table.py has what they say), search
+// and ticks. How a row looks is in ns_64_run_rows.js, what is done with a run in ns_66_run_actions.js.
 (function (ns) {
   "use strict";
 
-  const CELLS = ["tick", "name", "state", "step", "best", "loss", "faults", "started", "note", "delete"];
-  const NUMBERS = ["step", "best"];
-  const WORDS = { running: "live", finished: "ended", exception: "exception", killed: "killed", silent: "silent" };
-  const ICONS = { running: "live", silent: "lagging" }; // as the one button of the header has them
   const EVERY_MS = 2000; // while something runs
   const SOON_MS = 300; // while numbers are still to come
+  const TYPING_MS = 300;
+  const PATIENCE_MS = 5000; // an answer that takes longer is asked for again
+  const MOST_ROWS = 64; // of one asking that names them, as in dashboard/page/callbacks/runs.py
+  const MOST_SHOWN = 200;
   const elements = new Map(); // run -> its row and cells
   let rows = []; // newest first
   let askings = 0;
+  let askedAt = -Infinity; // when all rows were asked for; not since the answer
 
   ns.runRow = (run) => rows.find((row) => row.run === run);
-  ns.runLabel = (row) => `${row.name} \u00b7 ${row.run.slice(-8)}`;
   const isOpen = () => ns.view.tab === "runs" && !document.hidden;
 
+  const ask = (runs) => ns.setProps("runs-scope", { data: { runs, mark: (askings += 1) } });
+
   ns.askRuns = function () {
-    if (isOpen()) ns.setProps("runs-scope", { data: { mark: (askings += 1) } });
+    if (!isOpen()) return;
+    askedAt = performance.now();
+    ask(null);
   };
 
-  ns.takeRunRows = function (list) {
-    rows = list;
+  // A later question would replace one for all rows that has no answer yet.
+  function askSome(isWanted) {
+    if (!isOpen() || performance.now() - askedAt < PATIENCE_MS) return;
+    const wanted = rows.filter(isWanted).slice(0, MOST_ROWS).map((row) => row.run);
+    if (wanted.length) ask(wanted);
+  }
+
+  ns.takeRunRows = function (answer) {
+    const fresh = new Map(answer.rows.map((row) => [row.run, row]));
+    if (answer.is_whole) askedAt = -Infinity;
+    rows = answer.is_whole ? answer.rows : rows.map((row) => fresh.get(row.run) || row);
+    // An address may name runs that are not there.
+    const compared = ns.view.compared.filter(ns.runRow);
+    if (compared.length < ns.view.compared.length) ns.change({ compared }, false);
     draw();
     ns.emit("run-rows", rows);
-    if (rows.some((row) => !row.is_read)) window.setTimeout(ns.askRuns, SOON_MS);
+    if (rows.some((row) => !row.is_read)) window.setTimeout(askSome, SOON_MS, (row) => !row.is_read);
   };
 
   // Every word that is searched for is in the row.
   function isFound(row) {
-    const text = [row.name, row.run, row.model, row.note, WORDS[row.state], row.starred ? "starred" : ""].join(" ").toLowerCase();
+    const text = [row.name, row.run, row.model, row.note, ns.RUN_STATES[row.state], row.starred ? "starred" : ""].join(" ").toLowerCase();
     return ns.view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
   }
 
   // A training of several models is one entry with its models inside, in the order in which they began.
-  function ordered() {
+  function ordered(found) {
     const groups = new Map();
-    for (const row of rows) if (isFound(row)) groups.set(row.group, [row, ...(groups.get(row.group) || [])]);
+    for (const row of found.slice(0, MOST_SHOWN)) groups.set(row.group, [row, ...(groups.get(row.group) || [])]);
     return [...groups.values()];
   }
 
   function heading(models) {
     const row = ns.make("tr", "ns-runs-group");
     const cell = ns.make("th", "", `${models[0].name.replace(` (${models[0].model})`, "")} \u00b7 ${models.length} runs of one process`);
-    cell.colSpan = CELLS.length;
+    cell.colSpan = ns.RUN_CELLS.length;
     cell.scope = "rowgroup";
     row.append(cell);
     return row;
   }
 
-  function button(className, act) {
-    const made = ns.make("button", className);
-    made.type = "button";
-    made.dataset.act = act;
-    return made;
-  }
-
-  function makeRow(run) {
-    const row = ns.make("tr");
-    row.dataset.run = run;
-    const cells = {};
-    for (const name of CELLS) {
-      cells[name] = ns.make(name === "name" ? "th" : "td", `ns-runs-${name}${NUMBERS.includes(name) ? " ns-number" : ""}`);
-      row.append(cells[name]);
-    }
-    cells.name.scope = "row";
-    const parts = {
-      tick: ns.make("input"), swatch: ns.make("span", "ns-runs-swatch"), open: button("ns-link ns-runs-open", "open"),
-      id: ns.make("span", "ns-small"), star: button("ns-runs-star", "star"), state: ns.make("span", "ns-state"),
-      icon: ns.make("span", "ns-icon"), word: ns.make("span"), spark: ns.make("canvas", "ns-runs-spark"),
-      note: button("ns-runs-edit", "note"), remove: button("ns-button ns-runs-remove", "delete"),
-    };
-    parts.tick.type = "checkbox";
-    for (const each of [parts.icon, parts.swatch, parts.spark]) each.setAttribute("aria-hidden", "true");
-    parts.state.append(parts.icon, parts.word);
-    cells.tick.append(parts.tick);
-    cells.name.append(parts.swatch, parts.open, " ", parts.id, " ", parts.star);
-    cells.state.append(parts.state);
-    cells.loss.append(parts.spark);
-    cells.note.append(parts.note);
-    cells.delete.append(parts.remove);
-    return { row, cells, parts };
-  }
-
-  function spark(canvas, values, colour) {
-    const context = canvas.getContext("2d");
-    const width = (canvas.width = canvas.clientWidth), height = (canvas.height = canvas.clientHeight);
-    const finite = values.filter((value) => value !== null);
-    if (finite.length < 2) return;
-    const low = Math.min(...finite), span = Math.max(...finite) - low || 1;
-    context.strokeStyle = colour;
-    context.beginPath();
-    let isDown = false;
-    values.forEach((value, index) => {
-      const x = (index / (values.length - 1)) * (width - 2) + 1;
-      if (value !== null) context[isDown ? "lineTo" : "moveTo"](x, height - 2 - ((value - low) / span) * (height - 4));
-      isDown = value !== null;
-    });
-    context.stroke();
-  }
-
-  const faultOf = (count, icon, severity) => {
-    const part = ns.make("span", `ns-fault-${severity}`, `${icon} ${ns.count(count)}`);
-    part.append(ns.make("span", "ns-hidden", ` ${severity} `));
-    part.title = `${ns.count(count)} ${severity}`;
-    return part;
-  };
-
-  function drawFaults(cell, { critical, warnings }) {
-    const key = `${critical} ${warnings}`;
-    if (cell.dataset.key === key) return;
-    cell.dataset.key = key;
-    const parts = [];
-    if (critical) parts.push(faultOf(critical, "\u25c6", "critical"));
-    if (warnings) parts.push(faultOf(warnings, "\u25b2", "warning"));
-    cell.replaceChildren(...(parts.length ? parts : ["none"]));
-  }
-
-  const absolute = (time) => new Date(time * 1000).toLocaleString();
-  const ago = (time) => (time > ns.now() ? absolute(time) : `${ns.seconds(ns.now() - time)} ago`);
-
-  function drawRow({ row, cells, parts }, data) {
-    const at = ns.view.compared.indexOf(data.run);
-    const isLeaving = ns.isLeaving(data.run);
-    row.classList.toggle("ns-leaving", isLeaving);
-    row.classList.toggle("ns-ticked", at >= 0);
-    if (data.run === ns.view.run) row.setAttribute("aria-current", "true");
-    else row.removeAttribute("aria-current");
-    parts.tick.checked = at >= 0;
-    parts.tick.disabled = at < 0 && ns.view.compared.length >= ns.MOST_COMPARED;
-    ns.setAttribute(parts.tick, "aria-label", `Compare ${ns.runLabel(data)}`);
-    parts.swatch.hidden = at < 0;
-    const colours = ns.theme().colours;
-    const colour = at < 0 ? colours.muted : colours.series[at % colours.series.length];
-    parts.swatch.style.background = colour;
-    ns.setText(parts.open, data.name);
-    ns.setText(parts.id, data.run.slice(-8));
-    parts.open.title = `${data.name} \u00b7 ${data.run}\nShow this run`;
-    ns.setText(parts.star, data.starred ? "\u2605" : "\u2606");
-    ns.setAttribute(parts.star, "aria-pressed", String(data.starred));
-    ns.setAttribute(parts.star, "aria-label", `Keep ${ns.runLabel(data)}`);
-    parts.star.title = data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run";
-    const isLive = data.state === "running";
-    ns.setAttribute(parts.state, "data-state", ICONS[data.state] || data.state);
-    ns.setText(parts.word, isLive ? WORDS.running : `${WORDS[data.state] || data.state} ${ago(data.written)}`);
-    parts.state.title = `Newest step: ${absolute(data.written)}`;
-    ns.setText(cells.step, data.step === null ? "\u2013" : ns.count(data.step));
-    ns.setText(cells.best, data.best !== null ? ns.significant(data.best) : data.is_read ? "\u2013" : "\u2026");
-    if (row.isConnected) spark(parts.spark, data.losses, colour);
-    drawFaults(cells.faults, data);
-    ns.setText(cells.started, ago(data.started));
-    cells.started.title = absolute(data.started);
-    if (!ns.isEditing(cells.note)) {
-      ns.setText(parts.note, data.note || "Add a note");
-      parts.note.classList.toggle("ns-no-note", !data.note);
-      ns.setAttribute(parts.note, "aria-label", `Note on ${ns.runLabel(data)}: ${data.note || "none"}`);
-    }
-    ns.setText(parts.remove, isLeaving ? "Undo" : "Delete");
-    ns.setAttribute(parts.remove, "aria-label", `${isLeaving ? "Keep" : "Delete"} ${ns.runLabel(data)}`);
-    parts.remove.disabled = !isLeaving && data.stays !== "";
-    parts.remove.title = data.stays;
-  }
-
   function draw() {
     if (ns.view.tab !== "runs") return;
-    const groups = ordered();
+    const found = rows.filter(isFound);
+    const groups = ordered(found);
     const wanted = [];
     for (const models of groups) {
       if (models.length > 1) wanted.push(heading(models));
       for (const data of models) {
-        if (!elements.has(data.run)) elements.set(data.run, makeRow(data.run));
+        if (!elements.has(data.run)) elements.set(data.run, ns.makeRunRow(data.run));
         const { row } = elements.get(data.run);
         row.classList.toggle("ns-runs-member", models.length > 1);
         wanted.push(row);
@@ -178,10 +82,11 @@
     }
     for (const run of elements.keys()) if (!ns.runRow(run)) elements.delete(run);
     place(wanted);
-    for (const models of groups) for (const data of models) drawRow(elements.get(data.run), data);
-    const found = groups.reduce((sum, models) => sum + models.length, 0);
+    for (const models of groups) for (const data of models) ns.drawRunRow(elements.get(data.run), data);
     const all = `${ns.count(rows.length)} run${rows.length === 1 ? "" : "s"}`;
-    ns.setText(ns.byId("runs-count"), found === rows.length ? all : `${ns.count(found)} of ${all}`);
+    const isMore = found.length > MOST_SHOWN ? `; the newest ${MOST_SHOWN} are shown, the search looks at all` : "";
+    const count = found.length === rows.length ? all : `${ns.count(found.length)} of ${all}`;
+    ns.setText(ns.byId("runs-count"), count + isMore);
     const ticked = ns.view.compared.length;
     ns.setText(ns.byId("runs-ticked"), ticked ? `${ticked} of at most ${ns.MOST_COMPARED} ticked` : `Tick up to ${ns.MOST_COMPARED} runs to compare them`);
     const input = ns.byId("runs-search").firstElementChild;
@@ -207,7 +112,14 @@
     const input = ns.make("input", "ns-search");
     Object.assign(input, { type: "search", placeholder: "Search runs, notes, states", autocomplete: "off", maxLength: 200 });
     input.setAttribute("aria-label", "Search runs");
-    input.addEventListener("input", () => ns.change({ find: input.value }));
+    // The rows follow at once, the address when somebody stops typing.
+    let timer = 0;
+    input.addEventListener("input", () => {
+      ns.view.find = input.value;
+      draw();
+      window.clearTimeout(timer);
+      timer = window.setTimeout(() => ns.change({ find: ns.view.find }), TYPING_MS);
+    });
     ns.byId("runs-search").append(input);
   }
 
@@ -225,8 +137,9 @@
     ns.on("view", draw);
     ns.on("theme", draw);
     ns.on("tab", ns.askRuns);
+    ns.on("runs", ns.askRuns);
     ns.on("message", (header) => header.runs && ns.askRuns());
-    window.setInterval(() => rows.some((row) => row.state === "running") && ns.askRuns(), EVERY_MS);
+    window.setInterval(() => askSome((row) => row.state === "running"), EVERY_MS);
     ns.askRuns();
   };
 })(window.nanscope);

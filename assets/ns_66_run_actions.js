@@ -4,6 +4,7 @@
   "use strict";
 
   const UNDO_MS = 8000;
+  const PATIENCE_MS = 5000;
   const ROUND_STEPS = 50; // shown before and after the step at which two runs part
   const CONFIG = { displayModeBar: false, showTips: false };
   const leaving = new Map(); // run -> its timer and label, until it is deleted
@@ -14,7 +15,26 @@
   ns.isLeaving = (run) => leaving.has(run);
   ns.isEditing = (cell) => cell.querySelector("input") !== null;
 
-  const act = (run, name, value = "") => ns.setProps("runs-action", { data: { run, act: name, value, mark: (marks += 1) } });
+  // One at a time: an answer is not heard any more once something else has been asked.
+  const queue = [];
+  let waiting = 0;
+
+  function act(run, name, value = "") {
+    queue.push({ run, act: name, value, mark: (marks += 1) });
+    next();
+  }
+
+  function next() {
+    if (waiting || !queue.length) return;
+    waiting = window.setTimeout(answered, PATIENCE_MS);
+    ns.setProps("runs-action", { data: queue.shift() });
+  }
+
+  function answered() {
+    window.clearTimeout(waiting);
+    waiting = 0;
+    next();
+  }
 
   function show(run) {
     if (run === ns.view.run) ns.change({ tab: "overview" });
@@ -54,6 +74,7 @@
   }
 
   ns.takeRunSaid = function (said) {
+    answered();
     if (said.act === "delete") leaving.delete(said.run);
     problem = said.problem;
     drawUndo();

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,15 +49,20 @@ class RunTable:
         self._lock = threading.Lock()
         self._losses: dict[str, tuple[tuple[int, int | None], _Losses]] = {}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row a run, newest first; `is_read` is False where the losses have yet to be read."""
+    def rows(self, only: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """Return a row a run, newest first; `is_read` is False where the losses have yet to be read.
+
+        Args:
+            only: ids of the runs that are asked for; None means all.
+        """
         runs = self._store.runs()[:_MAX_RUNS]
         marks = self._store.marks()
         end = self._clock() + BUDGET_S
         with self._lock:
             known = {run.run for run in runs}
             self._losses = {run: losses for run, losses in self._losses.items() if run in known}
-            return [self._row(run, marks.get(run.run, RunMark()), end) for run in runs]
+            wanted = runs if only is None else [run for run in runs if run.run in only]
+            return [self._row(run, marks.get(run.run, RunMark()), end) for run in wanted]
 
     def _row(self, run: RunSummary, mark: RunMark, end: float) -> dict[str, Any]:
         state = run_state(run)

@@ -53,7 +53,7 @@ def test_search_finds_by_name_note_and_state_and_stays_in_the_address(page: Page
     page.locator("#runs-search input").fill("ended warm")
     expect(page.locator("#runs-body [data-run]")).to_have_count(1)
     expect(page.locator("#runs-count")).to_have_text("1 of 3 runs")
-    assert "find=ended+warm" in page.url
+    until(page, "location.search.includes('find=ended+warm')")
     page.reload()
     expect(page.locator("#runs-body [data-run]")).to_have_count(1)
     expect(page.locator("#runs-search input")).to_have_value("ended warm")
@@ -121,7 +121,7 @@ def test_star_and_note_are_written_from_the_keyboard(page: Page, served: Served)
 
 def test_deletion_can_be_taken_back_for_some_seconds(page: Page, served: Served) -> None:
     fill(served)
-    open_runs(page, served)
+    open_runs(page, served, "&run=run-b")
     expect(row(page, "run-c").locator(".ns-runs-remove")).to_be_disabled()
     page.clock.install()
     row(page, "run-a").locator(".ns-runs-remove").click()
@@ -132,3 +132,19 @@ def test_deletion_can_be_taken_back_for_some_seconds(page: Page, served: Served)
     page.clock.run_for(9000)
     expect(row(page, "run-b")).to_have_count(0)
     assert [run.run for run in served.server.store.runs()] == ["run-c", "run-a"]
+    until(page, "nanscope.view.run === 'run-c' && document.body.dataset.tab === 'runs'")
+
+
+def test_ticks_of_runs_that_are_not_there_are_dropped(page: Page, served: Served) -> None:
+    fill(served)
+    open_runs(page, served, "&compare=gone&compare=run-a&compare=" + "x" * 200)
+    expect(page.locator("#runs-ticked")).to_have_text("1 of at most 5 ticked")
+    until(page, "!location.search.includes('gone') && location.search.includes('compare=run-a')")
+
+
+def test_live_run_goes_on_in_its_row(page: Page, served: Served) -> None:
+    fill(served)
+    open_runs(page, served)
+    expect(row(page, "run-c").locator(".ns-runs-step")).to_have_text("19")
+    served.fill(steps=range(20, 45), run="run-c", start_time=never_late(), name=HOSTILE)
+    expect(row(page, "run-c").locator(".ns-runs-step")).to_have_text("44")

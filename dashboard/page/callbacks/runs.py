@@ -31,9 +31,19 @@ from .run_actions import delete_run
 MOST_STEPS: Final = 200_000
 """Steps that the page compares, some three seconds; `dashboard diff` compares all."""
 MAX_NOTE: Final = 4000
+MOST_ROWS: Final = 64
+"""Rows of one asking that names them; also in `assets/ns_65_runs.js`."""
 _MARGIN: Final = {"l": 44, "r": 16}
 """Pixels: the chart stands by itself, with no names of layers at its left."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
+
+
+class RowsScope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows a page wants; `mark` only makes two askings differ."""
+
+    runs: Annotated[list[_Id], msgspec.Meta(max_length=MOST_ROWS)] | None = None
+    """Those of running runs, which change; None means all."""
+    mark: float = 0
 
 
 class RunAction(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +74,8 @@ def register_runs(app: Dash, store: Store, *, spool: Path | None, changed: Calla
     """
     table = RunTable(store)
 
-    def show(_: Any) -> Any:
-        return table.rows()
+    def show(data: Any) -> Any:
+        return rows_view(table, data)
 
     def act(data: Any) -> Any:
         return run_action(store, data, spool=spool, changed=changed)
@@ -83,6 +93,15 @@ def register_runs(app: Dash, store: Store, *, spool: Path | None, changed: Calla
         (ids.RUNS_OVERLAY, "data", ids.RUNS_COMPARED, overlay),
     ):
         app.callback(Output(target, prop), Input(source, "data"), prevent_initial_call=True)(call)
+
+
+def rows_view(table: RunTable, data: Any) -> Any:
+    """Return {rows, is_whole}: the rows that were asked for; a malformed asking changes nothing."""
+    try:
+        scope = msgspec.convert(data, RowsScope)
+    except msgspec.ValidationError:
+        return no_update
+    return {"rows": table.rows(scope.runs), "is_whole": scope.runs is None}
 
 
 def run_action(store: Store, data: Any, *, spool: Path | None, changed: Callable[[], None]) -> Any:

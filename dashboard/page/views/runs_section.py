@@ -21,7 +21,7 @@ COLUMNS: Final = (
     ("Note", ""),
     ("Delete", "ns-runs-delete"),
 )
-"""(title, class); `assets/ns_65_runs.js` makes the cells in this order."""
+"""(title, class); `assets/ns_64_run_rows.js` makes the cells in this order."""
 _UNTITLED: Final = ("Compare", "Delete")
 """Their cells say what they are."""
 MOST_COMPARED: Final = 5

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from sample_runs import LAYERS, frame, layout, run_start, write_run
 
+from dashboard.arguments import command_parser
 from dashboard.commands.diff import RunDifference, compare_runs, json_text, text_lines
 from dashboard.comparison.journal_steps import open_rank, read_steps
-from dashboard.comparison.parting import WINDOW
+from dashboard.comparison.parting import TOLERANCE, WINDOW
 from dashboard.errors import DashboardError
 from probe.delivery.journal.journal import JournalWriter
 from probe.wire import Frame, encode
@@ -149,3 +150,15 @@ def test_runs_that_cannot_be_compared_are_refused(
     write_run(tmp_path, "two", steps=5)
     with pytest.raises(DashboardError, match=said):
         compare_runs("one", second, rank=rank, tolerance=0.0)
+
+
+def test_command_takes_the_tolerance_of_the_page() -> None:
+    arguments = command_parser().parse_args(["diff", "one", "two"])
+    assert (arguments.tolerance, arguments.rank) == (TOLERANCE, 0)
+
+
+@pytest.mark.parametrize("given", ["-1", "1", "nan", "x", "inf"])
+def test_tolerance_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command_parser().parse_args(["diff", "one", "two", "--tolerance", given])
+    assert refused.value.code == 2 and "is no tolerance" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from dash import no_update
 from page_store import PageStore
 
-from dashboard.page.callbacks.runs import comparison_view, overlay_figure, run_action
+from dashboard.page.callbacks.runs import comparison_view, overlay_figure, rows_view, run_action
 from dashboard.page.run_table import RunTable
 from dashboard.page.views.runs_section import MOST_COMPARED
 from dashboard.store.protocol import RunMark, RunSummary
@@ -86,6 +86,15 @@ def test_losses_are_read_again_only_after_new_steps(store: MarkedStore) -> None:
     page_runs.fill(store, steps=range(300, 310), run="run-a")
     assert table.rows()[1]["step"] == 309
     assert sorted(read) == ["run-a", "run-a", "run-b"]
+
+
+def test_rows_of_named_runs_come_alone(store: MarkedStore) -> None:
+    table = RunTable(store)
+    some = rows_view(table, {"runs": ["run-a", "nothing"], "mark": 1})
+    assert ([row["run"] for row in some["rows"]], some["is_whole"]) == (["run-a"], False)
+    whole = rows_view(table, {"runs": None})
+    assert (len(whole["rows"]), whole["is_whole"]) == (2, True)
+    assert rows_view(table, {"runs": "run-a"}) is rows_view(table, None) is no_update
 
 
 def test_names_come_at_once_where_numbers_take_longer(store: MarkedStore) -> None:
