@@ -25,7 +25,7 @@ def fill(served: Served) -> None:
 
 def open_runs(page: Page, served: Served, query: str = "") -> None:
     page.goto(f"{served.server.address}&tab=runs{query}")
-    until(page, "document.querySelectorAll('#runs-body [data-run]').length > 0")
+    expect(page.locator("#runs-body [data-run]").first).to_be_visible()
 
 
 def row(page: Page, run: str):  # type: ignore[no-untyped-def]
