@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ..store.protocol import Store
 from .message import ClientView
+from .pictures import Pictures
 from .view import Subscription
 
 _log = logging.getLogger(__name__)
@@ -57,11 +58,10 @@ class Hub:
 
         Args:
             store: What pages look at.
-            notices: What they must be told besides, asked for with every message on a reader thread.
+            notices: What they must be told besides, asked for with every new status on a reader thread.
             storage: How much room all runs take, one line; asked for likewise.
         """
-        self._store = store
-        self._notices, self._storage = notices, storage
+        self._pictures = Pictures(store, notices=notices, storage=storage)
         self._clients: set[_Client] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="nanscope-live")
@@ -83,8 +83,7 @@ class Hub:
         """Serve one page until it goes away."""
         self._loop = asyncio.get_running_loop()
         await websocket.accept()
-        view = ClientView(self._store, notices=self._notices, storage=self._storage)
-        client = _Client(websocket, view, self._readers)
+        client = _Client(websocket, ClientView(self._pictures), self._readers)
         self._clients.add(client)
         try:
             await client.run()
@@ -98,6 +97,14 @@ class Hub:
     def _wake_all(self) -> None:
         for client in self._clients:
             client.wake(is_news=True)
+
+
+def next_beat(at: float, interval: float) -> float:
+    """Return the first whole number of intervals after a moment.
+
+    All clients keep the same beat: what is sent to them at one moment is worked out once.
+    """
+    return (at // interval + 1) * interval
 
 
 class _Client:
@@ -174,9 +181,10 @@ class _Client:
         now = time.monotonic()
         waits = [self._status_at + HEARTBEAT_S - now]
         if self._has_news:
-            waits.append(self._status_at + STATUS_INTERVAL_S - now)
+            waits.append(next_beat(self._status_at, STATUS_INTERVAL_S) - now)
         if self._data_is_due:
-            waits.append(max(self._data_at + DATA_INTERVAL_S, self._status_at + STATUS_INTERVAL_S) - now)
+            data_at = next_beat(self._data_at, DATA_INTERVAL_S)
+            waits.append(max(data_at, next_beat(self._status_at, STATUS_INTERVAL_S)) - now)
         return max(0.0, min(waits))
 
     async def _send_due(self) -> None:
@@ -186,7 +194,7 @@ class _Client:
         now = time.monotonic()
         if self._has_news and not wish.paused:
             self._data_is_due = True
-        with_data = self._data_is_due and now >= self._data_at + DATA_INTERVAL_S
+        with_data = self._data_is_due and now >= next_beat(self._data_at, DATA_INTERVAL_S)
         self._has_news = False
         self._status_at = now
         if with_data:
@@ -194,7 +202,7 @@ class _Client:
             self._data_at = now
         loop = asyncio.get_running_loop()
         message = await loop.run_in_executor(
-            self._readers, lambda: self._view.message(wish, with_data=with_data)
+            self._readers, lambda: self._view.message(wish, with_data=with_data, asked_at=now)
         )
         self._awaits_ack = True
         await self._websocket.send_bytes(message)

@@ -1,12 +1,12 @@
-"""What one client sees of a store: the subscription, and the header fields and arrays that answer it.
+"""What a client can wish to see of a store, and the header fields and arrays that answer it.
 
-Reads the store; called by the live hub on its reader threads, never on the event loop. Everything here
+Reads the store; called by `pictures` on the hub's reader threads, never on the event loop. Everything here
 costs the pixels asked for, not the steps stored.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,10 +19,10 @@ from probe.wire import Event
 from ..page.event_feed import event_state
 from ..page.views.heatmap import INF, LOG10_BELOW_ONE, NAN, most_columns, widened
 from ..page.views.heatmap import pooling_note as heatmap_note
-from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, statistic_of
+from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, Statistic
 from ..page.views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
 from ..store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
-from .codec import DeltaEncoder, shift
+from .tracks import Track
 
 SLOW_STEPS: Final = 2000
 """How far back the newest reading of memory is looked for."""
@@ -92,15 +92,14 @@ def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def step_range(subscription: Subscription, rank: RankSummary) -> StepRange:
+def step_range(first: int | None, end: int | None, window: int | None, rank: RankSummary) -> StepRange:
     """Return the steps in view. A live window moves in jumps of a 32nd, so that pooled columns stay put."""
-    if subscription.first is not None or subscription.end is not None or subscription.window is None:
-        return StepRange(first=subscription.first, end=subscription.end)
+    if first is not None or end is not None or window is None:
+        return StepRange(first=first, end=end)
     if rank.last_step is None:
         return StepRange()
-    jump = max(1, subscription.window // 32)
-    first = max(0, rank.last_step + 1 - subscription.window)
-    return StepRange(first=-(-first // jump) * jump)
+    jump = max(1, window // 32)
+    return StepRange(first=-(-max(0, rank.last_step + 1 - window) // jump) * jump)
 
 
 def slow_scalars(store: Store, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
@@ -165,37 +164,38 @@ def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def add_heatmap(
-    encoder: DeltaEncoder,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatmapPart:
+    """The heatmap of a picture."""
+
+    fields: dict[str, Any]
+    """Header fields, without the names of the rows."""
+    rows: tuple[str, ...]
+    kinds: tuple[str, ...]
+    track: Track
+
+
+def read_heatmap(
     store: Store,
     run: str,
     rank: int,
     *,
     steps: StepRange,
-    wish: Subscription,
-    held_rows: tuple[str, ...] | None,
-) -> tuple[dict[str, Any] | None, tuple[str, ...] | None]:
-    """Add the heatmap's codes, column by column.
-
-    Returns:
-        Header fields (None before the first layout; row names only when they are not `held_rows`), and the
-        row names that the client then holds.
-    """
+    statistic: Statistic,
+    columns: int,
+    unfolded: tuple[str, ...],
+) -> HeatmapPart | None:
+    """Read the heatmap's codes, column by column; None before the first layout."""
     layout = store.layout(run, rank)
     if layout is None:
-        return None, held_rows
-    statistic = statistic_of(wish.statistic)
+        return None
     rows = layout.layers if statistic.of == "layer" else layout.modules
-    columns = most_columns(wish.columns, rows=len(rows))
-    found = store.heatmap(run, rank, statistic.id, steps, max_columns=columns, unfolded=tuple(wish.unfolded))
+    most = most_columns(columns, rows=len(rows))
+    found = store.heatmap(run, rank, statistic.id, steps, max_columns=most, unfolded=unfolded)
     if found is None:
-        return None, held_rows
+        return None
     heatmap, every = widened(found)
     codes = cell_codes(heatmap)
-    starts = heatmap.steps.astype("<f8")
-    drop = shift(encoder.held("heatmap/steps"), starts)
-    encoder.add("heatmap/steps", starts, drop=drop)
-    encoder.add("heatmap/codes", codes.T.reshape(-1), drop=drop * len(held_rows or ()))
     low, high = code_limits(codes, is_count=statistic.is_count)
     fields: dict[str, Any] = {
         "rowCount": len(heatmap.rows),
@@ -208,9 +208,14 @@ def add_heatmap(
         "statistic": statistic.id,
         "statistics": _offered(store.statistic_names(run, rank), statistic.id),
     }
-    if held_rows != heatmap.rows:
-        fields |= {"rows": heatmap.rows, "kinds": heatmap.row_kinds}
-    return fields, heatmap.rows
+    track = Track(
+        "heatmap/steps",
+        heatmap.steps.astype("<f8"),
+        "heatmap/codes",
+        codes.T.reshape(-1),
+        rows=len(heatmap.rows),
+    )
+    return HeatmapPart(fields=fields, rows=heatmap.rows, kinds=heatmap.row_kinds, track=track)
 
 
 def _offered(names: list[str], shown: str) -> list[str]:

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,7 @@ from .protocol import (
 )
 from .queries import Snapshot, read_scalars
 from .rank_events import RankEvents
+from .reading import Reading
 from .schema import explain, open_cursor, open_database, read_epoch
 from .writer import Writer
 
@@ -92,6 +93,11 @@ class DuckStore(KeptThings):
         self._removed: set[tuple[str, str]] = set()
         """(run, writer) whose late records are taken and thrown away."""
         self._closed = False
+        self._revisions: Counter[str | None] = Counter()
+        """Run -> changes in this process; None -> all of them."""
+        self._reading = Reading(
+            self._root, self._edge, self._lock, require_open=self._require_open, list_runs=self._list_runs
+        )
 
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
         catalog = Catalog(self._load_layout)
@@ -123,7 +129,7 @@ class DuckStore(KeptThings):
                 return expected
             is_followed = self._ranks.knows(key.run)
         decoded = decode(records[max(0, expected - first_seq) :])
-        known = [] if is_followed else self.events(key.run)
+        known = [] if is_followed else self._events(key.run, is_writer=True)
         with self._lock:
             self._ranks.begin(key.run, known)
             self._require_open()
@@ -139,6 +145,7 @@ class DuckStore(KeptThings):
             self._edge.add(pending)
             self._shelf.add(event for event, _ in pending.events)
             self._documents_seen[key.run] += len(pending.documents)
+            self._note_change(key.run)
             return stream.next_seq
 
     def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
@@ -154,6 +161,7 @@ class DuckStore(KeptThings):
             stream.gaps += end_seq - expected
             stream.next_seq = end_seq
             runs.note_skip(self._catalog, key, first_seq=expected, end_seq=end_seq, reason=reason)
+            self._note_change(key.run)
             return end_seq
 
     def _next_seq(self, key: StreamKey) -> int:
@@ -241,34 +249,26 @@ class DuckStore(KeptThings):
                 self._catalog.forget_run(run)
                 self._shelf.forget(run)
                 self._ranks.forget(run)
+                self._note_change(run)
             removal.give_back_room(self._database)
 
     # -- reading
 
-    @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[Snapshot]:
-        """Give a read one consistent state."""
-        cursor = self._cursor()
-        try:
-            while True:
-                cursor.execute("BEGIN TRANSACTION")
-                epoch = read_epoch(cursor)
-                with self._lock:
-                    edge = self._edge.beyond(epoch)
-                if edge is not None:
-                    break
-                cursor.execute("ROLLBACK")
-            yield Snapshot(cursor, edge)
-            cursor.execute("ROLLBACK")
-        except duckdb.Error as error:
-            raise DashboardError(explain("cannot read", error)) from error
-        finally:
-            cursor.close()
+    def revision(self, run: str | None = None) -> int:
+        """A number that changes with whatever reads of a run, or of any, show; see `Store.revision`."""
+        return self._revisions[run]
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
-        with self._lock:
-            self._require_open()
-            return open_cursor(self._root)
+    def view(self) -> contextlib.AbstractContextManager[None]:
+        """Reads of this thread see one state of the store; see `Store.view`."""
+        return self._reading.view()
+
+    def _snapshot(self) -> contextlib.AbstractContextManager[Snapshot]:
+        return self._reading.snapshot()
+
+    def _note_change(self, run: str) -> None:
+        """Count a change of a run; under the lock, after it can be read."""
+        self._revisions[run] += 1
+        self._revisions[None] += 1
 
     def _require_open(self) -> None:
         if self._closed:
@@ -285,9 +285,12 @@ class DuckStore(KeptThings):
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
         with self._snapshot() as snapshot:
-            counts = runs.count_events(snapshot)
+            counts, listed = runs.count_events(snapshot), snapshot.runs
         with self._lock:
-            return runs.summarise(self._catalog, counts, self._clock())
+            return runs.with_counts(listed if listed is not None else self._list_runs(), counts)
+
+    def _list_runs(self) -> list[RunSummary]:
+        return runs.summarise(self._catalog, self._clock())
 
     def run_start(self, run: str, rank: int = 0) -> RunStart | None:
         """The newest incarnation's description; None for an unknown run or rank."""
@@ -370,15 +373,18 @@ class DuckStore(KeptThings):
 
     def events(self, run: str, rank: int | None = None) -> list[Event]:
         """Events in their latest state, by step; includes uncommitted ones."""
+        return [event for event in self._events(run) if rank in (None, event.rank)]
+
+    def _events(self, run: str, *, is_writer: bool = False) -> list[Event]:
         with self._lock:
             self._require_open()
             found, mark = self._shelf.events(run), self._shelf.mark(run)
         if found is None:
-            with self._snapshot() as snapshot:
+            with self._reading.snapshot(is_writer=is_writer) as snapshot:
                 found = runs.read_events(snapshot, run)
             with self._lock:
                 self._shelf.put(run, found, mark=mark)
-        return [event for event in found if rank in (None, event.rank)]
+        return found
 
     def event(self, run: str, event_id: str) -> Event | None:
         """One event; None if there is none."""

@@ -6,6 +6,7 @@ returned arrays are read-only. A store is thread-safe: one writer thread inside,
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -162,6 +163,22 @@ class Store(Protocol):
         """Delete all that is known of a run, durably; what its writers still send is thrown away.
 
         A new incarnation of the run begins anew. An unknown run is none.
+        """
+        ...
+
+    def revision(self, run: str | None = None) -> int:
+        """A number that changes whenever reads of the run may show something new; None is any run.
+
+        It changes after the new state can be read: what is read later than the number is at least as new.
+        Counted in this process, from 0.
+        """
+        ...
+
+    def view(self) -> AbstractContextManager[None]:
+        """Have all reads of this thread inside the block see one state: that of its beginning.
+
+        Names, events and gaps may be one append newer: the state has no values for what they tell of then.
+        Not for long: other reads wait meanwhile.
         """
         ...
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .edge import Pending, ScalarBlock
-from .protocol import StepRange
+from .protocol import RunSummary, StepRange
 from .pyramid import (
     FACTOR,
     MEASURED,
@@ -45,6 +45,8 @@ class Snapshot:
 
     cursor: duckdb.DuckDBPyConnection
     edge: list[Pending]
+    runs: list[RunSummary] | None = None
+    """The runs at that moment, without counts of events; None outside of a view."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Called by `DuckStore`, on any thread: with a snapshot, or under the store's lock
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from probe.wire import SEVERITIES, Event, StreamKey, decode_record
 
@@ -48,8 +49,15 @@ def count_events(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     return counts
 
 
-def summarise(catalog: Catalog, counts: dict[str, dict[str, int]], now: float) -> list[RunSummary]:
-    """Return all runs, newest first."""
+def with_counts(listed: list[RunSummary], counts: dict[str, dict[str, int]]) -> list[RunSummary]:
+    """Return the runs with their numbers of events."""
+    return [
+        replace(each, event_counts=dict(counts[each.run])) if each.run in counts else each for each in listed
+    ]
+
+
+def summarise(catalog: Catalog, now: float) -> list[RunSummary]:
+    """Return all runs, newest first, as if they had no events."""
     newest: dict[str, dict[int, Incarnation]] = defaultdict(dict)
     first_start: dict[str, float] = {}
     for entry in catalog.incarnations.values():
@@ -68,7 +76,7 @@ def summarise(catalog: Catalog, counts: dict[str, dict[str, int]], now: float) -
                 start=start,
                 started=first_start[run],
                 ranks=tuple(ranks[rank].summary(now) for rank in sorted(ranks)),
-                event_counts=dict(counts[run]) if run in counts else dict.fromkeys(SEVERITIES, 0),
+                event_counts=dict.fromkeys(SEVERITIES, 0),
             )
         )
     return sorted(result, key=lambda summary: (summary.started, summary.run), reverse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +47,9 @@ class PageStore:
         self.stored_documents: list[StoredDocument] = []
         self.run_marks: dict[str, RunMark] = {}
         self.removed: list[str] = []
+        self.revisions: Counter[str | None] = Counter()
+        self.reads: Counter[str] = Counter()
+        """What was asked for how often, of the reads that cost something."""
 
     def position(self, key: StreamKey) -> StreamPosition:
         at = self._next.get(key, 0)
@@ -56,11 +61,12 @@ class PageStore:
     def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
         with self._lock:
             expected = self._next.get(key, 0)
-            if first_seq > expected:
+            if first_seq > expected or first_seq + len(records) <= expected:
                 return expected
             for data in records[expected - first_seq :]:
                 self._take(key, decode_record(data))
             self._next[key] = max(expected, first_seq + len(records))
+            self.revisions.update((key.run, None))
             return self._next[key]
 
     def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
@@ -70,7 +76,15 @@ class PageStore:
     def commit(self) -> dict[StreamKey, int]:
         return dict(self._next)
 
+    def revision(self, run: str | None = None) -> int:
+        return self.revisions[run]
+
+    def view(self) -> contextlib.AbstractContextManager[None]:
+        self.reads["view"] += 1
+        return contextlib.nullcontext()
+
     def runs(self) -> list[RunSummary]:
+        self.reads["runs"] += 1
         with self._lock:
             by_run: dict[str, list[tuple[int, _Rank]]] = {}
             for (run, rank), data in sorted(self._ranks.items()):
@@ -105,6 +119,7 @@ class PageStore:
     def scalars(
         self, run: str, rank: int, names: list[str], steps: StepRange = ALL_STEPS, max_points: int = 1000
     ) -> pd.DataFrame:
+        self.reads["scalars"] += 1
         frames = self._frames(run, rank, steps)
         rows: list[dict[str, object]] = []
         for name in names:
@@ -123,6 +138,7 @@ class PageStore:
         max_columns: int = 1000,
         unfolded: tuple[str, ...] = (),
     ) -> Heatmap | None:
+        self.reads["heatmap"] += 1
         layout = self.layout(run, rank)
         if layout is None:
             return None

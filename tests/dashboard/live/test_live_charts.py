@@ -11,6 +11,7 @@ from page_store import PageStore
 from test_live_codec import Client
 
 from dashboard.live.message import ClientView
+from dashboard.live.pictures import Pictures
 from dashboard.live.view import Subscription
 from dashboard.page.views.chart_specs import MAX_LOGGED
 from dashboard.store.duck import DuckStore
@@ -26,7 +27,7 @@ def store(tmp_path: Path):
 
 
 def look(store, client: Client | None = None, **wish) -> dict:
-    message = ClientView(store).message(Subscription(id=1, **wish), with_data=True)
+    message = ClientView(Pictures(store)).message(Subscription(id=1, **wish), with_data=True)
     return (client or Client()).decode(message)
 
 
@@ -73,7 +74,7 @@ def test_message_very_many_users_series_are_counted_and_the_first_ones_sent(stor
 
 
 def test_message_second_one_of_a_full_run_carries_little(store: DuckStore) -> None:
-    client, view = Client(), ClientView(store)
+    client, view = Client(), ClientView(Pictures(store))
     wish = Subscription(id=1, statistic="activation_rms")
     client.decode(view.message(wish, with_data=True))
     before = client.payload_elements
@@ -107,7 +108,7 @@ def test_message_heatmap_of_what_does_not_exist_is_the_default(store: DuckStore)
 
 
 def test_message_after_another_choice_equals_a_fresh_one(store: DuckStore) -> None:
-    client, fresh, view = Client(), Client(), ClientView(store)
+    client, fresh, view = Client(), Client(), ClientView(Pictures(store))
     client.decode(view.message(Subscription(id=1), with_data=True))
     header = client.decode(view.message(Subscription(id=2, statistic="update_ratio"), with_data=True))
     look(store, fresh, statistic="update_ratio")

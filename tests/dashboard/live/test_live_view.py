@@ -10,6 +10,7 @@ from page_store import PageStore
 from test_live_codec import Client
 
 from dashboard.live.message import ClientView
+from dashboard.live.pictures import Pictures
 from dashboard.live.view import (
     CODE_FIRST,
     CODE_INF,
@@ -60,7 +61,7 @@ def test_step_range_live_window_moves_in_jumps() -> None:
         rank = RankSummary(
             rank=0, incarnation=1, state="running", first_step=0, last_step=last_step, last_time=0.0
         )
-        return step_range(Subscription(id=1, window=320), rank).first
+        return step_range(None, None, 320, rank).first
 
     assert len({first(last) for last in range(1000, 1010)}) <= 2
     assert 320 - 10 <= 1001 - first(1000) <= 320
@@ -108,7 +109,7 @@ def test_code_limits_of_counts_tell_the_smallest_from_none() -> None:
 def test_message_second_one_carries_only_what_is_new() -> None:
     store, client = PageStore(), Client()
     page_runs.fill(store, steps=range(200))
-    view = ClientView(store)
+    view = ClientView(Pictures(store))
     wish = Subscription(id=1)
     client.decode(view.message(wish, with_data=True))
     before = client.payload_elements
@@ -122,7 +123,9 @@ def test_message_second_one_carries_only_what_is_new() -> None:
 def test_message_of_a_long_run_costs_pixels_not_steps() -> None:
     store, client = PageStore(), Client()
     page_runs.fill(store, steps=range(3000))
-    client.decode(ClientView(store).message(Subscription(id=1, points=64, columns=64), with_data=True))
+    client.decode(
+        ClientView(Pictures(store)).message(Subscription(id=1, points=64, columns=64), with_data=True)
+    )
     assert max(len(array) for key, array in client.arrays.items() if key.endswith("/x")) <= 64
     assert len(client.arrays["heatmap/steps"]) <= 64
 
@@ -130,18 +133,18 @@ def test_message_of_a_long_run_costs_pixels_not_steps() -> None:
 def test_message_after_unfolding_equals_a_fresh_one() -> None:
     store, client, fresh = PageStore(), Client(), Client()
     page_runs.fill(store, steps=range(50))
-    view = ClientView(store)
+    view = ClientView(Pictures(store))
     client.decode(view.message(Subscription(id=1), with_data=True))
     unfolded = Subscription(id=2, unfolded=["embed"])
     client.decode(view.message(unfolded, with_data=True))
-    fresh.decode(ClientView(store).message(unfolded, with_data=True))
+    fresh.decode(ClientView(Pictures(store)).message(unfolded, with_data=True))
     np.testing.assert_array_equal(client.arrays["heatmap/codes"], fresh.arrays["heatmap/codes"])
 
 
 def test_message_nan_loss_reaches_the_client_as_a_mark() -> None:
     store, client = PageStore(), Client()
     page_runs.fill(store, steps=range(10), bad={4: "nan", 7: "inf"})
-    client.decode(ClientView(store).message(Subscription(id=1), with_data=True))
+    client.decode(ClientView(Pictures(store)).message(Subscription(id=1), with_data=True))
     assert client.arrays["loss/loss/nan/x"].tolist() == [4.0]
     assert client.arrays["loss/loss/inf/x"].tolist() == [7.0]
     assert client.arrays["loss/loss/line/x"].tolist() == list(range(10))
@@ -150,20 +153,20 @@ def test_message_nan_loss_reaches_the_client_as_a_mark() -> None:
 def test_message_without_data_has_tiles_but_no_arrays() -> None:
     store = PageStore()
     page_runs.fill(store, steps=range(10))
-    header = Client().decode(ClientView(store).message(Subscription(id=1), with_data=False))
+    header = Client().decode(ClientView(Pictures(store)).message(Subscription(id=1), with_data=False))
     assert header["arrays"] == []
     assert {tile["id"]: tile["value"] for tile in header["tiles"]}["step"] == "9"
 
 
 def test_message_of_empty_store_has_no_run() -> None:
-    header = Client().decode(ClientView(PageStore()).message(Subscription(id=1), with_data=True))
+    header = Client().decode(ClientView(Pictures(PageStore())).message(Subscription(id=1), with_data=True))
     assert (header["run"], header["runs"]) == (None, [])
 
 
 def test_message_run_list_is_sent_once() -> None:
     store, client = PageStore(), Client()
     page_runs.fill(store, steps=range(10))
-    view = ClientView(store)
+    view = ClientView(Pictures(store))
     assert "runs" in client.decode(view.message(Subscription(id=1), with_data=False))
     assert "runs" not in client.decode(view.message(Subscription(id=1), with_data=False))
 
@@ -172,7 +175,7 @@ def test_message_range_makes_room_for_an_event_whose_frame_is_not_here_yet() -> 
     store = PageStore()
     page_runs.fill(store, steps=range(20))
     page_runs.add_event(store, page_runs.event(24))
-    header = Client().decode(ClientView(store).message(Subscription(id=1), with_data=True))
+    header = Client().decode(ClientView(Pictures(store)).message(Subscription(id=1), with_data=True))
     assert header["range"] == [0, 25]
     assert header["eventEnd"] == 25
 
@@ -193,7 +196,7 @@ def header_level(*events: Event) -> dict[str, object]:
     page_runs.fill(store, steps=range(10))
     for event in events:
         page_runs.add_event(store, event)
-    return Client().decode(ClientView(store).message(Subscription(id=1), with_data=False))["level"]
+    return Client().decode(ClientView(Pictures(store)).message(Subscription(id=1), with_data=False))["level"]
 
 
 def test_message_level_is_the_newest_one_of_this_rank_and_start() -> None:
@@ -209,7 +212,7 @@ def test_message_level_of_another_start_does_not_count() -> None:
 
 def test_message_says_whether_there_are_histograms_and_when_new_ones_come() -> None:
     store, client = PageStore(), Client()
-    view = ClientView(store)
+    view = ClientView(Pictures(store))
 
     def mark() -> int | None:
         return client.decode(view.message(Subscription(id=1), with_data=False))["histograms"]
@@ -225,7 +228,7 @@ def test_message_says_whether_there_are_histograms_and_when_new_ones_come() -> N
 
 
 def test_message_says_how_much_room_runs_take() -> None:
-    view = ClientView(PageStore(), storage=lambda: "Spool 58.0 MiB in 43 runs")
+    view = ClientView(Pictures(PageStore(), storage=lambda: "Spool 58.0 MiB in 43 runs"))
     assert (
         Client().decode(view.message(Subscription(id=1), with_data=False))["storage"]
         == "Spool 58.0 MiB in 43 runs"

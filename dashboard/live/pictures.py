@@ -1,0 +1,266 @@
+"""Pictures of a run: what is read and computed for a page, once for all pages that ask for the same.
+
+A picture is complete and never changes; what a client lacks of it says `message`. Called on the hub's reader
+threads. The store's revision decides whether a picture is still the newest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import pandas as pd
+
+from probe.wire.training_progress import KIND, TrainingProgress
+
+from ..page.views.heatmap_statistics import statistic_of
+from ..page.views.progress_line import newest_progress, progress_line
+from ..page.views.verdict import verdict
+from ..store.protocol import RankSummary, RunSummary, Store
+from .answers import Answers
+from .charts import read_charts
+from .tracks import Track, size_bytes
+from .view import (
+    HeatmapPart,
+    Subscription,
+    choose_rank,
+    choose_run,
+    events_mark,
+    gap_list,
+    level_of,
+    read_heatmap,
+    run_list,
+    slow_scalars,
+    status,
+    step_range,
+)
+
+MAX_STATUS_AGE_S: Final = 1.0
+"""The clock alone makes a rank silent and a time left shorter."""
+SLOW_INTERVAL_S: Final = 1.0
+_AT_ONE_REVISION: Final = float("inf")
+"""Asked at: nothing but the revision and the age make such an answer good."""
+PIXELS_APART: Final = 64
+"""Pages of nearly equal width share their pictures: points and columns are multiples of this, from it on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusPart:
+    """State, tiles, and what is new about events: cheap, and asked for five times a second."""
+
+    runs: list[dict[str, Any]]
+    """The run selector's lines."""
+    fields: dict[str, Any]
+    """Header fields; `run` is None where there is no such run."""
+    read_at: float
+    """Monotonic seconds, before the first read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a page shows of a run at one moment; all parts were read under one snapshot."""
+
+    status: StatusPart
+    fields: dict[str, Any] | None = None
+    """Header fields of the lines; None without them, or without such a run."""
+    heatmap: HeatmapPart | None = None
+    tracks: tuple[Track, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its arrays."""
+        return size_bytes(self.tracks)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What distinguishes one picture from another."""
+
+    run: str | None
+    rank: int
+    first: int | None
+    end: int | None
+    window: int | None
+    points: int
+    columns: int
+    unfolded: tuple[str, ...]
+    statistic: str
+    logged: bool
+
+
+class Pictures:
+    """All that open pages look at. Thread-safe."""
+
+    def __init__(
+        self, store: Store, *, notices: Callable[[], list[str]] = list, storage: Callable[[], str] = str
+    ) -> None:
+        """Start without pictures.
+
+        Args:
+            store: What is read.
+            notices: What pages must be told besides.
+            storage: How much room all runs take, one line.
+        """
+        self._store = store
+        self._notices, self._storage = notices, storage
+        self._statuses: Answers[tuple[str | None, int], StatusPart] = Answers(
+            size_bytes=lambda answer: 0, max_age_s=MAX_STATUS_AGE_S
+        )
+        self._pictures: Answers[Question, Picture] = Answers(size_bytes=lambda answer: answer.size_bytes)
+        self._progress: Answers[tuple[str, int], TrainingProgress | None] = Answers(size_bytes=lambda _: 0)
+        self._slow: Answers[tuple[str, int], pd.DataFrame] = Answers(
+            size_bytes=lambda _: 0, max_age_s=SLOW_INTERVAL_S
+        )
+
+    def look(self, wish: Subscription, *, with_data: bool, asked_at: float | None = None) -> Picture:
+        """Return the picture that a page wants.
+
+        Args:
+            wish: What it wants to see.
+            with_data: Lines and heatmap too, not only the status.
+            asked_at: Monotonic seconds: the picture shows at least what was there then. None is now.
+        """
+        asked_at = time.monotonic() if asked_at is None else asked_at
+        if not with_data:
+            return Picture(status=self._ask_status(wish, asked_at))
+        question = question_of(wish)
+        picture = self._pictures.ask(
+            question,
+            revision=lambda: self._store.revision(question.run),
+            work_out=lambda: self._draw(question),
+            asked_at=asked_at,
+        )
+        if picture.status.read_at >= asked_at:
+            return picture
+        return replace(picture, status=self._ask_status(wish, asked_at))
+
+    def _ask_status(self, wish: Subscription, asked_at: float) -> StatusPart:
+        return self._statuses.ask(
+            (wish.run, wish.rank),
+            revision=self._store.revision,
+            work_out=lambda: self._read_status(wish),
+            asked_at=asked_at,
+        )
+
+    def _read_status(self, wish: Subscription) -> StatusPart:
+        read_at = time.monotonic()
+        with self._store.view():
+            return self._status(*self._choose(wish.run, wish.rank), read_at=read_at)
+
+    def _draw(self, question: Question) -> Picture:
+        """Read everything of a picture under one snapshot."""
+        read_at = time.monotonic()
+        with self._store.view():
+            runs, run, rank = self._choose(question.run, question.rank)
+            part = self._status(runs, run, rank, read_at=read_at)
+            if run is None or rank is None:
+                return Picture(status=part)
+            steps = step_range(question.first, question.end, question.window, rank)
+            charts, tracks = read_charts(
+                self._store,
+                run.run,
+                rank.rank,
+                steps=steps,
+                points=question.points,
+                with_logged=question.logged,
+            )
+            heatmap = read_heatmap(
+                self._store,
+                run.run,
+                rank.rank,
+                steps=steps,
+                statistic=statistic_of(question.statistic),
+                columns=question.columns,
+                unfolded=question.unfolded,
+            )
+            gaps = gap_list(self._store, run.run, rank.rank)
+        first = steps.first if steps.first is not None else rank.first_step
+        end = steps.end
+        if end is None and rank.last_step is not None:
+            end = max(rank.last_step + 1, part.fields["eventEnd"] or 0)
+        return Picture(
+            status=part,
+            fields={"range": [first, end], **charts, "gaps": gaps},
+            heatmap=heatmap,
+            tracks=(*tracks, *([heatmap.track] if heatmap is not None else [])),
+        )
+
+    def _choose(
+        self, run: str | None, rank: int
+    ) -> tuple[list[RunSummary], RunSummary | None, RankSummary | None]:
+        runs = self._store.runs()
+        chosen = choose_run(runs, run)
+        return runs, chosen, None if chosen is None else choose_rank(chosen, rank)
+
+    def _status(
+        self, runs: list[RunSummary], run: RunSummary | None, rank: RankSummary | None, *, read_at: float
+    ) -> StatusPart:
+        fields: dict[str, Any] = {"run": None, "notices": self._notices(), "storage": self._storage()}
+        if run is not None and rank is not None:
+            fields |= self._run_fields(run, rank)
+        return StatusPart(runs=run_list(runs), fields=fields, read_at=read_at)
+
+    def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
+        events = self._store.events(run.run)
+        fields = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
+        return fields | {
+            "progress": self._progress_fields(run, rank, step_s=fields["stepSeconds"]),
+            "events": events_mark(events),
+            "eventCounts": run.event_counts,
+            "level": level_of(events, run, rank),
+            "histograms": self._store.histogram_mark(run.run, rank.rank),
+            "verdict": verdict(events, last_step=rank.last_step),
+            "documents": self._store.documents_mark(run.run),
+            # An event arrives before the frame of its step: the axis has to make room for its marker.
+            "eventEnd": max((event.step + 1 for event in events), default=None),
+        }
+
+    def _progress_fields(
+        self, run: RunSummary, rank: RankSummary, *, step_s: float | None
+    ) -> dict[str, Any] | None:
+        """The line above the tiles; its document is read when one of the run has changed."""
+        newest = self._progress.ask(
+            (run.run, rank.rank),
+            revision=lambda: self._store.documents_mark(run.run),
+            work_out=lambda: newest_progress(self._store.documents(run.run, KIND, rank.rank)),
+            asked_at=_AT_ONE_REVISION,
+        )
+        line = progress_line(
+            newest,
+            last_step=rank.last_step,
+            step_s=step_s,
+            age_s=None if rank.last_time is None else max(0.0, time.time() - rank.last_time),
+            is_running=rank.state in ("running", "silent"),
+        )
+        return None if line is None else asdict(line)
+
+    def _slow_scalars(self, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
+        """Read memory at most once a second and run."""
+        return self._slow.ask(
+            (run.run, rank.rank),
+            revision=lambda: 0,
+            work_out=lambda: slow_scalars(self._store, run, rank),
+            asked_at=_AT_ONE_REVISION,
+        )
+
+
+def question_of(wish: Subscription) -> Question:
+    """Return what of a wish decides on the picture."""
+    return Question(
+        run=wish.run,
+        rank=wish.rank,
+        first=wish.first,
+        end=wish.end,
+        window=wish.window,
+        points=_rounded(wish.points),
+        columns=_rounded(wish.columns),
+        unfolded=tuple(sorted(set(wish.unfolded))),
+        statistic=statistic_of(wish.statistic).id,
+        logged=wish.logged,
+    )
+
+
+def _rounded(pixels: int) -> int:
+    return pixels // PIXELS_APART * PIXELS_APART or pixels

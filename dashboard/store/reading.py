@@ -1,0 +1,96 @@
+"""Gives reads their snapshots, one read at a time: whatever writes competes with one reader, not with all.
+
+Used by `DuckStore`, on any thread. A thread that looks at a view has one snapshot for all reads in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import duckdb
+
+from ..errors import DashboardError
+from .edge import Edge
+from .protocol import RunSummary
+from .queries import Snapshot
+from .schema import explain, open_cursor, read_epoch
+
+
+class Reading:
+    """The snapshots of one store."""
+
+    def __init__(
+        self,
+        root: duckdb.DuckDBPyConnection,
+        edge: Edge,
+        lock: threading.Lock,
+        *,
+        require_open: Callable[[], None],
+        list_runs: Callable[[], list[RunSummary]],
+    ) -> None:
+        """Make it.
+
+        Args:
+            root: The database.
+            edge: What it lacks; guarded by `lock`.
+            lock: The store's, which is held only for looking up.
+            require_open: Raises where the store is closed; called under the lock.
+            list_runs: Returns the runs as a view shows them; called under the lock.
+        """
+        self._root, self._edge, self._lock = root, edge, lock
+        self._require_open, self._list_runs = require_open, list_runs
+        self._turn = threading.Lock()
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def snapshot(self, *, is_writer: bool = False, is_view: bool = False) -> Iterator[Snapshot]:
+        """Give a read one consistent state: that of its thread's view, else one of its own.
+
+        Args:
+            is_writer: The thread that takes records waits for no other read.
+            is_view: Keep the runs as they are at this moment too.
+
+        Raises:
+            DashboardError: the store is closed, or the database cannot be read.
+        """
+        if (held := getattr(self._mine, "snapshot", None)) is not None:
+            yield held
+            return
+        with contextlib.nullcontext() if is_writer else self._turn:
+            cursor = self._cursor()
+            try:
+                yield self._begin(cursor, is_view=is_view)
+                cursor.execute("ROLLBACK")
+            except duckdb.Error as error:
+                raise DashboardError(explain("cannot read", error)) from error
+            finally:
+                cursor.close()
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[None]:
+        """Have all reads of this thread see one state; see `Store.view`."""
+        with self.snapshot(is_view=True) as snapshot:
+            before = getattr(self._mine, "snapshot", None)
+            self._mine.snapshot = snapshot
+            try:
+                yield
+            finally:
+                self._mine.snapshot = before
+
+    def _begin(self, cursor: duckdb.DuckDBPyConnection, *, is_view: bool) -> Snapshot:
+        """Open a transaction that is not older than the edge can complete."""
+        while True:
+            cursor.execute("BEGIN TRANSACTION")
+            epoch = read_epoch(cursor)
+            with self._lock:
+                edge = self._edge.beyond(epoch)
+                if edge is not None:
+                    return Snapshot(cursor, edge, self._list_runs() if is_view else None)
+            cursor.execute("ROLLBACK")
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            self._require_open()
+            return open_cursor(self._root)
