@@ -25,7 +25,8 @@ class _Entry(Generic[Answer]):
     """One question."""
 
     at_work: threading.Lock = field(default_factory=threading.Lock)
-    answer: Answer | None = None
+    answers: tuple[Answer, ...] = ()
+    """The answer, once there is one."""
     revision: int = -1
     read_at: float = 0.0
     """Monotonic seconds, before the first read."""
@@ -81,12 +82,11 @@ class Answers(Generic[Question, Answer]):
             entry = self._entries.setdefault(question, _Entry())
             self._entries.move_to_end(question)
         with entry.at_work:
-            answer = entry.answer
-            if answer is not None and self._is_good(entry, revision(), asked_at):
-                return answer
+            if entry.answers and self._is_good(entry, revision(), asked_at):
+                return entry.answers[0]
             read_at, at = time.monotonic(), revision()
             answer = work_out()
-            entry.answer, entry.revision, entry.read_at = answer, at, read_at
+            entry.answers, entry.revision, entry.read_at = (answer,), at, read_at
             entry.size_bytes = self._size_bytes(answer)
         self._drop_old()
         return answer

@@ -124,9 +124,11 @@ class _Client:
         self._data_at = 0.0
 
     def wake(self, *, is_news: bool = False) -> None:
-        """Look again at what is due; event loop only."""
+        """Look again at what is due; event loop only. One that knows of news has set its clock already."""
+        is_known = is_news and (self._has_news or self._awaits_ack)
         self._has_news = self._has_news or is_news
-        self._wake.set()
+        if not is_known:
+            self._wake.set()
 
     async def run(self) -> None:
         """Send until the page leaves; a page that breaks the protocol is disconnected."""

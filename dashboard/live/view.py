@@ -120,7 +120,8 @@ def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFra
     last = rank.last_step
     first = None if last is None else max(0, last + 1 - RECENT_STEPS)
     recent = store.scalars(run.run, rank.rank, list(RECENT_NAMES), StepRange(first=first), RECENT_STEPS)
-    step_times = recent.loc[recent["name"] == "step_time_s", "mean"].to_numpy(dtype=np.float64)
+    names = recent["name"].to_numpy(dtype=object)
+    step_times = recent["mean"].to_numpy(dtype=np.float64)[names == "step_time_s"]
     finite = step_times[np.isfinite(step_times)]
     return {
         "run": run.run,

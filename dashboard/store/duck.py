@@ -94,9 +94,9 @@ class DuckStore(KeptThings):
         """(run, writer) whose late records are taken and thrown away."""
         self._closed = False
         self._revisions: Counter[str | None] = Counter()
-        """Run -> changes in this process; None -> all of them."""
+        self._counts = runs.EventCounts()
         self._reading = Reading(
-            self._root, self._edge, self._lock, require_open=self._require_open, list_runs=self._list_runs
+            self._root, self._lock, self._edge, self._shelf, check=self._require_open, runs=self._list_runs
         )
 
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
@@ -285,7 +285,7 @@ class DuckStore(KeptThings):
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
         with self._snapshot() as snapshot:
-            counts, listed = runs.count_events(snapshot), snapshot.runs
+            counts, listed = self._counts.read(snapshot), snapshot.runs
         with self._lock:
             return runs.with_counts(listed if listed is not None else self._list_runs(), counts)
 

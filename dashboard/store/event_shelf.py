@@ -23,6 +23,8 @@ class EventShelf:
         self._events: OrderedDict[str, dict[str, Event]] = OrderedDict()
         self._in_order: dict[str, list[Event]] = {}
         self._marks: dict[str, int] = {}
+        self.mark_of_all = 0
+        """A number that changes whenever an event of any run arrives or goes."""
 
     def mark(self, run: str) -> int:
         """Return a number that changes whenever an event of the run arrives; asked for before a read."""
@@ -41,6 +43,7 @@ class EventShelf:
     def add(self, events: Iterable[Event]) -> None:
         """Take what an append brought: new events, and newer states of those that are there."""
         for event in events:
+            self.mark_of_all += 1
             self._marks[event.run] = self.mark(event.run) + 1
             if (known := self._events.get(event.run)) is not None:
                 known[event.id] = event
@@ -59,4 +62,5 @@ class EventShelf:
         """Drop the events of a run that has been deleted; a read that began before counts as too old."""
         self._events.pop(run, None)
         self._in_order.pop(run, None)
+        self.mark_of_all += 1
         self._marks[run] = self.mark(run) + 1

@@ -45,6 +45,8 @@ class Snapshot:
 
     cursor: duckdb.DuckDBPyConnection
     edge: list[Pending]
+    events_mark: int = 0
+    """A number that changes with every event, of all runs."""
     runs: list[RunSummary] | None = None
     """The runs at that moment, without counts of events; None outside of a view."""
 
@@ -221,11 +223,12 @@ def _scalar_frame(rows: Columns | None, series: dict[int, str]) -> pd.DataFrame:
         return pd.DataFrame(columns)
     numbers, inverse = np.unique(rows["series"], return_inverse=True)
     labels = np.array([series[int(number)] for number in numbers], dtype=object)
-    columns = {"name": labels[inverse] if len(labels) else np.empty(0, dtype=object)}
+    place = np.argsort(np.argsort(labels))
+    order = np.lexsort((rows["step"], place[inverse]))
+    columns = {"name": labels[inverse][order]}
     for name in SCALAR_COLUMNS[1:]:
-        columns[name] = rows[name].astype(np.int64 if name in integers else np.float64)
-    frame = pd.DataFrame(columns)
-    return frame.sort_values(["name", "step"], kind="stable", ignore_index=True)
+        columns[name] = rows[name][order].astype(np.int64 if name in integers else np.float64)
+    return pd.DataFrame(columns)
 
 
 # ---------------------------------------------------------------------------------------------- tensors

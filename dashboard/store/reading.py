@@ -13,6 +13,7 @@ import duckdb
 
 from ..errors import DashboardError
 from .edge import Edge
+from .event_shelf import EventShelf
 from .protocol import RunSummary
 from .queries import Snapshot
 from .schema import explain, open_cursor, read_epoch
@@ -24,23 +25,25 @@ class Reading:
     def __init__(
         self,
         root: duckdb.DuckDBPyConnection,
-        edge: Edge,
         lock: threading.Lock,
+        edge: Edge,
+        shelf: EventShelf,
         *,
-        require_open: Callable[[], None],
-        list_runs: Callable[[], list[RunSummary]],
+        check: Callable[[], None],
+        runs: Callable[[], list[RunSummary]],
     ) -> None:
         """Make it.
 
         Args:
             root: The database.
-            edge: What it lacks; guarded by `lock`.
-            lock: The store's, which is held only for looking up.
-            require_open: Raises where the store is closed; called under the lock.
-            list_runs: Returns the runs as a view shows them; called under the lock.
+            lock: The store's, which is held only for looking up; it guards what follows.
+            edge: What the database lacks.
+            shelf: Knows whether there are new events.
+            check: Raises where the store is closed.
+            runs: Returns the runs as a view shows them.
         """
-        self._root, self._edge, self._lock = root, edge, lock
-        self._require_open, self._list_runs = require_open, list_runs
+        self._root, self._lock, self._edge, self._shelf = root, lock, edge, shelf
+        self._check, self._runs = check, runs
         self._turn = threading.Lock()
         self._mine = threading.local()
 
@@ -87,10 +90,10 @@ class Reading:
             with self._lock:
                 edge = self._edge.beyond(epoch)
                 if edge is not None:
-                    return Snapshot(cursor, edge, self._list_runs() if is_view else None)
+                    return Snapshot(cursor, edge, self._shelf.mark_of_all, self._runs() if is_view else None)
             cursor.execute("ROLLBACK")
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
-            self._require_open()
+            self._check()
             return open_cursor(self._root)

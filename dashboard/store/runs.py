@@ -34,6 +34,21 @@ def read_events(snapshot: Snapshot, run: str, *, event_id: str | None = None) ->
     return sorted(latest.values(), key=lambda event: (event.step, event.time, event.id))
 
 
+class EventCounts:
+    """Counts events again only where there are others than at the last time."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[int, dict[str, dict[str, int]]] = (-1, {})
+
+    def read(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
+        """Return what `count_events` does, not to be changed; on any thread."""
+        mark, counts = self._kept
+        if mark != snapshot.events_mark:
+            counts = count_events(snapshot)
+            self._kept = (snapshot.events_mark, counts)
+        return counts
+
+
 def count_events(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Return run -> severity -> number of events."""
     pending = {(event.run, event.id): event.severity for item in snapshot.edge for event, _ in item.events}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 STEPS_PER_S: Final = "steps_per_s"
@@ -30,7 +31,7 @@ def steps_per_s(data: pd.DataFrame) -> pd.DataFrame:
     times = _rows(data, "step_time_s", width)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {"min": 1.0 / times["max"], "mean": 1.0 / times["mean"], "max": 1.0 / times["min"]}
-    return _finished(times.assign(**values), STEPS_PER_S, width)
+    return _finished(times, values, name=STEPS_PER_S, width=width)
 
 
 def samples_per_s(data: pd.DataFrame) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def samples_per_s(data: pd.DataFrame) -> pd.DataFrame:
         mean = samples / both["mean"]
         low, high = samples / both["max"], samples / both["min"]
     values = {"min": low.where(is_same, mean), "mean": mean, "max": high.where(is_same, mean)}
-    return _finished(both[list(times.columns)].assign(**values), SAMPLES_PER_S, width)
+    return _finished(both, values, name=SAMPLES_PER_S, width=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +96,28 @@ def _width(data: pd.DataFrame, names: Iterable[str]) -> int:
 
 def _rows(data: pd.DataFrame, name: str, width: int) -> pd.DataFrame:
     """Rows of one name, each with the number of its bucket."""
-    rows = data[data["name"] == name].sort_values("step", ignore_index=True)
+    rows: pd.DataFrame = data[data["name"].to_numpy(dtype=object) == name]
+    if not rows["step"].is_monotonic_increasing:
+        rows = rows.sort_values("step", ignore_index=True)
     return rows.assign(bucket=rows["step"] // width)
 
 
-def _finished(rows: pd.DataFrame, name: str, width: int) -> pd.DataFrame:
+def _finished(
+    rows: pd.DataFrame, values: Mapping[str, pd.Series[Any]], *, name: str, width: int
+) -> pd.DataFrame:
     """Name the rows, take out what is not finite, and put a row without a value where a bucket is missing."""
-    values = rows[list(_VALUES)]
-    rows = rows.assign(name=name, nan=0, inf=0, **values.where(np.isfinite(values)))
-    rows = rows.drop(columns="bucket")
     steps = rows["step"].to_numpy(dtype=np.int64)
-    after = np.flatnonzero(np.diff(steps) >= 2 * width)
-    if not len(after):
-        return rows
-    holes = rows.iloc[after].assign(step=steps[after] + width, pooled=1, **dict.fromkeys(_VALUES, np.nan))
-    return pd.concat([rows, holes]).sort_values("step", kind="stable", ignore_index=True)
+    before = np.flatnonzero(np.diff(steps) >= 2 * width)
+    at = before + 1
+    count = len(steps) + len(at)
+    columns: dict[str, npt.NDArray[Any]] = {
+        "name": np.full(count, name, dtype=object),
+        "step": np.insert(steps, at, steps[before] + width),
+        "time": np.insert(rows["time"].to_numpy(dtype=np.float64), at, rows["time"].to_numpy()[before]),
+    }
+    for key in _VALUES:
+        finite = values[key].to_numpy(dtype=np.float64)
+        columns[key] = np.insert(np.where(np.isfinite(finite), finite, np.nan), at, np.nan)
+    columns |= {key: np.zeros(count, np.int64) for key in ("nan", "inf")}
+    columns["pooled"] = np.insert(rows["pooled"].to_numpy(dtype=np.int64), at, 1)
+    return pd.DataFrame(columns)

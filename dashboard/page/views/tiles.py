@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 RECENT_NAMES: Final = (
@@ -112,23 +113,29 @@ def _signed(value: float) -> str:
 
 def _number_tile(recent: pd.DataFrame, name: str) -> TileText:
     """The newest value of a series; NaN and Inf by name."""
-    rows = recent[recent["name"] == name]
-    if rows.empty:
+    values = _values(recent, name)
+    if not values.size:
         return TileText(id=name, value="\u2013")
-    last = rows.iloc[-1]
-    if last["nan"] > 0 or last["inf"] > 0:
-        return TileText(id=name, value="NaN" if last["nan"] > 0 else "Inf", is_bad=True)
-    return TileText(id=name, value=significant(float(last["mean"])))
+    nan, inf = _values(recent, name, "nan")[-1], _values(recent, name, "inf")[-1]
+    if nan > 0 or inf > 0:
+        return TileText(id=name, value="NaN" if nan > 0 else "Inf", is_bad=True)
+    return TileText(id=name, value=significant(float(values[-1])))
+
+
+def _values(data: pd.DataFrame, name: str, column: str = "mean") -> npt.NDArray[np.float64]:
+    """(rows,) of one series. Through numpy: this runs for every status of a live page."""
+    chosen: npt.NDArray[np.bool_] = data["name"].to_numpy(dtype=object) == name
+    return data[column].to_numpy(dtype=np.float64)[chosen]
 
 
 def _finite_mean(data: pd.DataFrame, name: str) -> float | None:
-    values = data.loc[data["name"] == name, "mean"].to_numpy(dtype=np.float64)
+    values = _values(data, name)
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
 
 
 def _newest(data: pd.DataFrame, name: str) -> float | None:
-    values = data.loc[data["name"] == name, "mean"].to_numpy(dtype=np.float64)
+    values = _values(data, name)
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if finite.size else None
 

@@ -49,6 +49,14 @@ def test_ask_again_at_one_revision_is_worked_out_once() -> None:
     assert worked == [1]
 
 
+def test_ask_an_answer_of_nothing_is_kept_too() -> None:
+    kept: Answers[str, None] = Answers(size_bytes=lambda _: 0)
+    worked: list[int] = []
+    for _ in range(2):
+        kept.ask("q", revision=lambda: 1, work_out=lambda: worked.append(1))
+    assert worked == [1]
+
+
 def test_ask_at_a_new_revision_is_worked_out_again() -> None:
     kept = answers()
     kept.ask("q", revision=lambda: 1, work_out=lambda: "old")
