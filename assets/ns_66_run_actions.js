@@ -73,11 +73,18 @@
     ns.drawRuns();
   }
 
+  let telling = 0;
+  function tell(text) {
+    problem = text;
+    window.clearTimeout(telling);
+    if (text) telling = window.setTimeout(tell, UNDO_MS, "");
+    drawUndo();
+  }
+
   ns.takeRunSaid = function (said) {
     answered();
     if (said.act === "delete") leaving.delete(said.run);
-    problem = said.problem;
-    drawUndo();
+    tell(said.problem);
     ns.askRuns();
   };
 

@@ -69,11 +69,12 @@ def read_steps(rank: JournalRank) -> Iterator[StepBlock]:
 
     A restart takes the place of all that was recorded from its first step on.
     """
+    unreadable = rank.unreadable
     firsts = [next((frame.step for _, frame in _frames(rank, writer)), None) for writer in rank.writers]
     ends = [
         min((step for step in firsts[n + 1 :] if step is not None), default=None) for n in range(len(firsts))
     ]
-    rank.unreadable = 0
+    rank.unreadable = unreadable  # the first frames are read again
     frames = (
         (writer, frame)
         for writer, end in zip(rank.writers, ends, strict=True)

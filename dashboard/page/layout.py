@@ -67,6 +67,7 @@ def page_layout(*, page: str, ingest: str) -> Component:
                 className="ns-body",
             ),
             html.Div(id="announcer", className="ns-hidden", role="status", **{"aria-live": "polite"}),
+            html.Div(id="runs-undo", className="ns-runs-undo", role="status"),
             html.Div(id="tooltip", className="ns-tooltip", hidden=True),
             key_sheet(),
         ],

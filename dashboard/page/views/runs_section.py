@@ -49,7 +49,6 @@ def runs_section() -> list[Component]:
             ],
             className="ns-runs-tools",
         ),
-        html.Div(id="runs-undo", className="ns-runs-undo", role="status"),
         html.Div(
             table, className="ns-runs-scroll", tabIndex="0", role="region", **{"aria-label": "All runs"}
         ),

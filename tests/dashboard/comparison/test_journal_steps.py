@@ -117,6 +117,19 @@ def test_damaged_record_is_said_and_the_rest_compared(
     assert "equal in all 49 steps" in said and "In the first run only, and not compared: step 24" in said
 
 
+def test_damage_before_the_steps_is_counted_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "one", steps=50)
+    for stream in ("events", "metrics"):
+        (segment,) = folder.glob(f"0-1/{stream}-*.seg")
+        data = bytearray(segment.read_bytes())
+        at = data.index(b"layout" if stream == "events" else b"frame")
+        data[at] ^= 0xFF
+        segment.write_bytes(data)
+    rank = open_rank(folder, 0)
+    (block,) = read_steps(rank)
+    assert (len(block.steps), block.layers, rank.unreadable) == (49, (), 2)
+
+
 def test_models_of_other_layers_are_named_and_are_a_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
