@@ -16,7 +16,7 @@ from probe.wire.documents import read_body
 from probe.wire.start_facts import KIND, StartFacts
 
 from ..store.protocol import Heatmap, StepRange, Store
-from ..store.pyramid import SAW_INF, SAW_NAN
+from ..store.pyramid import SAW_INF
 from .parting import WINDOW, Mask, Series, StepBlock, Steps, Values, is_compared
 
 _READ_STEPS: Final = 16 * WINDOW
@@ -92,7 +92,6 @@ def _norms(heatmap: Heatmap | None) -> tuple[Steps, Values, Mask]:
     kept = flags.any(axis=1)
     norms = heatmap.values.T[kept].astype(np.float64)
     norms[(flags[kept] & SAW_INF) != 0] = np.inf
-    norms[(flags[kept] & SAW_NAN) != 0] = np.nan
     return heatmap.steps[kept], norms, flags[kept] != 0
 
 

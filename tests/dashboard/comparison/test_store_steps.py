@@ -66,6 +66,15 @@ def test_restarted_run_has_the_same_steps_in_store_and_journal(tmp_path: Path, s
     np.testing.assert_array_equal(more.steps, more_of_it.steps)
 
 
+def test_restart_far_behind_the_first_step_hides_nothing(tmp_path: Path, store: DuckStore) -> None:
+    folder = tmp_path / "spool" / "one"
+    write(folder, [with_loss(step, 1.0) for step in range(0, 6000, 50)], incarnation=1)
+    write(folder, [with_loss(step, 2.0) for step in range(5000, 5200, 50)], incarnation=2)
+    SpoolIngest(store, tmp_path / "spool").run()
+    steps = [step for block in read_store_steps(store, "one", 0) for step in block.steps.tolist()]
+    assert steps == list(range(0, 5200, 50))
+
+
 def test_reading_stops_before_an_end(tmp_path: Path, store: DuckStore) -> None:
     write_run(tmp_path / "spool", "one", steps=600)
     SpoolIngest(store, tmp_path / "spool").run()
