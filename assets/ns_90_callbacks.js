@@ -21,7 +21,7 @@
     ns.setProps("provider", { forceColorScheme: ns.themeName });
     document.documentElement.dataset.theme = ns.themeName;
     for (const name of ["dark", "light", "system"]) {
-      ns.setAttribute(ns.byId("theme-" + name), "data-chosen", String(name === choice));
+      ns.setAttribute(ns.byId("theme-" + name), "aria-checked", String(name === choice));
     }
     ns.emit("theme", ns.themeName);
   }
@@ -57,6 +57,7 @@
     ns.startActions();
     ns.startRunActions();
     ns.startRuns();
+    ns.startMenu();
     ns.startKeys();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();

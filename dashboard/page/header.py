@@ -160,23 +160,37 @@ def _lines() -> Component:
 
 
 def _menu() -> Component:
-    """Export, link, theme and keys in one menu."""
-    target = html.Span("\u22ef", id=ids.PAGE_MENU, className="ns-dots")
-    entries = [
-        dmc.MenuLabel("Export what is on screen"),
-        *(dmc.MenuItem(text, id=item, n_clicks=0) for item, text in _EXPORTS),
-        dmc.MenuDivider(),
-        dmc.MenuItem("Copy link to this view", id="copy-link", n_clicks=0),
-        dmc.MenuItem(["Keys ", html.Kbd("?")], id="open-keys", n_clicks=0),
-        dmc.MenuDivider(),
-        dmc.MenuLabel("Theme"),
-        *(dmc.MenuItem(text, id=item, n_clicks=0) for item, text in _THEMES),
+    """Export, link, theme and keys in one menu; `assets/ns_81_menu.js` opens and closes it."""
+    button = {
+        "aria-label": "Menu",
+        "aria-haspopup": "menu",
+        "aria-expanded": "false",
+        "aria-controls": "menu",
+    }
+    rest = [
+        _menu_item("Copy link to this view", "copy-link"),
+        _menu_item(["Keys ", html.Kbd("?")], "open-keys"),
     ]
-    # The wrapper is what says whether the menu is open, so it has to be the button.
-    button = {"component": "button", "className": "ns-button", "aria-label": "Menu"}
-    return dmc.Menu(
-        [dmc.MenuTarget(target, boxWrapperProps=button), dmc.MenuDropdown(entries)],
-        keepMounted=True,
-        shadow="md",
-        position="bottom-end",
+    entries = [
+        _menu_group("Export what is on screen", [_menu_item(text, item) for item, text in _EXPORTS]),
+        html.Div(rest, role="group", className="ns-menu-group", **{"aria-label": "This view"}),
+        _menu_group("Theme", [_menu_item(text, item, role="menuitemradio") for item, text in _THEMES]),
+    ]
+    return html.Div(
+        [
+            html.Button("\u22ef", id=ids.PAGE_MENU, className="ns-button ns-dots", **button),
+            html.Div(
+                entries, id=ids.MENU, className="ns-menu", role="menu", hidden=True, **{"aria-label": "Menu"}
+            ),
+        ],
+        className="ns-menu-place",
     )
+
+
+def _menu_group(title: str, items: list[Component]) -> Component:
+    heading = html.Div(title, className="ns-menu-title", **{"aria-hidden": "true"})
+    return html.Div([heading, *items], role="group", className="ns-menu-group", **{"aria-label": title})
+
+
+def _menu_item(text: str | list[str | Component], id_: str, *, role: str = "menuitem") -> Component:
+    return html.Button(text, id=id_, className="ns-menu-item", role=role, tabIndex="-1", n_clicks=0)

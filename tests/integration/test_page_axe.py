@@ -1,0 +1,92 @@
+"""Every view of the page, its asides, menus and dialogs, in both themes, as axe-core sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+from axe_fixtures import axe_source, grave_faults
+from page_fixtures import Served, page_runs, until
+from playwright.sync_api import Page, expect
+
+from dashboard.page.tabs import TABS
+
+pytestmark = pytest.mark.browser
+
+
+def open_page(page: Page, served: Served) -> None:
+    served.fill(steps=range(80), is_full=True, bad=dict.fromkeys(range(60, 80), "nan"), start_time=1.7e9)
+    served.fill(steps=range(80), rank=1)
+    served.add_event(page_runs.event(60))
+    served.add_event(
+        page_runs.event(30, kind="loss_spike", severity="warning", message="Loss spike at step 30")
+    )
+    page.goto(served.server.address)
+    until(page, "window.nanscope?.heatmap?.fields !== null && nanscope.rowsInOrder()?.length >= 2")
+    until(page, "nanscope.heatmap.shown.length > 0 && nanscope.hasHistograms()")
+
+
+def in_menu(page: Page, look: Callable[[str], None]) -> None:
+    page.locator("#page-menu").click()
+    expect(page.locator("#copy-link")).to_be_visible()
+    look("menu")
+    page.keyboard.press("Escape")
+    expect(page.locator("#copy-link")).to_be_hidden()
+
+
+def in_selects(page: Page, look: Callable[[str], None]) -> None:
+    for select in ("run-select", "rank-select"):
+        page.locator(f"#{select}").click()
+        expect(page.locator("[role=listbox]:visible")).to_have_count(1)
+        page.wait_for_timeout(300)
+        look(select)
+        page.keyboard.press("Escape")
+        page.evaluate("document.activeElement.blur()")
+
+
+def in_asides(page: Page, look: Callable[[str], None]) -> None:
+    page.evaluate("nanscope.openEvent(nanscope.rowsInOrder()[0].id)")
+    expect(page.locator("#event-headline")).to_be_visible()
+    for fold in page.locator("#event-content details").all():
+        fold.evaluate("fold => { fold.open = true; }")
+    look("event aside")
+    page.evaluate("nanscope.openRow('embed.weight')")
+    expect(page.locator("#row-head")).to_contain_text("embed")
+    expect(page.locator("#row-tables table").first).to_be_visible()
+    look("row aside")
+    page.evaluate("nanscope.closeRow()")
+
+
+def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
+    page.keyboard.press("?")
+    expect(page.locator("#key-sheet")).to_be_visible()
+    look("keys")
+    page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_every_view_has_no_grave_fault_of_accessibility(
+    page: Page, served: Served, theme: Literal["dark", "light"]
+) -> None:
+    source = axe_source()
+    page.emulate_media(color_scheme=theme)
+    open_page(page, served)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    page.evaluate(source)
+    faults: list[str] = []
+
+    def look(view: str) -> None:
+        faults.extend(grave_faults(page, view))
+
+    for tab in TABS:
+        page.evaluate("tab => nanscope.chooseTab(tab)", tab.id)
+        until(page, "tab => document.body.dataset.tab === tab", tab.id)
+        page.wait_for_timeout(400)
+        look(tab.id)
+    page.evaluate("nanscope.chooseTab('overview')")
+    in_menu(page, look)
+    in_selects(page, look)
+    in_asides(page, look)
+    in_dialogs(page, look)
+    assert not faults, "\n".join(faults)
