@@ -38,17 +38,31 @@ window.nanscope = window.nanscope || {};
 
   ns.byId = (id) => document.getElementById(id);
 
-  // All text that comes from a training goes through here: as text, never as markup.
+  // What cannot be seen, or turns the order of the rest, is its number in brackets: U+202E is "[U+202E]". As
+  // dashboard/page/views/visible_text.py.
+  const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/u;
+  const EACH_HIDDEN = new RegExp(HIDDEN.source, "gu");
+  const mark = (sign) => `[U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`;
+  ns.visible = (text) => (HIDDEN.test(text) ? text.replace(EACH_HIDDEN, mark) : text);
+
+  // All text that comes from a training goes through these: as visible text, never as markup.
   ns.setText = function (element, text) {
-    if (element && element.textContent !== text) element.textContent = text;
+    const shown = ns.visible(text);
+    if (element && element.textContent !== shown) element.textContent = shown;
   };
   ns.setAttribute = function (element, name, value) {
-    if (element && element.getAttribute(name) !== value) element.setAttribute(name, value);
+    const shown = ns.visible(value);
+    if (element && element.getAttribute(name) !== shown) element.setAttribute(name, shown);
+  };
+  // What hovering shows, line by line.
+  ns.setTitle = function (element, ...lines) {
+    const shown = lines.filter(Boolean).map(ns.visible).join("\n");
+    if (element.title !== shown) element.title = shown;
   };
   ns.make = function (tag, className, text) {
     const element = document.createElement(tag);
     if (className) element.className = className;
-    if (text !== undefined) element.textContent = text;
+    if (text !== undefined) element.textContent = ns.visible(text);
     return element;
   };
 

@@ -44,7 +44,7 @@
     const badge = document.querySelector("[data-count=events]");
     ns.setText(badge, critical || warnings ? ns.count(critical || warnings) : "");
     badge.dataset.severity = critical ? "critical" : "warning";
-    badge.title = `${ns.count(critical)} critical, ${ns.count(warnings)} warnings`;
+    ns.setTitle(badge, `${ns.count(critical)} critical, ${ns.count(warnings)} warnings`);
   }
 
   function move(event) {

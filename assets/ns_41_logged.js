@@ -8,7 +8,7 @@
     const holder = ns.make("div", "ns-card");
     holder.dataset.chart = name;
     holder.setAttribute("role", "img");
-    holder.setAttribute("aria-label", `${name.slice(ns.templates.logged.prefix.length)} over steps`);
+    ns.setAttribute(holder, "aria-label", `${name.slice(ns.templates.logged.prefix.length)} over steps`);
     const plot = ns.make("div", "ns-plot");
     plot.id = "plot-" + name;
     holder.append(plot);

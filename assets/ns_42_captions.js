@@ -4,7 +4,7 @@
   "use strict";
 
   // All text that comes from a training and that Plotly would read as markup.
-  ns.escaped = (text) => text.replace(/[&<>"'%]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+  ns.escaped = (text) => ns.visible(text).replace(/[&<>"'%]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
   // A template of ours with a name put in; templates are small and drawn charts few.
   ns.named = function (template, name) {

@@ -47,22 +47,21 @@
     const isOpen = ns.view.unfolded.includes(group.layer);
     if (group.isParameter) {
       button.classList.add("ns-parameter");
-      text.textContent = "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0);
+      ns.setText(text, "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0));
       button.disabled = !ns.hasHistograms();
       button.onclick = () => ns.openRow(group.path);
     } else if (isGroup) {
-      text.textContent = (group.path || "(root)") + " \u203a";
-      button.title = `${group.path || "(root)"}: ${group.end - group.at} ${ns.statistic().of}s. Click to see them alone.`;
+      ns.setText(text, (group.path || "(root)") + " \u203a");
+      ns.setTitle(button, `${group.path || "(root)"}: ${group.end - group.at} ${ns.statistic().of}s. Click to see them alone.`);
       button.onclick = () => { ns.focusRows(group.path); ns.later(ns.drawHeatmap); };
       return button;
     } else if (ns.statistic().of === "module") {
-      text.textContent = group.layer || "(root)";
-      button.title = group.layer || "(root)";
+      ns.setText(text, group.layer || "(root)");
       const inside = ns.heatmap.rows.some((name) => name.startsWith(group.layer + "."));
       const isOpening = inside && group.layer !== "" && group.layer !== ns.heatmap.focus;
       button.disabled = !isOpening && !ns.hasHistograms();
-      if (isOpening) button.title += ": click to see it and what is inside alone";
-      else if (!button.disabled) button.title += ": click for its histograms";
+      const does = isOpening ? ": click to see it and what is inside alone" : ": click for its histograms";
+      ns.setTitle(button, (group.layer || "(root)") + (button.disabled ? "" : does));
       button.onclick = () => {
         if (!isOpening) return ns.openRow(group.layer);
         ns.focusRows(group.layer);
@@ -70,12 +69,12 @@
       };
       return button;
     } else {
-      text.textContent = (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)");
+      ns.setText(text, (isOpen ? "\u25be " : "\u25b8 ") + (group.layer || "(root)"));
       button.setAttribute("aria-expanded", String(isOpen));
       button.onclick = () => ns.toggleUnfolded(group.layer);
     }
     const what = ns.hasHistograms() ? ": click for its histograms" : "";
-    button.title = group.isParameter ? group.path + what : `${group.layer || "(root)"}: click for its parameters`;
+    ns.setTitle(button, group.isParameter ? group.path + what : `${group.layer || "(root)"}: click for its parameters`);
     return button;
   }
 
@@ -135,7 +134,7 @@
     const note = !fields.hasValues ? "nothing measured in these steps" : fields.note;
     if (note) {
       const small = ns.make("span", "ns-small", note);
-      small.title = note;
+      ns.setTitle(small, note);
       right.append(small);
     }
     // From the right; what does not fit is left out whole, the legend before the note.

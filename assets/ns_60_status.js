@@ -58,7 +58,7 @@
     const clock = isAhead ? "The clock of the training's machine is ahead of this one's." : "";
     const at = newest === null ? "" : "Newest step: " + new Date(newest * 1000).toLocaleString();
     const does = ns.view.paused ? "Follow the newest step again (Space)" : "Hold the charts still (Space)";
-    button.title = [state === "off" ? offText() : "", at, clock, does].filter(Boolean).join("\n");
+    ns.setTitle(button, state === "off" ? offText() : "", at, clock, does);
   }
 
   function heldText() {
@@ -76,7 +76,7 @@
       ns.setText(element.querySelector(".ns-tile-unit"), tile.unit);
       ns.setText(element.querySelector(".ns-tile-detail"), tile.detail);
       element.classList.toggle("ns-bad", tile.is_bad);
-      if (tile.hint) element.title = tile.hint;
+      if (tile.hint) ns.setTitle(element, tile.hint);
     }
   }
 
@@ -128,14 +128,14 @@
       // Trainings one after the other that somebody has named, in a sweep say, keep their names.
       const items = models.map((run) => runOption(run, scripts.size > 1 || !run.model ? run.name : run.model));
       const together = scripts.size > 1 ? `${models.length} runs of one process` : scriptOf(first);
-      return { group: `${together} \u00b7 ${first.group.slice(-8)}`, items };
+      return { group: `${ns.visible(together)} \u00b7 ${first.group.slice(-8)}`, items };
     });
   }
 
   const scriptOf = (run) => run.name.replace(` (${run.model})`, "");
 
   function runOption(run, name) {
-    return { value: run.run, label: `${name} \u00b7 ${run.run.slice(-8)}${isRunning(run) ? " \u25cf" : ""}` };
+    return { value: run.run, label: ns.visible(`${name} \u00b7 ${run.run.slice(-8)}${isRunning(run) ? " \u25cf" : ""}`) };
   }
 
   function drawRuns() {

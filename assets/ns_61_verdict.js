@@ -47,7 +47,7 @@
       const text = ns.byId("verdict-text");
       text.replaceChildren(...sentence(verdict.parts));
       text.disabled = verdict.event === null;
-      text.title = verdict.event === null ? "" : verdict.parts.map(([part]) => part).join("");
+      ns.setTitle(text, verdict.event === null ? "" : verdict.parts.map(([part]) => part).join(""));
       ns.byId("verdict-consequences").hidden = verdict.consequences === 0;
       ns.setText(ns.byId("verdict-more"), plural(verdict.consequences, "consequence").join(""));
     }
@@ -57,7 +57,7 @@
   function drawTitle({ name, newestStep, verdict }) {
     const step = newestStep === null ? "" : ` \u00b7 step ${ns.count(newestStep)}`;
     const isBad = verdict.severity === "critical";
-    const text = (isBad ? `\u26a0 ${verdict.title} \u00b7 ${name}` : name + step) + " \u2013 nanscope";
+    const text = ns.visible((isBad ? `\u26a0 ${verdict.title} \u00b7 ${name}` : name + step) + " \u2013 nanscope");
     if (document.title !== text) document.title = text;
     // Screen readers hear of a new critical event once.
     ns.setText(ns.byId("announcer"), isBad ? verdict.parts.map(([part]) => part).join("") : "");

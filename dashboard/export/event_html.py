@@ -1,12 +1,11 @@
 """One event as HTML for an exported page: the same facts and class names as the page's event panel.
 
-Every piece of run text passes through `html.escape`. Pure.
+Every piece of run text passes through `html_text`. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from probe.wire import Event, StackFrame
 
@@ -14,6 +13,8 @@ from ..page.views import event_facts as facts
 from ..page.views.event_values import TENSOR_COLUMNS, data_facts, tensor_rows
 from ..page.views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
 from ..page.views.source_lines import SourceLine, current_line, is_library, source_lines
+from ..page.views.visible_text import LINES
+from ..page.views.visible_text import html_text as escape
 
 
 def event_html(event: Event, *, started: float | None, stacks: bool = True) -> str:
@@ -77,7 +78,7 @@ def _code(line: str) -> str:
 def _affected(event: Event) -> str:
     if not (affected := facts.affected(event)):
         return ""
-    names = escape("\n".join(affected))
+    names = escape("\n".join(affected), keep=LINES)
     return (
         f"<details><summary>{escape(facts.affected_summary(event))}</summary>"
         f'<pre class="event-names">{names}</pre></details>'
@@ -156,13 +157,19 @@ def _source(lines: Sequence[SourceLine]) -> str:
 
 def _source_line(line: SourceLine) -> str:
     code = "".join(
-        f'<span class="{token.kind}">{escape(token.text)}</span>' if token.kind else escape(token.text)
+        f'<span class="{token.kind}">{_code_text(token.text)}</span>'
+        if token.kind
+        else _code_text(token.text)
         for token in line.tokens
     )
     mark = "▶" if line.is_current else " "
     classes = "source-line current" if line.is_current else "source-line"
     number = f'<span class="source-number">{mark}{line.number:>5} </span>'
     return f'<div class="{classes}">{number}<code>{code}\n</code></div>'
+
+
+def _code_text(text: str) -> str:
+    return escape(text, keep=LINES)
 
 
 def _advice(event: Event) -> str:

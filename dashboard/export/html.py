@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +22,7 @@ from ..page.views import event_facts as facts
 from ..page.views.evidence import Fact
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
 from ..page.views.theme import ALL_STEPS
+from ..page.views.visible_text import html_text as escape
 from ..store.protocol import StepRange, Store
 from .event_html import event_html
 from .figures import PageFigure, page_figures

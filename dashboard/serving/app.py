@@ -24,6 +24,7 @@ from ..page.callbacks.run_actions import register_run_actions
 from ..page.callbacks.runs import register_runs
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
+from ..page.visible_components import return_visible_text
 from ..store.protocol import Store
 from .api.context import ApiContext
 from .profile_routes import add_profile_routes
@@ -74,6 +75,7 @@ def create_app(
         index_string=_INDEX,
         serve_locally=True,
     )
+    return_visible_text(app)
     app.layout = page_layout(page=page, ingest=ingest)
     register_page(app)
     register_events(app, store)

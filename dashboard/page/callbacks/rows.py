@@ -13,6 +13,7 @@ from ...store.protocol import StepRange, Store
 from ..views.magnitude_figure import magnitude_figure
 from ..views.magnitude_panel import row_head, row_tables
 from ..views.theme import Theme
+from ..views.visible_text import visible_text
 
 ROOT: Final = "(root)"
 """What the selector calls the root, whose name is empty; also in `assets/ns_72_rows.js`."""
@@ -79,9 +80,15 @@ def row_view(store: Store, data: Any) -> tuple[Any, Any, Any]:
 
 
 def row_names(store: Store, data: Any) -> Any:
-    """Return the names that can be chosen; a malformed asking changes nothing."""
+    """Return the names that can be chosen and how each is shown; a malformed asking changes nothing."""
     try:
         scope = msgspec.convert(data, RowNames)
     except msgspec.ValidationError:
         return no_update
-    return [name or ROOT for name in dict.fromkeys(store.histogram_subjects(scope.run, scope.rank))]
+    names = dict.fromkeys(store.histogram_subjects(scope.run, scope.rank))
+    return [_option(name or ROOT) for name in names]
+
+
+def _option(name: str) -> str | dict[str, str]:
+    label = visible_text(name)
+    return name if label == name else {"value": name, "label": label}

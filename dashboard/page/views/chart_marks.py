@@ -5,7 +5,6 @@ Pure; used by the live feed and by the exports, as `charts.py` is.
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from .chart_specs import MarkSpec
 from .charts import LinePart
 from .theme import Theme, colours
+from .visible_text import plotly_text
 
 
 def mark_part(data: pd.DataFrame, mark: MarkSpec) -> LinePart:
@@ -46,7 +46,7 @@ def mark_trace(mark: MarkSpec, *, theme: Theme) -> dict[str, Any]:
     colour = colours(theme).series[1]
     trace = {"type": "scatter", "name": mark.label, "yaxis": "y2", "cliponaxis": False}
     if mark.is_count:
-        hover = f"{html.escape(mark.label)}<extra></extra>"
+        hover = f"{plotly_text(mark.label)}<extra></extra>"
         marker = {"symbol": "triangle-down", "size": 8, "color": colour}
         return trace | {"mode": "markers", "marker": marker, "hovertemplate": hover}
     return trace | {"mode": "lines", "line": {"color": colour, "width": 3}, "hoverinfo": "skip"}

@@ -7,7 +7,6 @@ a band above the y-scale, and the x-axis runs on.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from probe.wire import Event
 
 from ...store.protocol import GapRange, StepRange
 from .theme import ALL_STEPS, Theme, colours, figure_layout, value_axis
+from .visible_text import plotly_text
 
 BAND_DOMAIN: Final = (0.9, 1.0)
 """Share of the plot's height that is kept for marks of NaN and Inf."""
@@ -105,18 +105,18 @@ def part_trace(part: str, *, label: str, colour: str, theme: Theme, unit: str = 
         return {
             "type": "scatter",
             "mode": "markers",
-            "name": f"{_plain(label)} {name}",
+            "name": f"{plotly_text(label)} {name}",
             "yaxis": "y2",
             "cliponaxis": False,
             "marker": {"symbol": symbol, "size": 7, "color": palette.nan if part == "nan" else palette.inf},
-            "hovertemplate": f"{_plain(label)} is {name}<extra></extra>",
+            "hovertemplate": f"{plotly_text(label)} is {name}<extra></extra>",
         }
     line = {"color": colour, "width": 1.6 if part == "line" else 0, "simplify": True}
-    trace: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": _plain(label), "line": line}
+    trace: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": plotly_text(label), "line": line}
     if part == "line":
         trace["marker"] = {"size": 5, "color": colour}
         suffix = f" {unit}" if unit and unit != "L2" else ""
-        return trace | {"hovertemplate": f"{_plain(label)} %{{y:.5~g}}{suffix}<extra></extra>"}
+        return trace | {"hovertemplate": f"{plotly_text(label)} %{{y:.5~g}}{suffix}<extra></extra>"}
     trace |= {"hoverinfo": "skip"}
     return trace | ({"fill": "tonexty", "fillcolor": _faint(colour)} if part == "high" else {})
 
@@ -125,8 +125,8 @@ def chart_layout(
     *, title: str, unit: str, theme: Theme, steps: StepRange = ALL_STEPS, log: bool = False, note: str = ""
 ) -> dict[str, Any]:
     """Return the layout of a line chart: the y-scale below, the band for NaN and Inf above."""
-    heading = html.escape(f"{title} ({unit})" if unit else title)
-    layout = figure_layout(theme, title=heading, steps=steps, note=html.escape(note))
+    heading = plotly_text(f"{title} ({unit})" if unit else title)
+    layout = figure_layout(theme, title=heading, steps=steps, note=plotly_text(note))
     layout["yaxis"] = value_axis(theme, log=log) | {"domain": list(VALUE_DOMAIN)}
     layout["yaxis2"] = {
         "domain": list(BAND_DOMAIN),
@@ -237,11 +237,6 @@ def _scale(values: Floats, *, unit: str, log: bool) -> dict[str, Any]:
     if finite.size and finite.min() == finite.max() > 0:
         return {"range": [0.0, 2.0 * float(finite.max())], "autorange": False}
     return {}
-
-
-def _plain(label: str) -> str:
-    """A label that Plotly shows as it is: neither as markup nor as a placeholder of its own."""
-    return html.escape(label).replace("%", "&#37;")
 
 
 def _faint(colour: str) -> str:

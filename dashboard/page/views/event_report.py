@@ -10,6 +10,7 @@ from . import event_facts as facts
 from .event_values import data_facts, tensor_lines
 from .evidence import Fact, evidence_facts, measure
 from .source_lines import current_line
+from .visible_text import LINES, visible_text
 
 
 def event_report(event: Event) -> str:
@@ -28,7 +29,7 @@ def event_report(event: Event) -> str:
         _titled("Make the step again", filter(None, [facts.replay_command(event)])),
         *(f"{stack.title} stack\n{traceback_text(stack.frames)}" for stack in facts.stacks(event)),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return visible_text("\n\n".join(part for part in parts if part) + "\n", keep=LINES)
 
 
 def traceback_text(frames: Sequence[StackFrame]) -> str:

@@ -17,6 +17,7 @@ from probe.wire import SEVERITIES, Event
 from ... import ids
 from . import event_facts as facts
 from .causes import group_by_cause
+from .visible_text import visible_text
 
 MOST_CONSEQUENCES: Final = 500
 """Events that are said to follow from another one, in each answer; the rest stand by themselves."""
@@ -31,9 +32,9 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
             "severity_order": SEVERITIES.index(event.severity),
             "is_last": event.kind in facts.LISTED_LAST,
             "step": event.step,
-            "message": facts.headline(event),
-            "line": facts.line_label(event),
-            "kind": facts.kind_label(event.kind),
+            "message": visible_text(facts.headline(event)),
+            "line": visible_text(facts.line_label(event)),
+            "kind": visible_text(facts.kind_label(event.kind)),
             "rank": event.rank,
             "count": event.count,
             "time": facts.absolute_time(event.time),

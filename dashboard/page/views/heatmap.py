@@ -7,7 +7,6 @@ for NaN and Inf, a mark besides. Values are the maximum of the steps in a column
 from __future__ import annotations
 
 import dataclasses
-import html
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import plotly.graph_objects as go
 from ...store.protocol import Heatmap, StepRange
 from .heatmap_statistics import STATISTICS, Statistic
 from .theme import ALL_STEPS, Theme, colours, figure_layout
+from .visible_text import plotly_text
 
 MEASURED: Final = 1
 NAN: Final = 2
@@ -264,7 +264,7 @@ def _span(heatmap: Heatmap) -> str:
 
 def row_label(name: str) -> str:
     """A row's name for Plotly, which reads labels and hover texts as markup."""
-    return html.escape(name) or "(root)"
+    return plotly_text(name) or "(root)"
 
 
 def _row_ticks(rows: tuple[str, ...]) -> dict[str, Any]:

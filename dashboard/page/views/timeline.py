@@ -19,6 +19,7 @@ from probe.wire import SEVERITIES, Event, Severity
 from ...store.protocol import StepRange
 from .event_facts import SEVERITY_ICONS, headline
 from .theme import ALL_STEPS, SEVERITY_SYMBOLS, Theme, colours, figure_layout
+from .visible_text import visible_text
 
 MARKER_PX: Final = 28
 """Events of a lane closer than this share a marker: its own width and that of a count of two digits."""
@@ -137,7 +138,7 @@ def _lanes_axis(theme: Theme) -> dict[str, Any]:
 def _hover(group: Cluster) -> str:
     """First lines of the messages. Plotly reads hover text as markup, so run text is escaped."""
     lines = [
-        "<br>".join(html.escape(part) for part in textwrap.wrap(headline(event), _HOVER_COLUMNS))
+        "<br>".join(map(html.escape, textwrap.wrap(visible_text(headline(event)), _HOVER_COLUMNS)))
         for event in group.events[:_HOVER_EVENTS]
     ]
     if (rest := len(group.events) - _HOVER_EVENTS) > 0:

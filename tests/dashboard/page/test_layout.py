@@ -86,6 +86,16 @@ def test_scripts_never_write_markup_or_evaluate_text() -> None:
         assert len(text.splitlines()) < 250
 
 
+def test_scripts_write_text_through_the_functions_that_make_it_visible() -> None:
+    direct = re.compile(
+        r"(?<!document)\.(textContent|innerText|title) \+?= |setAttribute\(\"(title|aria-label)\""
+    )
+    for path in sorted(ASSETS.glob("ns_*.js")):
+        text = "" if path.name == "ns_00_core.js" else path.read_text()
+        found = [match.group() for match in direct.finditer(text)]
+        assert found == [], path.name
+
+
 def test_assets_name_no_other_host() -> None:
     for path in sorted(ASSETS.iterdir()):
         foreign = set(re.findall(r"https?://[\w.]+", path.read_text())) - {"http://www.w3.org"}
