@@ -63,7 +63,7 @@
     const items = [];
     const add = (text, colour, sign) => {
       const item = ns.make("div", "ns-legend-line", text);
-      item.title = text;
+      ns.setTitle(item, text);
       if (colour) {
         const mark = ns.make("span", "", sign + " ");
         mark.style.color = colour;

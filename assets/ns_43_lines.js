@@ -70,7 +70,7 @@
   ns.startLines = function () {
     range = ns.make("input", "");
     Object.assign(range, { type: "range", min: "0", max: "0.99", step: "0.01", value: "0" });
-    range.setAttribute("aria-label", "Smoothing");
+    ns.setAttribute(range, "aria-label", "Smoothing");
     range.addEventListener("input", () => ns.change({ smooth: Number(range.value) }));
     ns.byId("lines-smoothing").append(range);
     ns.byId("lines-log").addEventListener("click", ns.lines.log);

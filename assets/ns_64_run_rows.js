@@ -72,7 +72,7 @@
   const faultOf = (count, icon, severity) => {
     const part = ns.make("span", `ns-fault-${severity}`, `${icon} ${ns.count(count)}`);
     part.append(ns.make("span", "ns-hidden", ` ${severity} `));
-    part.title = `${ns.count(count)} ${severity}`;
+    ns.setTitle(part, `${ns.count(count)} ${severity}`);
     return part;
   };
 
@@ -105,21 +105,21 @@
     parts.swatch.style.background = colour;
     ns.setText(parts.open, data.name);
     ns.setText(parts.id, data.run.slice(-8));
-    parts.open.title = `${data.name} \u00b7 ${data.run}\nShow this run`;
+    ns.setTitle(parts.open, `${data.name} \u00b7 ${data.run}`, "Show this run");
     ns.setText(parts.star, data.starred ? "\u2605" : "\u2606");
     ns.setAttribute(parts.star, "aria-pressed", String(data.starred));
     ns.setAttribute(parts.star, "aria-label", `Keep ${ns.runLabel(data)}`);
-    parts.star.title = data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run";
+    ns.setTitle(parts.star, data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run");
     const isLive = data.state === "running";
     ns.setAttribute(parts.state, "data-state", ICONS[data.state] || data.state);
     ns.setText(parts.word, isLive ? ns.RUN_STATES.running : `${ns.RUN_STATES[data.state] || data.state} ${ago(data.written)}`);
-    parts.state.title = `Newest step: ${absolute(data.written)}`;
+    ns.setTitle(parts.state, `Newest step: ${absolute(data.written)}`);
     ns.setText(cells.step, data.step === null ? "\u2013" : ns.count(data.step));
     ns.setText(cells.best, data.best !== null ? ns.significant(data.best) : data.is_read ? "\u2013" : "\u2026");
     spark(parts.spark, data.losses, colour);
     drawFaults(cells.faults, data);
     ns.setText(cells.started, ago(data.started));
-    cells.started.title = absolute(data.started);
+    ns.setTitle(cells.started, absolute(data.started));
     if (!ns.isEditing(cells.note)) {
       ns.setText(parts.note, data.note || "Add a note");
       parts.note.classList.toggle("ns-no-note", !data.note);
@@ -128,6 +128,6 @@
     ns.setText(parts.remove, isLeaving ? "Undo" : "Delete");
     ns.setAttribute(parts.remove, "aria-label", `${isLeaving ? "Keep" : "Delete"} ${ns.runLabel(data)}`);
     parts.remove.disabled = !isLeaving && data.stays !== "";
-    parts.remove.title = data.stays;
+    ns.setTitle(parts.remove, data.stays);
   };
 })(window.nanscope);

@@ -111,7 +111,7 @@
   function makeSearch() {
     const input = ns.make("input", "ns-search");
     Object.assign(input, { type: "search", placeholder: "Search runs, notes, states", autocomplete: "off", maxLength: 200 });
-    input.setAttribute("aria-label", "Search runs");
+    ns.setAttribute(input, "aria-label", "Search runs");
     // The rows follow at once, the address when somebody stops typing.
     let timer = 0;
     input.addEventListener("input", () => {

@@ -93,7 +93,7 @@
   function editNote(row, { cells, parts }) {
     const input = ns.make("input", "ns-runs-input");
     Object.assign(input, { value: row.note, maxLength: 4000 });
-    input.setAttribute("aria-label", `Note on ${ns.runLabel(row)}`);
+    ns.setAttribute(input, "aria-label", `Note on ${ns.runLabel(row)}`);
     let isDone = false;
     const close = (isKept, isFocused) => {
       if (isDone) return;

@@ -54,17 +54,17 @@
     element.setAttribute("role", "gridcell");
     const value = row[column];
     if (column !== "message") {
-      element.textContent = typeof value === "number" ? ns.count(value) : value;
+      ns.setText(element, typeof value === "number" ? ns.count(value) : value);
     } else {
       if (entry.folded) {
         const fold = ns.make("button", "ns-fold", `${entry.isOpen ? "\u25be" : "\u25b8"} ${ns.count(entry.folded)} more`);
         fold.tabIndex = -1;
-        fold.title = "What followed from it";
+        ns.setTitle(fold, "What followed from it");
         fold.onclick = (event) => { event.stopPropagation(); toggle(row.id); };
         element.append(ns.make("span", "ns-cell-text", value), fold);
       } else element.append(ns.make("span", "ns-cell-text", value));
     }
-    element.title = String(value);
+    ns.setTitle(element, String(value));
     return element;
   }
 
@@ -176,7 +176,7 @@
       element.setAttribute("role", "columnheader");
       if (title === "Step") {
         const button = ns.make("button", "ns-link", "Step");
-        button.title = "Oldest or newest first";
+        ns.setTitle(button, "Oldest or newest first");
         button.onclick = () => ns.change({ newestFirst: !ns.view.newestFirst });
         element.append(button);
       }
@@ -188,7 +188,7 @@
   ns.startEventList = function () {
     search = ns.make("input", "ns-search");
     Object.assign(search, { type: "search", placeholder: "Search events", spellcheck: false, autocomplete: "off" });
-    search.setAttribute("aria-label", "Search events");
+    ns.setAttribute(search, "aria-label", "Search events");
     search.addEventListener("input", () => ns.later(refresh));
     ns.byId("events-search").append(search);
     body = ns.make("div", "ns-event-body");
