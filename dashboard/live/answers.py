@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 MAX_ANSWERS: Final = 32
-MAX_BYTES: Final = 32 * 1024 * 1024
+MAX_BYTES: Final = 16 * 1024 * 1024
 """Of the arrays in all answers together; the newest is kept in any case."""
 
 Question = TypeVar("Question", bound=Hashable)
@@ -90,6 +90,11 @@ class Answers(Generic[Question, Answer]):
             entry.size_bytes = self._size_bytes(answer)
         self._drop_old()
         return answer
+
+    def clear(self) -> None:
+        """Forget all answers."""
+        with self._lock:
+            self._entries.clear()
 
     def _is_good(self, entry: _Entry[Answer], revision: int, asked_at: float) -> bool:
         is_young = time.monotonic() - entry.read_at < self._max_age_s

@@ -89,6 +89,8 @@ class Hub:
             await client.run()
         finally:
             self._clients.discard(client)
+            if not self._clients:
+                self._pictures.clear()
 
     def close(self) -> None:
         """Stop the reader threads. Idempotent; after the server has stopped."""

@@ -136,6 +136,11 @@ class Pictures:
             return picture
         return replace(picture, status=self._ask_status(wish, asked_at))
 
+    def clear(self) -> None:
+        """Forget the pictures: nobody looks any more."""
+        self._pictures.clear()
+        self._statuses.clear()
+
     def _ask_status(self, wish: Subscription, asked_at: float) -> StatusPart:
         return self._statuses.ask(
             (wish.run, wish.rank),

@@ -117,6 +117,53 @@ def test_hub_waits_for_the_acknowledgement_then_sends_the_newest() -> None:
     converse(talk)
 
 
+def test_hub_pages_on_one_run_share_what_is_read() -> None:
+    async def talk(first: Connection, hub: Hub, store: PageStore) -> None:
+        second = Connection()
+        serving = asyncio.create_task(hub.serve(second))  # type: ignore[arg-type]
+        for each in (first, second):
+            each.say({**SUBSCRIBE, "run": "demo-run"})
+            await each.hear()
+        await asyncio.sleep(2 * live.DATA_INTERVAL_S)
+        before = store.reads["heatmap"]
+        page_runs.fill(store, steps=range(20, 30))
+        hub.notify()
+        for each in (first, second):
+            each.say(ACK)
+            assert (await each.hear())["range"] == [0, 30]
+        assert store.reads["heatmap"] == before + 1
+        second.incoming.put_nowait(None)
+        await asyncio.wait_for(serving, TIMEOUT_S)
+
+    converse(talk)
+
+
+def test_hub_forgets_its_pictures_with_the_last_page() -> None:
+    store = PageStore()
+    page_runs.fill(store, steps=range(5))
+    hub = Hub(store)
+
+    async def look() -> None:
+        connection = Connection()
+        serving = asyncio.create_task(hub.serve(connection))  # type: ignore[arg-type]
+        connection.say(SUBSCRIBE)
+        await connection.hear()
+        connection.incoming.put_nowait(None)
+        await asyncio.wait_for(serving, TIMEOUT_S)
+
+    for _ in range(2):
+        asyncio.run(look())
+    hub.close()
+    assert store.reads["heatmap"] == 2
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"), [(0.0, 0.2), (0.1999, 0.2), (7.31, 7.4), (1e6 + 0.25, 1e6 + 0.4)]
+)
+def test_next_beat_is_common_to_all_clients(at: float, expected: float) -> None:
+    assert live.next_beat(at, 0.2) == pytest.approx(expected)
+
+
 def test_hub_sends_nothing_to_a_hidden_tab_until_it_is_shown() -> None:
     async def talk(connection: Connection, hub: Hub, store: PageStore) -> None:
         connection.say({"m": "visible", "visible": False}, SUBSCRIBE)

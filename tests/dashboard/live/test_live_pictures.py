@@ -188,6 +188,19 @@ def test_look_clients_with_other_wishes_do_not_mix(store: PageStore, other: dict
         np.testing.assert_array_equal(clients[1].arrays[key], values, err_msg=key)
 
 
+def test_message_client_that_missed_a_picture_holds_the_same_as_a_fresh_one(store: PageStore) -> None:
+    pictures = Pictures(store)
+    wish = Subscription(id=1, run="demo-run", window=32, points=64, columns=64)
+    views, clients = [ClientView(pictures) for _ in "abc"], [Client() for _ in "abc"]
+    for number, present in enumerate(((0, 1), (0,), (0,), (0, 1, 2))):
+        page_runs.fill(store, steps=range(50 + 20 * number, 70 + 20 * number))
+        for index in present:
+            clients[index].decode(views[index].message(wish, with_data=True))
+    for key, values in clients[2].arrays.items():
+        np.testing.assert_array_equal(clients[0].arrays[key], values, err_msg=key)
+        np.testing.assert_array_equal(clients[1].arrays[key], values, err_msg=key)
+
+
 def test_look_a_picture_cannot_be_changed_by_who_gets_it(store: PageStore) -> None:
     pictures = Pictures(store)
     for values in arrays(pictures.look(WISH, with_data=True)).values():
