@@ -27,6 +27,7 @@
     return { row, step: isInside ? starts[column] : step, size, code };
   }
 
+  ns.describeCell = describe;
   function describe(code, size) {
     if (code === 0) return "not measured";
     if (code < 4) return ["", "NaN", "Inf", "NaN and Inf"][code];

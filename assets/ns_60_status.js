@@ -179,6 +179,7 @@
 
   function takeRuns(list) {
     runs = list;
+    ns.runs = runs;
     ns.runCount = runs.length;
     chooseByItself();
     drawRuns();

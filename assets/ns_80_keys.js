@@ -1,7 +1,10 @@
 // Keyboard: Space live or pause, 0 whole range, n and p next and previous event, Escape closes a panel, ? lists
-// the keys (dashboard/views/key_sheet.py).
+// the keys (dashboard/page/views/key_sheet.py), where a switch turns those of one letter off.
 (function (ns) {
   "use strict";
+
+  const STORED = "nanscope-single-keys";
+  const ALWAYS = [" ", "Escape"];
 
   const KEYS = {
     " ": () => ns.togglePause(),
@@ -16,13 +19,46 @@
     l: () => ns.lines.log(),
     c: () => ns.lines.clip(),
     "?": () => ns.byId("key-sheet").showModal(),
+    t: () => ns.openValues(),
+    f: () => ns.toggleFullScreen(),
     Escape: () => { ns.closeEvent(); ns.closeRow(); },
+  };
+
+  let isOn = true; // those of one letter
+
+  function recall() {
+    try {
+      return window.localStorage.getItem(STORED) !== "off";
+    } catch {
+      return true; // private windows may refuse storage
+    }
+  }
+
+  function turn(on) {
+    isOn = on;
+    ns.setAttribute(ns.byId("key-switch"), "aria-checked", String(on));
+    ns.setText(ns.byId("key-switch-state"), on ? "on" : "off");
+  }
+
+  function toggle() {
+    turn(!isOn);
+    try {
+      window.localStorage.setItem(STORED, isOn ? "on" : "off");
+    } catch {
+      // It holds for this page then.
+    }
+  }
+
+  ns.toggleFullScreen = function () {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else document.querySelector(".ns-body").requestFullscreen().catch(() => {}); // an embedding page may forbid it
   };
 
   // Keys belong to whatever takes text or, for Space, can be pressed.
   function isTaken(event) {
     const target = event.target;
-    if (ns.byId("key-sheet").open) return true;
+    if (!isOn && !ALWAYS.includes(event.key)) return true;
+    if (document.querySelector("dialog[open]")) return true;
     if (event.ctrlKey || event.metaKey || event.altKey) return true;
     if (target.closest("input:not([type=radio]), textarea, select, [contenteditable=true]")) return true;
     if (target.closest("[role=combobox], [role=listbox], [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
@@ -31,11 +67,13 @@
   }
 
   ns.startKeys = function () {
+    turn(recall());
     document.addEventListener("keydown", (event) => {
       if (!(event.key in KEYS) || isTaken(event)) return;
       event.preventDefault();
       KEYS[event.key]();
     });
+    ns.byId("key-switch").addEventListener("click", toggle);
     ns.byId("key-sheet-close").addEventListener("click", () => ns.byId("key-sheet").close());
     ns.byId("live-button").addEventListener("click", ns.togglePause);
     ns.byId("reset-button").addEventListener("click", ns.reset);

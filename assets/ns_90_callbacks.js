@@ -59,6 +59,8 @@
     ns.startRuns();
     ns.startMenu();
     ns.startKeys();
+    ns.startPalette();
+    ns.startValues();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
     // Plotly is loaded beside everything else and may come last.

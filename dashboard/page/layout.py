@@ -21,6 +21,7 @@ from .tabs import TABS, charts_of, panel
 from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
+from .views.dialogs import palette, value_table
 from .views.empty_state import empty_state
 from .views.event_table import event_list
 from .views.heatmap import CIVIDIS, heatmap_axes
@@ -70,6 +71,8 @@ def page_layout(*, page: str, ingest: str) -> Component:
             html.Div(id="runs-undo", className="ns-runs-undo", role="status"),
             html.Div(id="tooltip", className="ns-tooltip", hidden=True),
             key_sheet(),
+            palette(),
+            value_table(),
         ],
         id=ids.PROVIDER,
         theme={"fontFamily": "inherit", "primaryColor": "blue"},

@@ -63,6 +63,15 @@ def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
     expect(page.locator("#key-sheet")).to_be_visible()
     look("keys")
     page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("embed")
+    expect(page.locator("#palette-list [role=option]").first).to_contain_text("embed")
+    look("palette")
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    expect(page.locator("#values-rows tr").first).to_be_visible()
+    look("values")
+    page.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

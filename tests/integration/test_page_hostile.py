@@ -71,6 +71,17 @@ class TestHostileRun:
             assert_plain(page, tab.id)
         expect(page.locator("#documents-in-system")).to_have_count(1)
 
+    def test_hostile_text_stays_text_in_palette_and_values(self, page: Page) -> None:
+        page.keyboard.press("Control+k")
+        page.keyboard.type("gnp.exe")
+        expect(page.locator("#palette-list")).to_contain_text("rtl[U+202E]gnp.exe")
+        assert_plain(page, "palette")
+        page.keyboard.press("Escape")
+        page.keyboard.press("t")
+        expect(page.locator("#values-rows")).to_contain_text("rtl[U+202E]gnp.exe")
+        assert_plain(page, "values")
+        page.keyboard.press("Escape")
+
     def test_hostile_text_stays_text_on_hover(self, page: Page) -> None:
         rows = page.evaluate("nanscope.heatmap.shown.length")
         box = page.locator("#heatmap-canvas").bounding_box()

@@ -26,15 +26,27 @@ KEYS: Final = (
     ("c", "scales without outliers"),
     ("Escape", "close the panel"),
     ("?", "this list"),
+    ("t", "values at a step as a table; the arrows move the step"),
+    ("f", "full screen, or back"),
 )
+CHORDS: Final = (("Ctrl K", "palette: run, view, event, layer or action by a few letters"),)
+"""Of several keys; `assets/ns_82_palette.js` has what it does."""
 
 
 def key_sheet() -> Component:
     """Return the dialog, closed."""
-    rows = [html.Tr([html.Th(html.Kbd(key), scope="row"), html.Td(what)]) for key, what in KEYS]
+    rows = [html.Tr([html.Th(html.Kbd(key), scope="row"), html.Td(what)]) for key, what in (*KEYS, *CHORDS)]
+    switch = html.Button(
+        ["Keys of one letter: ", html.Span("on", id="key-switch-state")],
+        id="key-switch",
+        className="ns-button",
+        type="button",
+        role="switch",
+        **{"aria-checked": "true"},
+    )
     close = html.Button("Close", id=ids.KEY_SHEET_CLOSE, className="ns-button", type="button")
     return html.Dialog(
-        [html.H2("Keys"), html.Table(html.Tbody(rows)), close],
+        [html.H2("Keys"), html.Table(html.Tbody(rows)), html.Div([switch, close], className="ns-keys-foot")],
         id=ids.KEY_SHEET,
         className="ns-keys",
         **{"aria-label": "Keys"},

@@ -1,0 +1,59 @@
+"""The palette and the table of values, closed; `assets/ns_82_palette.js` and `ns_83_values.js` fill them in.
+
+Built once per server.
+"""
+
+from __future__ import annotations
+
+from dash import html
+from dash.development.base_component import Component
+
+
+def palette() -> Component:
+    """Return the dialog of Ctrl-K: a place for its field, and the list of what the letters stand for."""
+    return html.Dialog(
+        [
+            html.Div(id="palette-head"),
+            html.Div(id="palette-count", className="ns-small ns-palette-count", role="status"),
+            html.Ul(
+                id="palette-list", className="ns-palette-list", role="listbox", **{"aria-label": "Found"}
+            ),
+        ],
+        id="palette",
+        className="ns-keys ns-palette",
+        **{"aria-label": "Palette"},
+    )
+
+
+def value_table() -> Component:
+    """Return the dialog of values at one step: of the lines, and of the heatmap's rows."""
+    moves = [
+        html.Button("\u2039 Step before", id="values-before", className="ns-button", type="button"),
+        html.Button("Step after \u203a", id="values-after", className="ns-button", type="button"),
+        html.Button("Close", id="values-close", className="ns-button ns-close", type="button"),
+    ]
+    columns = html.Thead(html.Tr([html.Th("Series or row", scope="col"), html.Th("Value", scope="col")]))
+    rows_title = html.Tbody(
+        html.Tr(html.Th("", id="values-rows-title", colSpan=2, scope="rowgroup", className="ns-values-title"))
+    )
+    table = html.Table(
+        [columns, html.Tbody(id="values-lines"), rows_title, html.Tbody(id="values-rows")],
+        className="ns-values-table",
+    )
+    return html.Dialog(
+        [
+            html.H2("", id="values-step"),
+            html.Div(moves, className="ns-values-moves"),
+            html.Div("", id="values-said", className="ns-hidden", role="status"),
+            html.Div(
+                table,
+                className="ns-values-scroll",
+                tabIndex="0",
+                role="group",
+                **{"aria-label": "Values at this step"},
+            ),
+        ],
+        id="values",
+        className="ns-keys ns-values",
+        **{"aria-labelledby": "values-step"},
+    )
