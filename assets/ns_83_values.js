@@ -9,7 +9,13 @@
   let steps = [];
   let at = 0;
 
-  const isSeen = (id) => Boolean(ns.plot(id)?.clientWidth);
+  // What is folded away has a width, too.
+  const isSeen = (id) => Boolean(ns.plot(id)?.checkVisibility());
+
+  function number(value) {
+    const size = Math.abs(value);
+    return size === 0 || (size >= 1e-3 && size < 1e6) ? String(Number(value.toPrecision(5))) : value.toExponential(3);
+  }
 
   // The place in ascending numbers of the last one at or before a step, -1 without.
   function placeOf(numbers, step) {
@@ -49,7 +55,7 @@
     const place = placeOf(x, step + 0.5);
     if (place < 0 || !Number.isFinite(y[place])) return "not measured";
     const when = Math.round(x[place]) === step ? "" : ` (step ${ns.count(x[place])})`;
-    return `${ns.significant(y[place])}${unit ? " " + unit : ""}${when}`;
+    return `${number(y[place])}${unit ? " " + unit : ""}${when}`;
   }
 
   function cells(step) {

@@ -58,20 +58,25 @@ def in_asides(page: Page, look: Callable[[str], None]) -> None:
     page.evaluate("nanscope.closeRow()")
 
 
+def close_dialog(page: Page) -> None:
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+
+
 def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
     page.keyboard.press("?")
     expect(page.locator("#key-sheet")).to_be_visible()
     look("keys")
-    page.keyboard.press("Escape")
+    close_dialog(page)
     page.keyboard.press("Control+k")
     page.keyboard.type("embed")
     expect(page.locator("#palette-list [role=option]").first).to_contain_text("embed")
     look("palette")
-    page.keyboard.press("Escape")
+    close_dialog(page)
     page.keyboard.press("t")
     expect(page.locator("#values-rows tr").first).to_be_visible()
     look("values")
-    page.keyboard.press("Escape")
+    close_dialog(page)
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -77,6 +77,7 @@ class TestHostileRun:
         expect(page.locator("#palette-list")).to_contain_text("rtl[U+202E]gnp.exe")
         assert_plain(page, "palette")
         page.keyboard.press("Escape")
+        expect(page.locator("#palette")).to_be_hidden()
         page.keyboard.press("t")
         expect(page.locator("#values-rows")).to_contain_text("rtl[U+202E]gnp.exe")
         assert_plain(page, "values")

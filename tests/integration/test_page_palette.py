@@ -101,7 +101,8 @@ class TestPalette:
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#values-step")).to_have_text("Step 38")
         expect(page.locator("#values-said")).to_contain_text("Step 38, loss")
-        loss = page.evaluate("nanscope.significant(nanscope.array('loss/loss/line/y')[38])")
+        loss = page.evaluate("String(Number(nanscope.array('loss/loss/line/y')[38].toPrecision(5)))")
+        expect(page.locator("#values-lines tr", has_text="accuracy")).to_have_count(0)  # folded
         expect(page.locator("#values-lines tr").first).to_contain_text(loss)
         page.keyboard.press("Home")
         expect(page.locator("#values-before")).to_be_disabled()
@@ -119,6 +120,7 @@ class TestPalette:
         page.locator("#key-switch").click()
         expect(page.locator("#key-switch")).to_have_attribute("aria-checked", "false")
         page.keyboard.press("Escape")
+        expect(page.locator("#key-sheet")).to_be_hidden()
         page.keyboard.press("n")
         page.keyboard.press("t")
         page.wait_for_timeout(200)
