@@ -61,6 +61,7 @@
     ns.startKeys();
     ns.startPalette();
     ns.startValues();
+    ns.startToast();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
     // Plotly is loaded beside everything else and may come last.

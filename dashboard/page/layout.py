@@ -21,7 +21,7 @@ from .tabs import TABS, charts_of, panel
 from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
-from .views.dialogs import palette, value_table
+from .views.dialogs import palette, toast, value_table
 from .views.empty_state import empty_state
 from .views.event_table import event_list
 from .views.heatmap import CIVIDIS, heatmap_axes
@@ -73,6 +73,7 @@ def page_layout(*, page: str, ingest: str) -> Component:
             key_sheet(),
             palette(),
             value_table(),
+            toast(),
         ],
         id=ids.PROVIDER,
         theme={"fontFamily": "inherit", "primaryColor": "blue"},

@@ -77,6 +77,11 @@ def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
     expect(page.locator("#values-rows tr").first).to_be_visible()
     look("values")
     close_dialog(page)
+    page.evaluate(
+        "nanscope.setText(nanscope.byId('toast-text'), 'NaN first at step 60');"
+        "nanscope.byId('toast').hidden = false"
+    )
+    look("toast")
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

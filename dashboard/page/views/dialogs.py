@@ -1,4 +1,4 @@
-"""The palette and the table of values, closed; `assets/ns_82_palette.js` and `ns_83_values.js` fill them in.
+"""What floats over the page, closed: palette, table of values, toast. `assets/ns_82` to `ns_84` fill them in.
 
 Built once per server.
 """
@@ -56,4 +56,23 @@ def value_table() -> Component:
         id="values",
         className="ns-keys ns-values",
         **{"aria-labelledby": "values-step"},
+    )
+
+
+def toast() -> Component:
+    """Return the note of a new critical event: a button that opens it, and one that closes the note."""
+    text = [
+        html.Span("\u25c6 ", className="ns-toast-icon", **{"aria-hidden": "true"}),
+        html.Span("", id="toast-text"),
+        html.Span("", id="toast-more", className="ns-small"),
+    ]
+    close = html.Button(
+        "\u00d7", id="toast-close", className="ns-button", type="button", **{"aria-label": "Close the note"}
+    )
+    return html.Section(
+        [html.Button(text, id="toast-open", className="ns-toast-open", type="button"), close],
+        id="toast",
+        className="ns-toast",
+        hidden=True,
+        **{"aria-label": "New critical event"},
     )
