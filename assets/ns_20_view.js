@@ -28,6 +28,10 @@
     clip: false, // scales without outliers
     muted: [], // kinds and severities that the list of events leaves out
     newestFirst: false,
+    filter: "", // Layers: pattern of the rows to show
+    sort: "", // Layers: "" is the model's order, see SORTS in ns_53_layers_lines.js
+    scale: "", // Layers: "" is absolute, see SCALES in ns_54_layers_scales.js
+    folded: [], // Layers: groups that are folded; after "*" those that are not
     logged: false, // the section of the user's own series is open
     compared: [], // ids of the runs that are ticked in the table of runs
     find: "", // what is searched for there
@@ -60,6 +64,10 @@
       clip: query.get("clip") === "1",
       muted: query.getAll("mute").slice(0, 64),
       newestFirst: query.get("order") === "newest",
+      filter: (query.get("filter") || "").slice(0, 256),
+      sort: (query.get("sort") || "").slice(0, 16),
+      scale: (query.get("scale") || "").slice(0, 16),
+      folded: query.getAll("fold").slice(0, 256),
       logged: query.get("logged") === "1",
       first: isRange ? first : null,
       end: isRange ? end : null,
@@ -83,6 +91,8 @@
     if (view.smooth) query.set("smooth", String(view.smooth));
     if (view.log) query.set("log", "1");
     if (view.clip) query.set("clip", "1");
+    for (const name of ["filter", "sort", "scale"]) if (view[name]) query.set(name, view[name]);
+    for (const path of view.folded) query.append("fold", path);
     if (view.logged) query.set("logged", "1");
     if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
     if (view.window !== null) query.set("newest", String(view.window));

@@ -24,8 +24,11 @@
     return packed >>> 0;
   }
 
-  function colourTable() {
-    const low = map.fields.low ?? FIRST, high = map.fields.high ?? FIRST + 1;
+  ns.isBadCode = (code) => code > 0 && code < 4;
+  ns.poolCodes = pool;
+  ns.codes = { FIRST, CODES, DECADES: HIGH - LOW };
+
+  function colourTable({ low, high }) {
     const key = `${ns.themeName} ${low} ${high}`;
     if (key === tableKey) return table;
     const stops = ns.templates.cividis.map(rgba);
@@ -63,7 +66,7 @@
     return ns.templates.statistics.find((each) => each.id === shown) || ns.templates.statistics[0];
   };
 
-  const isBad = (code) => code > 0 && code < 4;
+  const isBad = ns.isBadCode;
   function pool(a, b) {
     if (isBad(a) || isBad(b)) return (isBad(a) ? a : 0) | (isBad(b) ? b : 0);
     return a > b ? a : b;
@@ -88,12 +91,11 @@
     return { from, to };
   }
 
-  function pooledRow(codes, columns, low, high, line) {
-    const rows = map.fields.rowCount;
+  function pooledRow({ codes, rows, shown }, columns, low, high, line) {
     for (let x = 0; x < line.length; x++) {
       let code = 0;
       for (let column = columns.from[x]; column < columns.to[x]; column++) {
-        for (let row = low; row < high; row++) code = pool(code, codes[column * rows + map.shown[row]]);
+        for (let row = low; row < high; row++) code = pool(code, codes[column * rows + shown[row]]);
       }
       line[x] = code;
     }
@@ -105,10 +107,17 @@
     }
   }
 
-  function paint(canvas, width, height) {
+  // All rows as they were sent, and the codes between which the colours lie.
+  function wholePicture() {
+    const { rowCount, low, high } = map.fields;
     const codes = ns.array("heatmap/codes");
+    return { codes, rows: rowCount, shown: map.shown, low: low ?? FIRST, high: high ?? FIRST + 1 };
+  }
+
+  function paint(canvas, width, height) {
+    const picture = ns.isLayers() ? ns.layersPicture() : wholePicture();
     const columns = columnsOf(width);
-    const colours = colourTable();
+    const colours = colourTable(picture);
     const context = canvas.getContext("2d");
     const image = context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
@@ -118,7 +127,7 @@
     for (let y = 0; y < height; y++) {
       const low = Math.floor((y * map.shown.length) / height);
       const high = Math.max(low + 1, Math.floor(((y + 1) * map.shown.length) / height));
-      if (done !== low * 65536 + high) pooledRow(codes, columns, low, high, line);
+      if (done !== low * 65536 + high) pooledRow(picture, columns, low, high, line);
       done = low * 65536 + high;
       for (let x = 0; x < width; x++) {
         const code = line[x];
@@ -129,18 +138,21 @@
     context.putImageData(image, 0, 0);
   }
 
-  // Where the plot lies inside its card, in CSS pixels.
-  ns.heatmapBox = function () {
+  // Where the picture lies inside its card, in CSS pixels; few lines of the view Layers do not fill the whole plot.
+  ns.heatmapBox = function (isWhole = false) {
     const layout = ns.plot("heatmap") && ns.plot("heatmap")._fullLayout;
-    return layout && layout._size ? layout._size : null;
+    const size = layout && layout._size ? layout._size : null;
+    return size && !isWhole && ns.isLayers() ? { ...size, h: Math.min(size.h, ns.linesHeight()) } : size;
   };
 
   ns.drawHeatmap = function () {
     if (!map.fields || !ns.range || !ns.templates) return;
     const layout = ns.withRange(ns.theme().heatmap);
+    if (ns.isLayers()) layout.margin = { ...layout.margin, ...ns.layersMargin() };
     layout.yaxis = { ...layout.yaxis, range: [map.shown.length - 0.5, -0.5] };
     const anchor = { type: "scatter", mode: "markers", x: [ns.range[0]], y: [0], opacity: 0, hoverinfo: "skip" };
-    if (!ns.draw("heatmap", [anchor], layout, map.shown.length)) return;
+    if (!ns.draw("heatmap", [anchor], layout, ns.isLayers() ? JSON.stringify(layout.margin) : map.shown.length)) return;
+    if (ns.isLayers()) ns.chooseLines(ns.heatmapBox(true));
     const box = ns.heatmapBox();
     const canvas = ns.byId("heatmap-canvas");
     const scale = window.devicePixelRatio || 1;
@@ -159,6 +171,7 @@
     if (header.heatmap && header.heatmap.rows) {
       map.rows = header.heatmap.rows;
       map.kinds = header.heatmap.kinds;
+      map.tensors = header.heatmap.tensors;
       ns.focusRows(map.focus || "");
     }
     map.fields = header.heatmap;

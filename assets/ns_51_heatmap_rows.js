@@ -3,7 +3,7 @@
 (function (ns) {
   "use strict";
 
-  const LINE_PX = 10; // also in ns_page.css
+  const LINE_PX = 12; // also in ns_page.css
   const FEWEST_GROUPS = 6;
 
   const prefix = (name, depth) => name.split(".").slice(0, depth).join(".");
@@ -89,18 +89,23 @@
     const holder = ns.byId("heatmap-labels");
     holder.style.top = box.t + "px";
     holder.style.height = box.h + "px";
-    const buttons = [];
-    let free = -Infinity;
-    for (const group of groupRows(box.h)) {
-      const middle = ((group.at + group.end) / 2) * height;
-      if (middle - LINE_PX / 2 < free) continue;
-      free = middle + LINE_PX / 2;
+    const middleOf = (group) => ((group.at + group.end) / 2) * height;
+    const placed = [];
+    const groups = groupRows(box.h);
+    for (const group of groups) {
+      const isFree = () => !placed.length || middleOf(group) - middleOf(placed[placed.length - 1]) >= LINE_PX;
+      // The last one always has its place.
+      while (group === groups[groups.length - 1] && !isFree()) placed.pop();
+      if (isFree()) placed.push(group);
+    }
+    const buttons = placed.map((group) => {
+      const middle = middleOf(group);
       const button = label(group);
       button.style.top = middle - LINE_PX / 2 + "px";
       button.style.setProperty("--half", ((group.end - group.at) * height) / 2 + "px");
       if (group.end - group.at > 1) button.classList.add("ns-group");
-      buttons.push(button);
-    }
+      return button;
+    });
     holder.replaceChildren(...buttons);
   }
 
@@ -121,7 +126,8 @@
 
   // Beside it: how many rows, the way back from a group, what the special colours mean, what is pooled.
   function drawFacts() {
-    const { focus, fields, rows, kinds } = ns.heatmap;
+    const { fields, rows, kinds } = ns.heatmap;
+    const focus = ns.isLayers() ? "" : ns.heatmap.focus;
     const { scale, of } = ns.statistic();
     const count = kinds.filter((kind) => kind !== "parameter").length;
     const parts = [ns.make("span", "ns-small", `${scale} \u00b7 ${ns.count(count)} ${of}${count === 1 ? "" : "s"}`)];
@@ -172,6 +178,6 @@
       ns.focusRows("");
       ns.change({ heatmap: event.target.value });
     });
-    ns.on("heatmap", () => { drawLabels(); drawSelect(); drawFacts(); drawScale(); });
+    ns.on("heatmap", () => { if (!ns.isLayers()) { drawLabels(); drawScale(); } drawSelect(); drawFacts(); });
   };
 })(window.nanscope);

@@ -12,7 +12,10 @@
     if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
     const [left, right] = ns.axisRange();
     const step = Math.round(left + x * (right - left));
-    const row = ns.heatmap.shown[Math.floor(y * ns.heatmap.shown.length)];
+    const at = Math.floor(y * ns.heatmap.shown.length);
+    const row = ns.heatmap.shown[at];
+    const line = ns.isLayers() ? ns.lineAt(at) : null;
+    if (row === undefined) return null;
     const starts = ns.array("heatmap/steps");
     let low = 0, high = starts.length;
     while (low < high) {
@@ -23,8 +26,9 @@
     const column = low - 1;
     const size = ns.heatmap.fields.stepsPerColumn;
     const isInside = column >= 0 && step < starts[column] + size;
-    const code = isInside ? ns.array("heatmap/codes")[column * ns.heatmap.fields.rowCount + row] : 0;
-    return { row, step: isInside ? starts[column] : step, size, code };
+    const codeOf = () => (line ? ns.lineCodes(line)[column] : ns.array("heatmap/codes")[column * ns.heatmap.fields.rowCount + row]);
+    const code = isInside ? codeOf() : 0;
+    return { name: line ? line.path : ns.heatmap.rows[row], step: isInside ? starts[column] : step, size, code };
   }
 
   ns.describeCell = describe;
@@ -42,7 +46,7 @@
     const cell = cellAt(event.clientX, event.clientY);
     tooltip.hidden = cell === null;
     if (!cell) return;
-    const name = ns.heatmap.rows[cell.row] || "(root)";
+    const name = cell.name || "(root)";
     const last = cell.step + cell.size - 1;
     const steps = cell.size > 1 ? `steps ${ns.count(cell.step)}\u2013${ns.count(last)}` : `step ${ns.count(cell.step)}`;
     tooltip.replaceChildren(
@@ -63,8 +67,7 @@
     window.clearTimeout(opening);
     const cell = ns.hasHistograms() ? cellAt(event.clientX, event.clientY) : null;
     if (!cell || event.detail > 1) return;
-    const name = ns.heatmap.rows[cell.row];
-    opening = window.setTimeout(() => ns.openRow(name), DOUBLE_CLICK_MS);
+    opening = window.setTimeout(() => ns.openRow(cell.name), DOUBLE_CLICK_MS);
   }
 
   ns.startHeatmapHover = function () {

@@ -18,6 +18,7 @@
     e: () => ns.lines.smooth(),
     l: () => ns.lines.log(),
     c: () => ns.lines.clip(),
+    "/": () => ns.focusFilter(),
     "?": () => ns.byId("key-sheet").showModal(),
     t: () => ns.openValues(),
     f: () => ns.toggleFullScreen(),

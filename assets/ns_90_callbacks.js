@@ -47,6 +47,7 @@
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();
+    ns.startLayers();
     ns.startStatus();
     ns.startVerdict();
     ns.startEventList();

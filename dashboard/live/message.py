@@ -52,4 +52,5 @@ class ClientView:
         if self._rows == picture.heatmap.rows:
             return picture.heatmap.fields
         self._rows = picture.heatmap.rows
-        return picture.heatmap.fields | {"rows": picture.heatmap.rows, "kinds": picture.heatmap.kinds}
+        shown = picture.heatmap
+        return shown.fields | {"rows": shown.rows, "kinds": shown.kinds, "tensors": shown.tensors}

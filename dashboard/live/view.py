@@ -6,6 +6,8 @@ costs the pixels asked for, not the steps stored.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -173,6 +175,8 @@ class HeatmapPart:
     """Header fields, without the names of the rows."""
     rows: tuple[str, ...]
     kinds: tuple[str, ...]
+    tensors: tuple[int, ...]
+    """Parameters inside each row."""
     track: Track
 
 
@@ -209,6 +213,7 @@ def read_heatmap(
         "statistic": statistic.id,
         "statistics": _offered(store.statistic_names(run, rank), statistic.id),
     }
+    counts = tensor_counts(each.name for each in layout.parameters)
     track = Track(
         "heatmap/steps",
         heatmap.steps.astype("<f8"),
@@ -216,7 +221,16 @@ def read_heatmap(
         codes.T.reshape(-1),
         rows=len(heatmap.rows),
     )
-    return HeatmapPart(fields=fields, rows=heatmap.rows, kinds=heatmap.row_kinds, track=track)
+    return HeatmapPart(fields=fields, rows=heatmap.rows, kinds=heatmap.row_kinds, tensors=tuple(counts[name] for name in heatmap.rows), track=track)
+
+
+def tensor_counts(parameters: Iterable[str]) -> Counter[str]:
+    """Return how many parameters are inside each module path, by its name; "" is the whole model."""
+    counts: Counter[str] = Counter()
+    for name in parameters:
+        parts = name.split(".")
+        counts.update(".".join(parts[:depth]) for depth in range(len(parts) + 1))
+    return counts
 
 
 def _offered(names: list[str], shown: str) -> list[str]:

@@ -17,6 +17,7 @@ from probe.wire import SEVERITIES
 from .. import ids
 from .asides import event_aside, row_aside
 from .header import header, verdict_line
+from .layers_tools import filter_and_sort, layers_overlay, scale_choice
 from .tabs import TABS, charts_of, panel
 from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
@@ -317,8 +318,10 @@ def _heatmap_card() -> Component:
             html.Div(id="plot-heatmap", className="ns-plot"),
             html.Div(id="heatmap-labels", className="ns-labels"),
             html.Div(id="heatmap-scale", className="ns-scale"),
+            *layers_overlay(),
             html.Div(
                 [
+                    *filter_and_sort(),
                     html.Select(
                         _statistic_options(),
                         id="heatmap-select",
@@ -334,6 +337,7 @@ def _heatmap_card() -> Component:
                         "of the heatmap shows it, too",
                         hidden=True,
                     ),
+                    scale_choice(),
                     html.Div(id="heatmap-facts", className="ns-facts"),
                 ],
                 className="ns-crumbs",

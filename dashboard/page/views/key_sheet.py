@@ -24,6 +24,7 @@ KEYS: Final = (
     ("e", "smoothing of the lines: off, 0.6, 0.9"),
     ("l", "log scales"),
     ("c", "scales without outliers"),
+    ("/", "filter the layers"),
     ("Escape", "close the panel"),
     ("?", "this list"),
     ("t", "values at a step as a table; the arrows move the step"),

@@ -1,0 +1,151 @@
+// The lines of the view Layers: which rows of the heatmap, under which groups, in which order. Data only; drawn by
+// ns_55_layers.js. A line is a row, or a group of rows whose cells are the largest of its rows.
+(function (ns) {
+  "use strict";
+
+  const map = ns.heatmap;
+  const RESORT_MS = 2000; // live values change each step; lines that jump cannot be read
+  const isNumber = (part) => /^\d+$/.test(part);
+
+  ns.isLayers = () => document.body.dataset.tab === "layers";
+
+  // The user's pattern; null for none, an Error for one that is not understood.
+  ns.layersPattern = function () {
+    if (!ns.view.filter) return null;
+    try {
+      return new RegExp(ns.view.filter, "i");
+    } catch (error) {
+      return error;
+    }
+  };
+
+  // Rows that the pattern names; parameters come with their layer.
+  function matching() {
+    const pattern = ns.layersPattern();
+    const all = map.rows.map((_, row) => row);
+    if (!(pattern instanceof RegExp)) return all;
+    let layer = "";
+    return all.filter((row) => {
+      if (map.kinds[row] !== "parameter") layer = map.rows[row];
+      const isInside = map.kinds[row] === "parameter" && map.rows[row].startsWith(layer + ".") && pattern.test(layer);
+      return isInside || pattern.test(map.rows[row]);
+    });
+  }
+
+  // Groups of a name, outermost first: paths that end in a number (blocks of a list); else its first part.
+  function groupsOf(name) {
+    const parts = name.split(".");
+    const found = [];
+    for (let end = 1; end < parts.length; end++) if (isNumber(parts[end - 1])) found.push(parts.slice(0, end).join("."));
+    return found.length || parts.length < 2 ? found : [parts[0]];
+  }
+
+  const rowOf = () => new Map(map.rows.map((name, row) => [name, row]));
+  ns.isFolded = (path) => ns.view.folded.includes(path) !== ns.view.folded.includes("*");
+
+  function leaf(row, depth, parent) {
+    const path = map.rows[row];
+    const start = parent && path.startsWith(parent + ".") ? parent.length + 1 : 0;
+    const isOpen = ns.view.unfolded.includes(path);
+    return {
+      path, depth, rows: [row], label: path.slice(start) || "(root)", parent, isGroup: false, isOpen,
+      canOpen: map.kinds[row] === "layer", isParameter: map.kinds[row] === "parameter", tensors: map.tensors?.[row] ?? 0,
+    };
+  }
+
+  function tree(rows) {
+    const own = rowOf();
+    // A group of one row would say nothing that the row does not.
+    const sizes = new Map();
+    for (const row of rows.filter((each) => map.kinds[each] !== "parameter")) {
+      for (const path of groupsOf(map.rows[row])) sizes.set(path, (sizes.get(path) || 0) + 1);
+    }
+    const lines = [], groups = new Map();
+    let layer = "";
+    for (const row of rows) {
+      const name = map.rows[row];
+      const isParameter = map.kinds[row] === "parameter";
+      if (!isParameter) layer = name;
+      const chain = groupsOf(isParameter ? layer : name).filter((path) => sizes.get(path) > 1);
+      let parent = "", isHidden = false;
+      chain.forEach((path, depth) => {
+        if (!groups.has(path)) {
+          const group = {
+            path, depth, parent, rows: [], label: parent ? path.slice(parent.length + 1) : path,
+            isGroup: true, isOpen: !ns.isFolded(path), canOpen: true, isParameter: false, tensors: 0,
+          };
+          groups.set(path, group);
+          if (!isHidden) lines.push(group);
+        }
+        const group = groups.get(path);
+        if (!isParameter) {
+          group.rows.push(row);
+          group.tensors += map.tensors?.[row] ?? 0;
+        }
+        isHidden = isHidden || !group.isOpen;
+        parent = path;
+      });
+      if (groups.has(name)) continue; // a module that has rows inside comes before them, or is their group
+      if (!isHidden) lines.push(leaf(row, chain.length + (isParameter ? 1 : 0), isParameter ? layer : parent));
+    }
+    return settled(lines, groups, own);
+  }
+
+  // A module with rows inside is one line, its group's, with its own value.
+  function settled(lines, groups, own) {
+    for (const group of groups.values()) {
+      const row = own.get(group.path);
+      if (row === undefined) continue;
+      group.rows = [row];
+      group.tensors = map.tensors?.[row] ?? 0;
+    }
+    return lines.filter((line) => line.isGroup || !groups.has(line.path));
+  }
+
+  // By which a sorted list goes; the largest first, lines without a value last.
+  const SORTS = {
+    value: (codes) => {
+      const code = codes[ns.layersColumn()] ?? 0;
+      return code === 0 ? -1 : ns.isBadCode(code) ? 1e9 : code;
+    },
+    change: (codes) => {
+      const measured = [];
+      for (let at = codes.length - 1; at >= 0 && measured.length < 2; at--) if (codes[at]) measured.push(codes[at]);
+      if (measured.length < 2) return -1;
+      const [now, before] = measured.map(ns.isBadCode);
+      return now !== before ? 1e9 : Math.abs(measured[0] - measured[1]);
+    },
+    bad: (codes) => {
+      const at = codes.findIndex(ns.isBadCode);
+      return at < 0 ? -Infinity : -at;
+    },
+  };
+
+  function sorted(rows) {
+    const measure = SORTS[ns.view.sort];
+    const keyed = rows.map((row) => {
+      const line = { ...leaf(row, 0, ""), canOpen: false };
+      return [measure(ns.lineCodes(line)), line];
+    });
+    return keyed.sort((a, b) => b[0] - a[0]).map(([, line]) => line);
+  }
+
+  let known = "", knownRows = null, sortedAt = 0;
+
+  // All lines, and how many of how many rows they show.
+  ns.layersLines = function () {
+    const { filter, sort, folded, unfolded } = ns.view;
+    const key = JSON.stringify([filter, sort, folded, unfolded, map.fields.statistic, sort ? ns.layersColumn.asked?.() : 0]);
+    const isOld = key !== known || knownRows !== map.rows;
+    if (!isOld && !(Object.hasOwn(SORTS, sort) && performance.now() - sortedAt > RESORT_MS)) return map.lines;
+    known = key;
+    knownRows = map.rows;
+    sortedAt = performance.now();
+    ns.forgetLines();
+    const rows = matching();
+    const isLayer = (row) => map.kinds[row] !== "parameter";
+    map.matched = [rows.filter(isLayer).length, map.kinds.filter((kind) => kind !== "parameter").length];
+    map.lines = Object.hasOwn(SORTS, sort) ? sorted(rows.filter(isLayer)) : tree(rows);
+    return map.lines;
+  };
+})(window.nanscope);

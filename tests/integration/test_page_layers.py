@@ -1,0 +1,197 @@
+"""The view Layers in a real Chromium: filter, order, folds, keys, scales; all rows within reach."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from page_fixtures import Served, until
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def open_layers(page: Page, served: Served, query: str = "") -> None:
+    page.goto(served.server.address + "&run=demo-run&tab=layers" + query)
+    until(page, "document.querySelectorAll('#layers-lines .ns-line').length > 0")
+
+
+def paths(page: Page) -> list[str]:
+    found: list[str] = page.evaluate("nanscope.heatmap.lines.map(line => line.path)")
+    return found
+
+
+def test_layers_filter_counts_names_its_error_and_stays_in_the_address(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), blocks=8)
+    open_layers(page, served)
+    expect(page.locator("#layers-count")).to_have_text("51")
+    page.locator("#layers-tree").focus()
+    page.keyboard.press("/")
+    page.keyboard.type(r"blocks\.[5-6]\.")
+    expect(page.locator("#layers-count")).to_have_text("12 of 51")
+    until(page, "nanscope.heatmap.lines.length === 14")
+    assert paths(page)[:2] == ["blocks.5", "blocks.5.norm1"]
+    page.reload()
+    until(page, "nanscope.heatmap.lines?.length === 14")
+    expect(page.locator("#layers-filter")).to_have_value(r"blocks\.[5-6]\.")
+    page.locator("#layers-filter").fill("blocks.(")
+    expect(page.locator("#layers-error")).to_contain_text("Unterminated group")
+    expect(page.locator("#layers-count")).to_have_text("51 of 51")
+    page.keyboard.press("Escape")
+    expect(page.locator("#layers-filter")).to_have_value("")
+    expect(page.locator("#layers-error")).to_be_hidden()
+    assert "filter=" not in page.url
+
+
+def test_layers_filter_without_a_match_says_none(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served)
+    page.locator("#layers-filter").fill("nosuch")
+    expect(page.locator("#layers-count")).to_have_text("0 of 27")
+    expect(page.locator("#layers-lines .ns-line")).to_have_count(0)
+
+
+def test_layers_sorts_by_value_and_by_the_first_bad_step(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), bad={20: "nan"})
+    open_layers(page, served)
+    page.locator("#layers-sort").select_option("value")
+    until(page, "nanscope.heatmap.lines.every(line => !line.isGroup)")
+    last = (
+        "nanscope.heatmap.lines.map(line => { const codes = nanscope.lineCodes(line);"
+        "return codes[codes.length - 1]; })"
+    )
+    values = page.evaluate(last)
+    assert len(values) == 27 and values == sorted(values, reverse=True)
+    page.locator("#layers-sort").select_option("bad")
+    until(page, "nanscope.view.sort === 'bad'")
+    bad = page.evaluate(
+        "nanscope.heatmap.lines.map(line => nanscope.lineCodes(line).findIndex(nanscope.isBadCode))"
+    )
+    assert bad[0] == 20 and bad[-1] == -1
+    assert bad == sorted(bad, reverse=True)
+    assert "sort=bad" in page.url
+
+
+def test_layers_fold_hides_rows_and_the_address_restores_it(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served)
+    line = page.locator("#layers-lines .ns-line[title='blocks.1']")
+    expect(line).to_have_attribute("aria-expanded", "true")
+    expect(line.locator(".ns-line-count")).to_have_text("12")
+    line.click()
+    until(page, "!nanscope.heatmap.lines.some(line => line.path === 'blocks.1.norm1')")
+    assert "blocks.2.norm1" in paths(page)
+    page.reload()
+    until(page, "nanscope.heatmap.lines && !nanscope.heatmap.lines.some(line => line.parent === 'blocks.1')")
+    page.locator("#layers-fold").click()
+    until(page, "!nanscope.heatmap.lines.some(line => line.parent === 'blocks.2')")
+    page.locator("#layers-fold").click()
+    until(page, "nanscope.heatmap.lines.some(line => line.parent === 'blocks.1')")
+    assert "fold=" not in page.url
+
+
+def test_layers_by_keyboard_moves_folds_and_opens_histograms(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_layers(page, served)
+    until(page, "nanscope.hasHistograms()")
+    tree = page.locator("#layers-tree")
+    tree.focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute("title", "blocks.0")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#row-head h2")).to_have_text("blocks.0.norm1")
+    assert "row=blocks.0.norm1" in page.url
+
+
+def test_layers_all_of_833_are_reached_by_name(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), blocks=138)
+    open_layers(page, served)
+    until(page, "nanscope.heatmap.rows.length === 831")
+    sizes: dict[str, Any] = page.evaluate(
+        "(() => { const line = document.querySelector('.ns-line').getBoundingClientRect();"
+        "const canvas = document.querySelector('#heatmap-canvas').getBoundingClientRect();"
+        "return { line: line.height, bottom: canvas.bottom, window: window.innerHeight }; })()"
+    )
+    assert sizes["line"] >= 14 and sizes["bottom"] <= sizes["window"]
+    seen: set[str] = set()
+    tree = page.locator("#layers-tree")
+    tree.focus()
+    page.keyboard.press("Home")
+    titles = "[...document.querySelectorAll('.ns-line')].map(line => line.title)"
+    total = len(paths(page))
+    while True:
+        page.evaluate("nanscope.drawHeatmap()")
+        seen.update(page.evaluate(titles))
+        before = page.evaluate("document.querySelector('#layers-tree').scrollTop")
+        page.keyboard.press("PageDown")
+        page.wait_for_timeout(30)
+        if page.evaluate("document.querySelector('#layers-tree').scrollTop") == before:
+            break
+    assert seen == set(paths(page)) and len(seen) == total == 831 + 138
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute("title", "head")
+
+
+def test_layers_scales_are_relative_to_row_and_past(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served, "&scale=past")
+    expect(page.locator("#heatmap-scale")).to_contain_text("\u00d7\u00bc")
+    expect(page.locator("#layers-scales [aria-pressed=true]")).to_have_text("Own past")
+    # Own past: a value as large as the median before it has the same colour in every row.
+    relative = page.evaluate(
+        "(() => { const line = nanscope.heatmap.lines[0]; const codes = [...nanscope.lineCodes(line)];"
+        "const { FIRST, CODES, DECADES } = nanscope.codes; const logs = codes.map(c => c / CODES * DECADES);"
+        "const before = logs.slice(0, 7).sort((a, b) => a - b);"
+        "const share = (logs[7] - before[3] - Math.log10(1 / 4)) / Math.log10(64);"
+        "return [nanscope.scaledCodes(line)[7], FIRST + share * CODES]; })()"
+    )
+    assert relative[0] == pytest.approx(relative[1], abs=2)
+    page.locator("#layers-scales button", has_text="Per row").click()
+    expect(page.locator("#heatmap-scale")).to_contain_text("percentile")
+    ends = page.evaluate(
+        "nanscope.heatmap.lines.map(line => [Math.min(...nanscope.scaledCodes(line)), "
+        "Math.max(...nanscope.scaledCodes(line))])"
+    )
+    assert all(low == 5 and high == 65535 for low, high in ends)
+    assert "scale=row" in page.url
+
+
+def test_layers_values_are_those_of_the_newest_step(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), bad={29: "inf"})
+    open_layers(page, served)
+    expect(page.locator("#layers-values-head")).to_contain_text("at 29")
+    expect(page.locator("#layers-values > div").first).to_have_text("Inf")
+    expect(page.locator(".ns-line[title=head]")).to_have_attribute(
+        "aria-label", re.compile(r"^head, 0\.00\d+$")
+    )
+
+
+def test_overview_after_layers_shows_all_rows_and_labels_the_last(page: Page, served: Served) -> None:
+    served.fill(steps=range(30), blocks=9)
+    open_layers(page, served, "&filter=norm1")
+    page.locator("#tab-overview").click()
+    until(page, "nanscope.heatmap.shown.length === nanscope.heatmap.rows.length")
+    labels = page.locator("#heatmap-labels button")
+    expect(labels.last).to_contain_text("head")
+    assert labels.first.evaluate("each => each.clientHeight") >= 12
+    tops = labels.evaluate_all("all => all.map(each => parseFloat(each.style.top))")
+    assert all(after - before >= 12 for before, after in itertools.pairwise(tops))
+
+
+def test_layers_hostile_pattern_in_the_address_stays_text(page: Page, served: Served) -> None:
+    served.fill(steps=range(30))
+    open_layers(
+        page,
+        served,
+        "&filter=%3Cimg src%3Dx onerror%3D%22window.hurt%3D1%22%3E(&sort=__proto__&scale=constructor",
+    )
+    expect(page.locator("#layers-error")).to_be_visible()
+    assert page.evaluate("window.hurt") is None
+    assert page.evaluate("nanscope.heatmap.lines.length") > 0
