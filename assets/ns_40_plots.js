@@ -28,6 +28,7 @@
   ns.isTrack = (id) => id === "heatmap" || id === FOOT || ns.templates.tracks.includes(id);
   function inColumn(id, layout) {
     if (!ns.byId("panel-tracks").contains(ns.plot(id))) return layout;
+    if (ns.isLayers()) return { ...layout, annotations: [] }; // it has its margins from the view
     const margin = { ...layout.margin, l: GUTTER, r: RIGHT };
     if (!ns.isTrack(id)) return { ...layout, margin };
     return {

@@ -58,7 +58,7 @@
     };
     if (line.canOpen) attributes["aria-expanded"] = String(line.isOpen);
     for (const [name, text] of Object.entries(attributes)) item.setAttribute(name, String(text));
-    item.title = line.path || "(root)";
+    ns.setTitle(item, line.path || "(root)");
     const arrow = ns.make("span", "ns-line-arrow", line.canOpen ? (line.isOpen ? "\u25be" : "\u25b8") : "");
     // A long name loses its beginning: layers differ at the end.
     const name = ns.make("span", "ns-line-name");

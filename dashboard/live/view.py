@@ -221,7 +221,13 @@ def read_heatmap(
         codes.T.reshape(-1),
         rows=len(heatmap.rows),
     )
-    return HeatmapPart(fields=fields, rows=heatmap.rows, kinds=heatmap.row_kinds, tensors=tuple(counts[name] for name in heatmap.rows), track=track)
+    return HeatmapPart(
+        fields=fields,
+        rows=heatmap.rows,
+        kinds=heatmap.row_kinds,
+        tensors=tuple(counts[name] for name in heatmap.rows),
+        track=track,
+    )
 
 
 def tensor_counts(parameters: Iterable[str]) -> Counter[str]:
