@@ -57,7 +57,7 @@
       "aria-selected": String(line.path === active), "aria-label": `${line.path || "(root)"}, ${value}`,
     };
     if (line.canOpen) attributes["aria-expanded"] = String(line.isOpen);
-    for (const [name, text] of Object.entries(attributes)) item.setAttribute(name, String(text));
+    for (const [name, text] of Object.entries(attributes)) ns.setAttribute(item, name, String(text));
     ns.setTitle(item, line.path || "(root)");
     const arrow = ns.make("span", "ns-line-arrow", line.canOpen ? (line.isOpen ? "\u25be" : "\u25b8") : "");
     // A long name loses its beginning: layers differ at the end.
