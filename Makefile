@@ -20,7 +20,8 @@ demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
 test: compiler $(VENV)/.dev browser lint
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m fresh_process -n0 tests/probe/memory
+	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
 lint: $(VENV)/.dev

@@ -81,15 +81,10 @@ def has_room(folder: Path) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: of several workers none is to be left with a long one at the end.
-
-    Before them come those that follow the process's own memory: after thousands of tests its heap is full of
-    holes, and what others have left behind comes and goes.
-    """
+    """Files with slow tests come first: of several workers none is to be left with a long one at the end."""
     marks = {"slow", "browser"}
     slow = {item.path for item in items if marks & {mark.name for mark in item.iter_markers()}}
-    fresh = {item.path for item in items if "fresh_process" in {mark.name for mark in item.iter_markers()}}
-    items.sort(key=lambda item: (item.path not in fresh, item.path not in slow))
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

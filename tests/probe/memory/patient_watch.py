@@ -1,8 +1,8 @@
 """A leak watch that reads and looks at every step, however long that takes: for tests of what it finds.
 
-Tests share a process with thousands of others: malloc's heap has ten thousand holes there, which it counts
-one by one, and a watch that asks what a reading costs would give it up; and the process is so large that a
-twentieth of it is more than a test's leak.
+Tests may share a process with thousands of others: malloc's heap has ten thousand holes there, which it
+counts one by one, and a watch that asks what a reading costs would give it up; and a twentieth of the process
+is more than a test's leak.
 """
 
 from __future__ import annotations
