@@ -1,4 +1,4 @@
-"""The page's skeleton: header, tiles, charts, timeline, table and the event panel beside them.
+"""The page's skeleton: header, verdict, the views, and the panels beside them.
 
 Built once per server, on the thread that starts it. Everything that changes is filled in by the scripts in
 `assets/` (live data) and by the callbacks (events).

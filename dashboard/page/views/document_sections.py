@@ -29,7 +29,7 @@ Content = Callable[[Sequence[StoredDocument]], Component]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One folded part of the page."""
+    """One part of a view."""
 
     kind: str
     """Of the documents, see `probe.wire.Document`."""

@@ -155,7 +155,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | None]], *, texts: 
 
 
 def profile_form() -> Component:
-    """Return the folded form that has the next steps of a running training profiled."""
+    """Return the form that has the next steps of a running training profiled."""
     return html.Details(
         [
             html.Summary("Profile the next steps"),

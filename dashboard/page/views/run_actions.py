@@ -1,4 +1,4 @@
-"""The folded section that changes a run: another level, deletion. Pure: facts of the run in, texts out."""
+"""The section that changes a run: another level, deletion. Pure: facts of the run in, texts out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchpoints of a running training: a folded section with the list, and a line to add one. Pure."""
+"""The watchpoints of a running training: a section with the list, and a line to add one. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTION_LABELS: Final = {
 
 
 def watchpoint_section() -> Component:
-    """Return the section, folded and empty; the callbacks fill it."""
+    """Return the section, empty; the callbacks fill it."""
     return html.Details(
         [
             html.Summary(
