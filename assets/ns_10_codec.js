@@ -13,6 +13,9 @@
   let picture = new Map();
   ns.array = (key) => picture.get(key) || new Float64Array(0);
   ns.showArrays = () => { picture = new Map(ns.arrays); };
+  // How the newest value of a key came from the one before: {before, after, drop, keep} in elements.
+  const changes = new Map();
+  ns.changeOf = (key) => changes.get(key);
 
   // Applies the message's arrays to `ns.arrays` and returns its header.
   ns.decode = function (buffer) {
@@ -28,6 +31,7 @@
       const value = new Type(keep + count);
       if (keep) value.set(ns.arrays.get(key).subarray(drop, drop + keep));
       value.set(tail, keep);
+      changes.set(key, { before: ns.arrays.get(key), after: value, drop, keep });
       ns.arrays.set(key, value);
     }
     return header;

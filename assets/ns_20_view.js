@@ -26,12 +26,14 @@
     smooth: 0, // weight of a line's past, 0 to 0.99
     log: false, // log scales wherever all values are positive
     clip: false, // scales without outliers
+    x: "", // the x-axis: "" is steps, "clock", "relative" to the run's start
     muted: [], // kinds and severities that the list of events leaves out
     newestFirst: false,
     filter: "", // Layers: pattern of the rows to show
     sort: "", // Layers: "" is the model's order, see SORTS in ns_53_layers_lines.js
     scale: "", // Layers: "" is absolute, see SCALES in ns_54_layers_scales.js
     folded: [], // Layers: groups that are folded; after "*" those that are not
+    pinned: [], // charts of other views that the overview shows, too
     logged: false, // the section of the user's own series is open
     compared: [], // ids of the runs that are ticked in the table of runs
     find: "", // what is searched for there
@@ -62,12 +64,14 @@
       smooth: Math.max(0, Math.min(0.99, Number(query.get("smooth")) || 0)),
       log: query.get("log") === "1",
       clip: query.get("clip") === "1",
+      x: ["clock", "relative"].includes(query.get("x")) ? query.get("x") : "",
       muted: query.getAll("mute").slice(0, 64),
       newestFirst: query.get("order") === "newest",
       filter: (query.get("filter") || "").slice(0, 256),
       sort: (query.get("sort") || "").slice(0, 16),
       scale: (query.get("scale") || "").slice(0, 16),
       folded: query.getAll("fold").slice(0, 256),
+      pinned: query.getAll("pin").slice(0, 64),
       logged: query.get("logged") === "1",
       first: isRange ? first : null,
       end: isRange ? end : null,
@@ -91,8 +95,10 @@
     if (view.smooth) query.set("smooth", String(view.smooth));
     if (view.log) query.set("log", "1");
     if (view.clip) query.set("clip", "1");
+    if (view.x) query.set("x", view.x);
     for (const name of ["filter", "sort", "scale"]) if (view[name]) query.set(name, view[name]);
     for (const path of view.folded) query.append("fold", path);
+    for (const chart of view.pinned) query.append("pin", chart);
     if (view.logged) query.set("logged", "1");
     if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
     if (view.window !== null) query.set("newest", String(view.window));
@@ -104,15 +110,32 @@
     return window.location.pathname + (query.size ? "?" + query : "");
   }
 
-  function writeAddress(isVisited) {
+  // Browsers slow a page down that writes its address at every frame of a pan.
+  const ADDRESS_MS = 100;
+  let writing = 0, written = -Infinity;
+  function write(how) {
+    window.clearTimeout(writing);
+    writing = 0;
+    written = performance.now();
     const text = address();
-    if (text === window.location.pathname + window.location.search) return;
-    window.history[isVisited ? "pushState" : "replaceState"](null, "", text);
+    if (text !== window.location.pathname + window.location.search) window.history[how](null, "", text);
   }
+  function writeAddress(isVisited) {
+    if (isVisited) write("pushState");
+    else if (performance.now() - written > ADDRESS_MS) write("replaceState");
+    else if (!writing) writing = window.setTimeout(write, ADDRESS_MS, "replaceState");
+  }
+  ns.flushAddress = () => { if (writing) write("replaceState"); };
+
+  ns.address = function () {
+    ns.flushAddress();
+    return window.location.href;
+  };
 
   // Changes some fields and tells everyone. What the page does by itself is no step for Back.
   ns.change = function (patch, isByUser = true) {
     const isVisited = isByUser && VISITED.some((name) => name in patch && patch[name] !== view[name]);
+    if (isVisited) ns.flushAddress(); // the step that Back returns to
     Object.assign(view, patch);
     writeAddress(isVisited);
     ns.emit("view", view);
@@ -157,6 +180,8 @@
   ns.startView = function () {
     readAddress();
     window.addEventListener("popstate", () => {
+      window.clearTimeout(writing);
+      writing = 0;
       readAddress();
       ns.emit("view", view);
     });

@@ -1,174 +1,159 @@
-// Line charts: draws what the live feed sent with Plotly, keeps one step range on all charts, follows zooms,
-// sizes and themes. Layouts and trace styles come from Python (dashboard/layout.py: figure_templates).
+// The line charts: which there are, where each lies in its card, and what it shows of the newest picture. They share
+// one step axis (ns_38_axis.js) and are painted by ns_39_painter.js, at most once a frame.
 (function (ns) {
   "use strict";
 
-  const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false };
-  const FEW_STEPS = 12; // as in dashboard/views/theme.py
-  const FEW_POINTS = 3; // as in dashboard/views/charts.py
+  const FEW_POINTS = 3; // as in dashboard/page/views/charts.py: a line of so few needs dots
+  const GUTTER_PX = 180, RIGHT_PX = 16; // names and values at the left, and room at the right
+  const NARROW = { gutter: 72, right: 8, head: 22 }; // on a phone the name stands above
+  const TOP_PX = 12, FOOT_PX = 22;
+  const HEATMAP_TOP_PX = 24;
+  const narrow = window.matchMedia("(max-width: 600px)");
+  const sizes = new Map(); // id of a card that is laid out -> {width, height}
   const onScreen = new Set();
-  const drawn = new Set();
+  const painted = new Map(); // id -> what is on its canvas
   let last = null; // newest header that carried data
 
   ns.theme = () => ns.templates.themes[ns.themeName];
   ns.plot = (id) => ns.byId("plot-" + id);
+  ns.isNarrow = () => narrow.matches;
+  // What a chart shows now: {box, axis, scale, lines, areas, bands, marks}; undefined before it is painted.
+  ns.painted = (id) => painted.get(id);
 
   // Of the column that holds the charts, because before the first message they are hidden and have no width.
   ns.plotWidth = function () {
     const column = document.querySelector(".ns-main");
-    return column ? column.clientWidth - GUTTER - RIGHT : 800;
+    const sides = ns.isNarrow() ? NARROW.gutter + NARROW.right : GUTTER_PX + RIGHT_PX;
+    return column ? column.clientWidth - sides : 800;
   };
 
-  const keys = new Map();
-
-  // Tracks share one axis, whose numbers stand at the foot; their names and values are in the gutter at the left.
-  const GUTTER = 180, RIGHT = 16;
-  const TOPS = { heatmap: 24 };
-  const FOOT = "timeline";
+  const FOOT = "timeline"; // the last of the tracks, which has the axis for all of them
   ns.isTrack = (id) => id === "heatmap" || id === FOOT || ns.templates.tracks.includes(id);
-  function inColumn(id, layout) {
-    if (!ns.byId("panel-tracks").contains(ns.plot(id))) return layout;
-    if (ns.isLayers()) return { ...layout, annotations: [] }; // it has its margins from the view
-    const margin = { ...layout.margin, l: GUTTER, r: RIGHT };
-    if (!ns.isTrack(id)) return { ...layout, margin };
-    return {
-      ...layout,
-      margin: { ...margin, t: TOPS[id] ?? 10, b: id === FOOT ? 24 : 0 },
-      xaxis: { ...layout.xaxis, showticklabels: id === FOOT, showline: false },
-      annotations: [],
-    };
-  }
+  ns.hasFoot = (id) => (id === "heatmap" ? ns.isLayers() : id === FOOT || !ns.isTrack(id));
 
-  // Draws one chart; the first time it also starts listening to its zooms. With a key, only when the key, the
-  // theme, the axis or the size has changed. Returns whether the chart is on screen.
-  ns.draw = function (id, traces, layout, key) {
-    const element = ns.plot(id);
-    if (!element || !window.Plotly || !element.clientWidth) return false;
-    const state = [key, ns.themeName, ns.axisRange(), element.clientWidth, element.clientHeight].join();
-    if (key !== undefined && keys.get(id) === state) return true;
-    keys.set(id, state);
-    window.Plotly.react(element, traces, { ...inColumn(id, layout), autosize: true }, CONFIG);
-    if (!drawn.has(id)) {
-      drawn.add(id);
-      element.on("plotly_relayout", (change) => {
-        if ("xaxis.range[0]" in change) ns.zoom(change["xaxis.range[0]"], change["xaxis.range[1]"]);
-      });
-      element.on("plotly_doubleclick", ns.reset);
+  // Where a chart's plot lies in its card, in CSS pixels: {l, t, w, h}; null while it is not laid out.
+  ns.boxOf = function (id) {
+    const size = sizes.get(id);
+    if (!size || !size.width) return null;
+    let l = GUTTER_PX, r = RIGHT_PX, t = id === FOOT ? 0 : TOP_PX, b = ns.hasFoot(id) ? FOOT_PX : 1;
+    if (ns.isNarrow()) {
+      l = NARROW.gutter;
+      r = NARROW.right;
+      if (id !== FOOT) t += NARROW.head;
+    }
+    if (id === "heatmap") ({ l, r, t, b } = ns.isLayers() ? ns.layersMargin() : { l, r, t: HEATMAP_TOP_PX, b });
+    return { l, t, w: Math.max(1, size.width - l - r), h: Math.max(1, size.height - t - b) };
+  };
+
+  // The canvas of a chart, made when it is first drawn.
+  ns.canvasOf = function (id) {
+    const plot = ns.plot(id);
+    let canvas = plot.querySelector("canvas");
+    if (!canvas) {
+      canvas = ns.make("canvas", "ns-plot-canvas");
+      canvas.setAttribute("aria-hidden", "true");
+      plot.prepend(canvas);
       ns.emit("first-draw", id);
     }
-    return true;
+    const { width, height } = sizes.get(id);
+    Object.assign(canvas.style, { width: width + "px", height: height + "px" });
+    return ns.freshContext(canvas, width, height);
   };
 
-  // The x-axis of what is shown. Live it ends a little later and grows in jumps, because redrawing four axes
-  // every second is most of what the page would cost; a run's first steps stand at the left of a few empty ones.
-  ns.axisRange = function () {
-    const [first, end] = ns.range || [0, 0]; // none before a run's first step
-    if (ns.view.paused) return [first - 0.5, end - 0.5];
-    const jump = 2 ** Math.max(0, Math.floor(Math.log2((end - first) / 16)));
-    return [first - 0.5, Math.max(Math.ceil(end / jump) * jump, first + 10) - 0.5];
-  };
-
-  ns.withRange = function (layout) {
-    const range = ns.axisRange();
-    const ticks = range[1] - range[0] <= FEW_STEPS ? { tick0: 0, dtick: 1 } : {};
-    return { ...layout, xaxis: { ...layout.xaxis, range, autorange: false, ...ticks } };
-  };
-
-  // Smallest and largest finite value of a chart's lines, and smallest positive one.
-  function limits(chart, fields) {
+  // Smallest and largest finite value of what is drawn, and smallest positive one.
+  function limitsOf(arrays) {
     let lowest = Infinity, positive = Infinity, highest = -Infinity;
-    for (const name of fields.series) {
-      for (const value of ns.array(`${chart.id}/${name}/line/y`)) {
+    for (const values of arrays) {
+      for (const value of values) {
         if (!Number.isFinite(value)) continue;
-        lowest = Math.min(lowest, value);
-        highest = Math.max(highest, value);
-        if (value > 0) positive = Math.min(positive, value);
+        if (value < lowest) lowest = value;
+        if (value > highest) highest = value;
+        if (value > 0 && value < positive) positive = value;
       }
     }
     return { lowest, positive, highest };
   }
 
-  // A log axis only where values differ enough (dashboard/views/charts.py: is_wide); no scale without values;
-  // a constant stands in the middle of a scale that begins at 0.
-  function scaled(layout, chart, fields) {
-    if (!fields.series.length) return { ...layout, yaxis: { ...layout.yaxis, showticklabels: false } };
-    const { lowest, positive, highest } = limits(chart, fields);
-    if (lowest === highest && highest > 0) {
-      return { ...layout, yaxis: { ...layout.yaxis, range: [0, 2 * highest], autorange: false } };
-    }
-    const inner = ns.innerLimits(fields.series.flatMap((name) => [...ns.array(`${chart.id}/${name}/line/y`)]));
-    const isLog = chart.log ? highest > ns.templates.logRatio * positive : false;
-    if (!isLog && !(ns.view.log && lowest > 0)) {
-      return { ...layout, yaxis: ns.clipped(layout.yaxis, inner) };
-    }
-    // As in dashboard/views/charts.py: log_tick.
-    const dtick = Math.max(1, Math.round(Math.log10(highest / positive) / 3));
-    const ticks = highest > ns.templates.logRatio * positive ? { dtick } : {};
-    return { ...layout, yaxis: ns.clipped({ ...layout.yaxis, ...ns.theme().logAxis, ...ticks }, inner) };
+  // A log scale only where values differ enough (dashboard/page/views/charts.py: is_wide), or where one is wished.
+  function scaleOf(chart, lines, areas) {
+    if (chart.stacked) return ns.fittedScale({ ...limitsOf(areas.map((area) => area.high)), lowest: 0 }, false);
+    const limits = limitsOf([...lines.map((line) => line.y), ...areas.flatMap((area) => [area.low, area.high])]);
+    const isWide = chart.log && limits.highest > ns.templates.logRatio * limits.positive;
+    const isLog = isWide || (ns.view.log && limits.lowest > 0);
+    const inner = ns.innerLimits(lines.flatMap((line) => [...line.y]));
+    return ns.fittedScale(inner ? { lowest: inner[0], positive: inner[0], highest: inner[1] } : limits, isLog && !(inner && inner[0] <= 0));
   }
 
-  function gapShapes(header) {
-    const [left, right] = ns.axisRange();
-    return header.gaps.map((gap) => ({
-      type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 },
-      x0: gap.first === null ? left : gap.first - 0.5,
-      x1: gap.last === null ? right : gap.last + 0.5,
-      fillcolor: ns.theme().colours.gap,
-    }));
-  }
+  // Half of the steps that a point stands for.
+  const halfOf = (x) => (x.length > 1 ? Math.max(0.5, (x[x.length - 1] - x[0]) / (x.length - 1) / 2) : 0.5);
 
-  function tracesOf(chart, fields) {
-    const unit = ns.theme().units[chart.template];
-    const traces = [];
+  function linesOf(chart, fields) {
+    const lines = [], areas = [], bands = [];
     for (const name of fields.series) {
-      const colour = ns.colourOf(chart, fields, name);
-      for (const part of ns.templates.parts) {
-        const key = `${chart.id}/${name}/${part}`;
-        const x = ns.array(key + "/x");
-        const isShort = part === "line" && x.length <= FEW_POINTS;
-        const mode = isShort ? { mode: "lines+markers" } : {};
-        const style = ns.named(ns.theme().traces[`${unit}/${part}`][colour], ns.escaped(ns.labelOf(chart, name)));
-        if (!x.length && part !== "line") continue;
-        const trace = { ...style, ...mode, x, y: ns.array(key + "/y") };
-        traces.push(...(part === "line" ? ns.lineTraces(trace) : [trace]));
+      const key = `${chart.id}/${name}/`;
+      const colour = ns.theme().colours.series[ns.colourOf(chart, fields, name)];
+      const x = ns.array(key + "line/x"), y = ns.array(key + "line/y");
+      const label = ns.labelOf(chart, name), half = halfOf(x);
+      lines.push({ name, label, x, y, colour, hasDots: x.length <= FEW_POINTS });
+      const low = ns.array(key + "low/y"), high = ns.array(key + "high/y");
+      if (low.length && low.length === high.length) areas.push({ x: ns.array(key + "low/x"), low, high, colour });
+      for (const kind of ["nan", "inf"]) {
+        const at = ns.array(`${key}${kind}/x`);
+        if (at.length) bands.push({ kind, x: at, half });
       }
     }
-    for (const name of Object.keys(fields.marks || {})) {
-      const key = `${chart.id}/${name}/mark`;
-      const x = ns.array(key + "/x");
-      if (x.length) traces.push({ ...ns.theme().marks[`${chart.id}/${name}`], x, y: ns.array(key + "/y") });
-    }
-    return traces;
+    return { lines, areas, bands };
+  }
+
+  function marksOf(chart, fields) {
+    return Object.keys(fields.marks || {}).map((name) => {
+      const { isCount } = chart.marks[name];
+      return { name, isBar: !isCount, colour: ns.theme().colours.series[1], x: ns.array(`${chart.id}/${name}/mark/x`) };
+    });
+  }
+
+  // What is to be painted of a chart.
+  function described(chart, fields) {
+    const box = ns.boxOf(chart.id);
+    let { lines, areas, bands } = linesOf(chart, fields);
+    if (chart.stacked) areas = ns.stacked(lines);
+    const extra = ns.overlayLines ? ns.overlayLines(chart.id) : [];
+    const scale = scaleOf(chart, [...lines, ...extra], areas);
+    return {
+      id: chart.id, box, axis: ns.axis(), scale, colours: ns.theme().colours,
+      yTicks: lines.length + extra.length ? ns.yTicks(scale, box.h) : [], xTicks: ns.axisTicks(box.w), hasFoot: ns.hasFoot(chart.id),
+      lines: chart.stacked ? [] : [...extra, ...lines.flatMap(ns.smoothedLines)], areas, bands, marks: marksOf(chart, fields),
+      gaps: last.gaps, breaks: last.breaks || [], crosshair: ns.isTrack(chart.id) ? null : ns.crosshair(),
+    };
   }
 
   function drawChart(chart) {
     const fields = last.charts[chart.id];
-    if (!fields) return;
-    const template = ns.named(ns.theme().layouts[chart.template], ns.escaped(chart.title || ""));
-    const layout = scaled(ns.withRange(template), chart, fields);
-    ns.draw(chart.id, tracesOf(chart, fields), { ...ns.captioned(layout, chart, fields), shapes: gapShapes(last) });
+    if (!fields || !ns.boxOf(chart.id)) return;
+    const description = described(chart, fields);
+    ns.paintChart(ns.canvasOf(chart.id), description);
+    painted.set(chart.id, description);
+    ns.drawGutter(chart, fields);
   }
 
   // The charts of the page from top to bottom; those of the user's own series are named by the message.
-  function chartList() {
-    const fixed = ns.templates.charts.map((chart) => ({ ...chart, template: chart.id }));
-    const { logged } = ns.templates;
-    const own = last.logged.names.map((name) => ({
-      ...logged, id: name, template: logged.id, title: name.slice(logged.prefix.length),
-    }));
-    return [...fixed, ...own];
-  }
+  ns.chartList = function () {
+    const { charts, logged } = ns.templates;
+    const own = last ? last.logged.names : [];
+    return [...charts, ...own.map((name) => ({ ...logged, id: name, title: name.slice(logged.prefix.length) }))];
+  };
+  ns.chartFields = (id) => (last ? last.charts[id] : undefined);
 
   ns.drawLines = function () {
     if (!last || !ns.templates) return;
-    for (const chart of chartList()) if (onScreen.has(chart.id)) drawChart(chart);
+    for (const chart of ns.chartList()) if (onScreen.has(chart.id)) drawChart(chart);
   };
 
   // A chart of which the run has nothing takes no place.
   function placeCharts() {
     for (const chart of ns.templates.charts) {
       const isHidden = !chart.always && !last.charts[chart.id].present;
-      ns.byId("plot-" + chart.id).parentElement.hidden = isHidden;
+      ns.plot(chart.id).parentElement.hidden = isHidden;
     }
   }
 
@@ -177,18 +162,16 @@
   ns.observe = (card) => observe(card);
   // A card that is gone: another one may get its name.
   ns.forgetPlot = function (id) {
-    drawn.delete(id);
-    onScreen.delete(id);
-    keys.delete(id);
+    for (const held of [sizes, onScreen, painted]) held.delete(id);
   };
 
   function watchSizes() {
     const resized = new ResizeObserver((entries) => {
-      for (const { target } of entries) {
-        const id = target.dataset.chart;
-        if (drawn.has(id) && target.clientWidth) window.Plotly.Plots.resize(ns.plot(id));
-        ns.emit("resized", id);
+      for (const { target, contentRect } of entries) {
+        sizes.set(target.dataset.chart, { width: contentRect.width, height: contentRect.height });
+        ns.emit("resized", target.dataset.chart);
       }
+      ns.later(ns.drawLines);
     });
     const seen = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
@@ -213,7 +196,7 @@
       if (!ns.view.paused || !ns.range) ns.setRange(header.range);
       ns.later(ns.drawLines);
     });
-    ns.on("range", () => ns.later(ns.drawLines));
-    ns.on("theme", () => ns.later(ns.drawLines));
+    for (const name of ["range", "theme"]) ns.on(name, () => ns.later(ns.drawLines));
+    ns.on("crosshair", () => { if ([...onScreen].some((id) => !ns.isTrack(id))) ns.later(ns.drawLines); });
   };
 })(window.nanscope);

@@ -5,13 +5,14 @@
   let shown = "";
 
   function card(name) {
-    const holder = ns.make("div", "ns-card");
+    const title = name.slice(ns.templates.logged.prefix.length);
+    const holder = ns.make("div", "ns-card ns-track");
     holder.dataset.chart = name;
-    holder.setAttribute("role", "img");
-    ns.setAttribute(holder, "aria-label", `${name.slice(ns.templates.logged.prefix.length)} over steps`);
+    holder.setAttribute("role", "group");
+    ns.setAttribute(holder, "aria-label", `${title} over steps`);
     const plot = ns.make("div", "ns-plot");
     plot.id = "plot-" + name;
-    holder.append(plot);
+    holder.append(plot, ns.makeGutter(name, title));
     return holder;
   }
 

@@ -6,7 +6,6 @@
   const STEPS = [0, 0.6, 0.9]; // of the key
   const RAW_OPACITY = 0.3;
   const INNER = [0.01, 0.99]; // share of the values that a clipped scale shows
-  const PAD = 0.05;
 
   // Exponential moving average with the bias of its beginning taken out, as TensorBoard has it. A value that is not
   // finite stays a hole, and the average goes on behind it.
@@ -23,12 +22,11 @@
     return smooth;
   };
 
-  // The trace of a series, or two of them.
-  ns.lineTraces = function (trace) {
+  // The line of a series; smoothed, with the raw one faint below it.
+  ns.smoothedLines = function (line) {
     const { smooth } = ns.view;
-    if (!smooth || trace.y.length < 3) return [trace];
-    const raw = { ...trace, opacity: RAW_OPACITY, hoverinfo: "skip", hovertemplate: undefined };
-    return [raw, { ...trace, y: ns.smoothed(trace.y, smooth) }];
+    if (!smooth || line.y.length < 3) return [line];
+    return [{ ...line, alpha: RAW_OPACITY, isRaw: true }, { ...line, y: ns.smoothed(line.y, smooth) }];
   };
 
   // Smallest and largest value of the scale once outliers are left out; null where there is nothing to clip.
@@ -37,15 +35,6 @@
     if (!ns.view.clip || finite.length < 10) return null;
     const [low, high] = INNER.map((share) => finite[Math.round(share * (finite.length - 1))]);
     return low < high ? [low, high] : null;
-  };
-
-  // A y-axis of the clipped range.
-  ns.clipped = function (yaxis, limits) {
-    if (!limits) return yaxis;
-    const isLog = yaxis.type === "log" && limits[0] > 0;
-    const [low, high] = isLog ? limits.map(Math.log10) : limits;
-    const pad = PAD * (high - low);
-    return { ...yaxis, range: [low - pad, high + pad], autorange: false };
   };
 
   ns.lines = {

@@ -1,5 +1,5 @@
 // The whole run above the tracks: its loss, its events, and the part that is on screen, which can be dragged. A part that
-// reaches the newest step follows it. Keys W A S D zoom and pan; Ctrl with the wheel zooms, Shift with it pans.
+// reaches the newest step follows it. Keys W A S D zoom and pan.
 (function (ns) {
   "use strict";
 
@@ -42,6 +42,7 @@
     }
   }
 
+  ns.showSteps = show;
   ns.pan = (share) => { const [first, end] = shownRange(); const by = share * (end - first); show(first + by, end + by); };
   ns.zoomBy = function (factor) {
     const [first, end] = shownRange();
@@ -121,14 +122,6 @@
     else if (Math.abs(to - drag.from) >= LEAST_STEPS / 2) show(Math.min(to, drag.from), Math.max(to, drag.from));
   }
 
-  function wheel(event) {
-    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
-    event.preventDefault();
-    const amount = event.deltaY || event.deltaX;
-    if (event.shiftKey) ns.pan(Math.sign(amount) * 0.1);
-    else ns.zoomBy(amount < 0 ? 1.25 : 0.8);
-  }
-
   ns.startStrip = function () {
     canvas = ns.byId("strip");
     canvas.addEventListener("pointerdown", begin);
@@ -141,7 +134,6 @@
       event.preventDefault();
       keys[event.key]();
     });
-    ns.byId("tracks").addEventListener("wheel", wheel, { passive: false });
     ns.on("message", (header) => {
       if (header.run === null || header.run !== ns.view.run) return;
       newest = header.newestStep;

@@ -5,7 +5,6 @@
 
   const FAST = 10; // columns that an arrow with Shift moves
   let step = null; // under the crosshair
-  const texts = new Map(); // id of a track -> what its gutter says without a crosshair
 
   ns.crosshair = () => step;
 
@@ -13,58 +12,17 @@
   function placeOf(at) {
     const box = ns.heatmapBox();
     if (!box || !ns.range) return null;
-    const [first, last] = ns.axisRange();
-    const share = (at - first) / (last - first);
+    const share = ns.axis().of(at);
     return share < 0 || share > 1 ? null : box.l + share * box.w;
   }
 
-  function stepAt(clientX) {
-    const box = ns.heatmapBox();
+  // The step under a place of the window, in one chart's card; null beside its plot.
+  ns.stepAt = function (card, clientX) {
+    const box = card.dataset.chart === "heatmap" ? ns.heatmapBox() : ns.boxOf(card.dataset.chart);
     if (!box || !ns.range) return null;
-    const share = (clientX - ns.byId("tracks").getBoundingClientRect().left - box.l) / box.w;
+    const share = (clientX - card.getBoundingClientRect().left - card.clientLeft - box.l) / box.w;
     if (share < 0 || share > 1) return null;
-    const [first, last] = ns.axisRange();
-    return Math.max(0, Math.min(Math.round(first + share * (last - first)), ns.range[1] - 1));
-  }
-
-  // Index of the point of a series that is nearest to a step; -1 where none is near.
-  function nearest(x, at) {
-    let low = 0, high = x.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (x[middle] < at) low = middle + 1;
-      else high = middle;
-    }
-    const best = low > 0 && (low === x.length || at - x[low - 1] <= x[low] - at) ? low - 1 : low;
-    const apart = x.length > 1 ? (x[x.length - 1] - x[0]) / (x.length - 1) : 1;
-    return best < x.length && Math.abs(x[best] - at) <= Math.max(0.5, 1.5 * apart) ? best : -1;
-  }
-
-  // What a track's first line says at a step.
-  function valueAt(id, at) {
-    const chart = ns.templates.charts.find((each) => each.id === id);
-    const key = `${id}/${chart.names[0]}`;
-    for (const [part, name] of [["nan", "NaN"], ["inf", "Inf"]]) {
-      const marks = ns.array(`${key}/${part}/x`);
-      const found = nearest(marks, at);
-      if (found >= 0 && Math.abs(marks[found] - at) <= 0.5) return name;
-    }
-    const found = nearest(ns.array(key + "/line/x"), at);
-    const value = found < 0 ? NaN : ns.array(key + "/line/y")[found];
-    return Number.isFinite(value) ? ns.significant(value) : "\u2013";
-  }
-
-  // Fills a gutter: the value under the crosshair with the newest beside it, else the newest alone.
-  ns.drawGutter = function (id, text) {
-    if (text) texts.set(id, text);
-    const now = texts.get(id);
-    const element = ns.byId("tile-" + id);
-    if (!now || !element) return;
-    const isThere = step !== null;
-    const value = isThere ? valueAt(id, step) : now.value;
-    ns.setText(element.querySelector(".ns-tile-value"), value);
-    ns.setText(element.querySelector(".ns-tile-detail"), isThere ? `now ${now.value}` : now.detail);
-    element.classList.toggle("ns-bad", isThere ? ["NaN", "Inf"].includes(value) : now.is_bad);
+    return Math.max(0, Math.min(Math.round(ns.axis().at(share)), ns.range[1] - 1));
   };
 
   function draw() {
@@ -74,9 +32,10 @@
     if (at !== null) {
       line.style.left = at + "px";
       label.style.left = at + "px";
-      ns.setText(label, ns.count(step));
+      ns.setText(label.firstChild, ns.count(step));
+      const time = ns.clockAt(step);
+      ns.setText(label.lastChild, time ? ` \u00b7 ${time}` : "");
     }
-    for (const id of ns.templates.tracks) ns.drawGutter(id);
   }
 
   ns.setCrosshair = function (value) {
@@ -85,6 +44,8 @@
     ns.later(draw);
     ns.emit("crosshair", step);
   };
+
+  const firstOf = (id) => ns.templates.charts.find((chart) => chart.id === id).names[0];
 
   // Arrows move by a column of the picture, and what stands there is read out.
   function move(event) {
@@ -96,7 +57,7 @@
     const to = from + direction * column * (event.shiftKey ? FAST : 1);
     ns.setCrosshair(Math.max(ns.range[0], Math.min(ns.range[1] - 1, to)));
     const names = { loss: "loss", grad_norm: "gradient norm" };
-    const values = ns.templates.tracks.map((id) => `${names[id]} ${valueAt(id, step)}`);
+    const values = ns.templates.tracks.map((id) => `${names[id]} ${ns.lineValue(id, firstOf(id), step)}`);
     ns.setText(ns.byId("announcer"), `step ${ns.count(step)}: ${values.join(", ")}`);
   }
 
@@ -111,8 +72,12 @@
 
   ns.startCrosshair = function () {
     const tracks = ns.byId("tracks");
-    tracks.addEventListener("mousemove", (event) => ns.setCrosshair(stepAt(event.clientX)));
-    tracks.addEventListener("mouseleave", () => ns.setCrosshair(null));
+    const charts = ns.byId("step-charts");
+    charts.addEventListener("mousemove", ({ target, clientX }) => {
+      const card = target.closest("[data-chart]");
+      if (card) ns.setCrosshair(ns.stepAt(card, clientX));
+    });
+    charts.addEventListener("mouseleave", () => ns.setCrosshair(null));
     tracks.addEventListener("keydown", (event) => event.target === tracks && move(event));
     tracks.addEventListener("blur", () => ns.setCrosshair(null));
     ns.on("message", ({ run, verdict }) => {
@@ -120,6 +85,6 @@
       origin = verdict.severity === "critical" ? verdict.step : null;
     });
     ns.on("heatmap", () => { drawOrigin(); if (step !== null) draw(); });
-    ns.on("range", () => ns.setCrosshair(null));
+    for (const name of ["range", "axis"]) ns.on(name, () => ns.setCrosshair(null));
   };
 })(window.nanscope);

@@ -1,5 +1,5 @@
-// The per-layer heatmap: cells painted on a canvas under Plotly's axes, pooled by maximum to whole pixels.
-// Cell codes are described in dashboard/live_view.py: 0 not measured, 1-3 NaN and Inf bits, 4 zero, then log10.
+// The per-layer heatmap: cells painted on a canvas, pooled by maximum to whole pixels. Cell codes are described in
+// dashboard/live/view.py: 0 not measured, 1-3 NaN and Inf bits, 4 zero, then log10.
 (function (ns) {
   "use strict";
 
@@ -72,86 +72,118 @@
     return a > b ? a : b;
   }
 
-  // For every pixel column the columns of the data that it covers, [from, to); none where nothing was measured.
-  function columnsOf(width) {
+  // For every pixel from x0 on the columns of the data that it covers, [from, to); none where nothing was measured.
+  function columnsOf(x0, width) {
     const starts = ns.array("heatmap/steps");
     const size = map.fields.stepsPerColumn;
-    const [first, last] = ns.axisRange();
-    const perPixel = (last - first) / width;
-    const from = new Int32Array(width), to = new Int32Array(width);
-    let left = 0, right = 0;
-    for (let x = 0; x < width; x++) {
-      const low = first + x * perPixel, high = low + perPixel;
+    const axis = ns.axis();
+    const from = new Int32Array(width - x0), to = new Int32Array(width - x0);
+    let left = 0, right = 0, low = axis.at(x0 / width);
+    for (let x = x0; x < width; x++) {
+      const high = axis.at((x + 1) / width);
       while (left < starts.length && starts[left] + size - 0.5 <= low) left++;
       if (right < left) right = left;
       while (right < starts.length && starts[right] - 0.5 < high) right++;
-      from[x] = left;
-      to[x] = right;
+      from[x - x0] = left;
+      to[x - x0] = right;
+      low = high;
     }
     return { from, to };
   }
 
-  function pooledRow({ codes, rows, shown }, columns, low, high, line) {
+  // The codes of a line of pixels: of the rows [first, last), the largest of the columns below each pixel.
+  function pooledRow(row, first, last, columns, line) {
+    const only = last - first === 1 ? row(first) : null;
     for (let x = 0; x < line.length; x++) {
+      const begin = columns.from[x], end = columns.to[x];
+      if (only && end - begin === 1) { line[x] = only[begin]; continue; }
       let code = 0;
-      for (let column = columns.from[x]; column < columns.to[x]; column++) {
-        for (let row = low; row < high; row++) code = pool(code, codes[column * rows + shown[row]]);
+      for (let at = first; at < last; at++) {
+        const codes = only || row(at);
+        for (let column = begin; column < end; column++) code = pool(code, codes[column]);
       }
       line[x] = code;
     }
-    // A single bad step stays visible however far one has zoomed out: at least three pixels.
+  }
+
+  // A single bad step stays visible however far one has zoomed out: at least three pixels.
+  function widenBad(line) {
+    let hasBad = false;
+    for (const code of line) if (code > 0 && code < 4) { hasBad = true; break; }
+    if (!hasBad) return false;
     const narrow = line.slice();
     for (let x = 0; x < line.length; x++) {
       if (!isBad(narrow[x])) continue;
       for (const near of [x - 1, x + 1]) if (near >= 0 && near < line.length) line[near] = pool(line[near], narrow[x]);
     }
+    return true;
   }
 
   // All rows as they were sent, and the codes between which the colours lie.
   function wholePicture() {
-    const { rowCount, low, high } = map.fields;
-    const codes = ns.array("heatmap/codes");
-    return { codes, rows: rowCount, shown: map.shown, low: low ?? FIRST, high: high ?? FIRST + 1 };
+    const { low, high } = map.fields;
+    const { shown } = map;
+    return { row: (at) => ns.heatRow(shown[at]), count: shown.length, low: low ?? FIRST, high: high ?? FIRST + 1 };
   }
 
-  function paint(canvas, width, height) {
+  // Paints from pixel x0 on. Neighbouring lines of pixels that show the same rows are painted once.
+  function paint(context, x0, width, height) {
     const picture = ns.isLayers() ? ns.layersPicture() : wholePicture();
-    const columns = columnsOf(width);
-    const colours = colourTable(picture);
-    const context = canvas.getContext("2d");
-    const image = context.createImageData(width, height);
+    if (!picture.count) return context.clearRect(0, 0, width, height);
+    const strong = Math.round(STRONG_PX * (window.devicePixelRatio || 1));
+    const start = Math.max(0, x0 - strong - 2); // what is left of it decides how it looks
+    const columns = columnsOf(start, width);
+    const colours = colourTable(picture), bad = badColours();
+    const image = context.createImageData(width - start, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const line = new Uint16Array(width);
-    const bad = badColours(), strong = STRONG_PX * (window.devicePixelRatio || 1);
-    let done = -1;
+    const span = width - start, line = new Uint16Array(span);
+    let done = -1, hasBad = false;
     for (let y = 0; y < height; y++) {
-      const low = Math.floor((y * map.shown.length) / height);
-      const high = Math.max(low + 1, Math.floor(((y + 1) * map.shown.length) / height));
-      if (done !== low * 65536 + high) pooledRow(picture, columns, low, high, line);
-      done = low * 65536 + high;
-      for (let x = 0; x < width; x++) {
-        const code = line[x];
-        const isAfter = x >= strong && isBad(line[x - strong]);
-        pixels[y * width + x] = isBad(code) ? badColour(bad, code, isAfter, x, y) : colours[code];
+      const low = Math.floor((y * picture.count) / height);
+      const high = Math.max(low + 1, Math.floor(((y + 1) * picture.count) / height));
+      const key = low * 65536 + high, to = y * span;
+      if (done === key && !hasBad) { pixels.copyWithin(to, to - span, to); continue; }
+      if (done !== key) {
+        pooledRow(picture.row, low, high, columns, line);
+        hasBad = widenBad(line);
+        done = key;
+      }
+      if (!hasBad) for (let x = 0; x < span; x++) pixels[to + x] = colours[line[x]];
+      else {
+        for (let x = 0; x < span; x++) {
+          const code = line[x];
+          pixels[to + x] = isBad(code) ? badColour(bad, code, x >= strong && isBad(line[x - strong]), x + start, y) : colours[code];
+        }
       }
     }
-    context.putImageData(image, 0, 0);
+    context.putImageData(image, start, 0, x0 - start, 0, width - x0, height);
   }
 
   // Where the picture lies inside its card, in CSS pixels; few lines of the view Layers do not fill the whole plot.
   ns.heatmapBox = function (isWhole = false) {
-    const layout = ns.plot("heatmap") && ns.plot("heatmap")._fullLayout;
-    const size = layout && layout._size ? layout._size : null;
-    return size && !isWhole && ns.isLayers() ? { ...size, h: Math.min(size.h, ns.linesHeight()) } : size;
+    const box = ns.boxOf("heatmap");
+    return box && !isWhole && ns.isLayers() ? { ...box, h: Math.min(box.h, ns.linesHeight()) } : box;
   };
 
+  // What the canvas shows: where only newer columns have come, only they are painted.
+  let onCanvas = { key: "", steps: 0, kept: 0 };
+  function firstNewPixel(canvas, width) {
+    const { fields } = map, axis = ns.axis(), steps = ns.array("heatmap/steps");
+    const key = [
+      canvas.width, canvas.height, axis.first, axis.last, axis.isTime, ns.themeName, fields.low, fields.high,
+      fields.statistic, fields.stepsPerColumn, map.shown.join(), ns.isLayers(),
+    ].join();
+    const isSame = key === onCanvas.key && steps[0] === onCanvas.first && !axis.isTime && !ns.isLayers();
+    // The newest column that was there may have been filled up since.
+    const from = isSame ? axis.of(steps[Math.max(0, Math.min(onCanvas.count, ns.heatKept()) - 1)] - 0.5) * width : 0;
+    onCanvas = { key, first: steps[0], count: steps.length };
+    ns.heatSeen();
+    return Math.max(0, Math.min(width - 1, Math.floor(from) - 2));
+  }
+
   ns.drawHeatmap = function () {
-    if (!map.fields || !ns.range || !ns.templates) return;
-    const layout = ns.withRange(ns.theme().heatmap);
-    if (ns.isLayers()) layout.margin = { ...layout.margin, ...ns.layersMargin() };
-    layout.yaxis = { ...layout.yaxis, range: [map.shown.length - 0.5, -0.5] };
-    const anchor = { type: "scatter", mode: "markers", x: [ns.range[0]], y: [0], opacity: 0, hoverinfo: "skip" };
-    if (!ns.draw("heatmap", [anchor], layout, ns.isLayers() ? JSON.stringify(layout.margin) : map.shown.length)) return;
+    if (!map.fields || !ns.range || !ns.templates || !ns.boxOf("heatmap")) return;
+    ns.syncHeatRows();
     if (ns.isLayers()) ns.chooseLines(ns.heatmapBox(true));
     const box = ns.heatmapBox();
     const canvas = ns.byId("heatmap-canvas");
@@ -162,7 +194,12 @@
     });
     if (canvas.width !== width) canvas.width = width;
     if (canvas.height !== height) canvas.height = height;
-    paint(canvas, width, height);
+    if (ns.isLayers()) {
+      const axes = ns.canvasOf("heatmap");
+      axes.font = ns.FONT;
+      ns.paintFoot(axes, { box, colours: ns.theme().colours, xTicks: ns.axisTicks(box.w), hasFoot: true, hasLines: false });
+    }
+    paint(canvas.getContext("2d"), firstNewPixel(canvas, width), width, height);
     ns.emit("heatmap", map);
   };
 
@@ -188,6 +225,6 @@
 
   ns.startHeatmap = function () {
     ns.on("message", take);
-    for (const name of ["range", "theme", "resized"]) ns.on(name, () => ns.later(ns.drawHeatmap));
+    for (const name of ["range", "theme", "resized", "axis"]) ns.on(name, () => ns.later(ns.drawHeatmap));
   };
 })(window.nanscope);

@@ -41,9 +41,10 @@
   function label(group) {
     const isGroup = group.end - group.at > 1;
     const button = ns.make("button", "ns-label");
-    const text = ns.make("bdi");
+    const text = ns.make("bdi"), name = ns.make("span", "ns-label-name");
     text.dir = "ltr";
-    button.append(text);
+    name.append(text);
+    button.append(name);
     const isOpen = ns.view.unfolded.includes(group.layer);
     if (group.isParameter) {
       button.classList.add("ns-parameter");
@@ -79,6 +80,20 @@
   }
 
   let signature = "";
+  let shownGroups = [], values = []; // the groups that have a label, and the places of their values
+
+  // The value of each label at the crosshair's step, else the newest; of a group the largest.
+  function drawValues() {
+    const column = ns.layersColumn();
+    shownGroups.forEach((group, at) => {
+      let code = 0;
+      for (let line = group.at; line < group.end; line++) {
+        code = ns.poolCodes(code, ns.heatRow(ns.heatmap.shown[line])[column] ?? 0);
+      }
+      ns.setText(values[at], code === 0 ? "" : code < 4 ? (code & 1 ? "NaN" : "Inf") : short(code));
+      values[at].classList.toggle("ns-bad", code > 0 && code < 4);
+    });
+  }
 
   function drawLabels() {
     const box = ns.heatmapBox();
@@ -98,9 +113,12 @@
       while (group === groups[groups.length - 1] && !isFree()) placed.pop();
       if (isFree()) placed.push(group);
     }
-    const buttons = placed.map((group) => {
+    values = placed.map(() => ns.make("span", "ns-label-value"));
+    shownGroups = placed;
+    const buttons = placed.map((group, at) => {
       const middle = middleOf(group);
       const button = label(group);
+      button.append(values[at]);
       button.style.top = middle - LINE_PX / 2 + "px";
       button.style.setProperty("--half", ((group.end - group.at) * height) / 2 + "px");
       if (group.end - group.at > 1) button.classList.add("ns-group");
@@ -174,10 +192,11 @@
   }
 
   ns.startHeatmapRows = function () {
+    ns.on("crosshair", () => { if (!ns.isLayers() && ns.heatmap.fields) ns.later(drawValues); });
     ns.byId("heatmap-select").addEventListener("change", (event) => {
       ns.focusRows("");
       ns.change({ heatmap: event.target.value });
     });
-    ns.on("heatmap", () => { if (!ns.isLayers()) { drawLabels(); drawScale(); } drawSelect(); drawFacts(); });
+    ns.on("heatmap", () => { if (!ns.isLayers()) { drawLabels(); drawValues(); drawScale(); } drawSelect(); drawFacts(); });
   };
 })(window.nanscope);

@@ -10,8 +10,7 @@
     const card = ns.plot("heatmap").getBoundingClientRect();
     const x = (clientX - card.left - box.l) / box.w, y = (clientY - card.top - box.t) / box.h;
     if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
-    const [left, right] = ns.axisRange();
-    const step = Math.round(left + x * (right - left));
+    const step = Math.round(ns.axis().at(x));
     const at = Math.floor(y * ns.heatmap.shown.length);
     const row = ns.heatmap.shown[at];
     const line = ns.isLayers() ? ns.lineAt(at) : null;
@@ -61,8 +60,8 @@
   const DOUBLE_CLICK_MS = 300;
   let opening = 0;
 
-  // A click opens the row, unless it is the first of the two that show the whole range again. Plotly passes on
-  // clicks alone, no drags.
+  // A click opens the row, unless it is the first of the two that show the whole range again. What ends a drag is
+  // no click (ns_46_pointer.js).
   function open(event) {
     window.clearTimeout(opening);
     const cell = ns.hasHistograms() ? cellAt(event.clientX, event.clientY) : null;

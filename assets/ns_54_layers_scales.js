@@ -86,16 +86,10 @@
   // The lines on screen as a picture of their own.
   ns.layersPicture = function () {
     const lines = ns.visibleLines();
-    const columns = ns.array("heatmap/steps").length;
-    const codes = new Uint16Array(columns * lines.length);
-    lines.forEach((line, at) => {
-      const own = ns.scaledCodes(line);
-      for (let column = 0; column < columns; column++) codes[column * lines.length + at] = own[column];
-    });
     const isRelative = Object.hasOwn(SCALES, ns.view.scale);
     const { low, high } = ns.heatmap.fields;
     return {
-      codes, rows: lines.length, shown: lines.map((_, at) => at),
+      row: (at) => ns.scaledCodes(lines[at]), count: lines.length,
       low: isRelative ? FIRST : low ?? FIRST, high: isRelative ? FIRST + CODES : high ?? FIRST + 1,
     };
   };

@@ -70,7 +70,7 @@
   function drawTiles(header) {
     for (const tile of header.tiles) {
       const element = ns.byId("tile-" + tile.id);
-      if (ns.templates.tracks.includes(tile.id)) { ns.drawGutter(tile.id, tile); continue; }
+      if (ns.templates.tracks.includes(tile.id)) { ns.giveNewest(tile.id, tile); continue; }
       if (tile.id === "step") { ns.setText(element.querySelector(".ns-tile-value"), tile.value); continue; }
       ns.setText(element.querySelector(".ns-tile-value"), tile.value);
       ns.setText(element.querySelector(".ns-tile-unit"), tile.unit);

@@ -151,7 +151,7 @@
     ns.byId("runs-chart").hidden = isEmpty;
     if (isEmpty) return;
     const layout = { ...figure.layout, autosize: true };
-    window.Plotly.react(ns.byId("plot-runs"), figure.data, layout, CONFIG);
+    ns.plotly().then((Plotly) => Plotly.react(ns.byId("plot-runs"), figure.data, layout, CONFIG));
   };
 
   // The heads of the table of facts have the colours of the lines.

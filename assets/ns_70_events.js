@@ -1,44 +1,10 @@
-// The anomaly timeline and the event panel beside the charts: opening, closing, next and previous. The figure and
-// the panel's content come from Dash callbacks (dashboard/callbacks/events.py).
+// The event panel beside the charts: opening, closing, next and previous. Its content comes from a Dash callback
+// (dashboard/page/callbacks/events.py).
 (function (ns) {
   "use strict";
 
-  let figure = null;
-  let figureNumber = 0;
   let mark = null; // changes whenever any event does
-  let asked = ""; // what was asked of the server last
   let opener = null; // gets the focus back
-
-  // Asks for the timeline. The range has slack, because events arrive before the frame of their step.
-  function ask() {
-    const { run, event } = ns.view;
-    if (run === null || mark === null || !ns.range) return;
-    const span = ns.range[1] - ns.range[0];
-    const slack = ns.view.paused ? 0 : Math.max(50, span * 0.25);
-    // Live, a range that grew a little does not need new clusters of markers.
-    const size = ns.view.paused ? ns.range.join() : Math.round(Math.log2(span + 16) * 4);
-    const width = Math.max(100, Math.round(ns.plotWidth() / 50) * 50);
-    const key = [run, event, ns.themeName, mark, size, width].join("|");
-    if (key === asked) return;
-    asked = key;
-    ns.setProps("events-scope", {
-      data: {
-        run, rank: null, theme: ns.themeName, event, mark, width,
-        first: ns.view.paused ? ns.range[0] : Math.max(0, ns.range[0] - slack), end: Math.ceil(ns.range[1] + slack),
-      },
-    });
-  }
-
-  function drawTimeline() {
-    if (figure) ns.draw("timeline", figure.data, ns.withRange(figure.layout), figureNumber);
-  }
-
-  ns.takeTimeline = function (value) {
-    if (!value) return;
-    figure = value;
-    figureNumber += 1;
-    ns.later(drawTimeline);
-  };
 
   // While rows are still to come nobody can say the how manieth this is.
   function drawPosition() {
@@ -102,7 +68,7 @@
     "aside-close": () => ns.closeEvent(),
     "event-next": () => ns.moveEvent(1),
     "event-previous": () => ns.moveEvent(-1),
-    "event-copy-link": (button) => ns.copy(window.location.href, button),
+    "event-copy-link": (button) => ns.copy(ns.address(), button),
     "event-download": downloadEvent,
   };
 
@@ -113,10 +79,6 @@
       if (!button) return;
       if (button.id in ACTIONS) ACTIONS[button.id](button);
     });
-    ns.on("first-draw", (id) => {
-      if (id !== "timeline") return;
-      ns.plot(id).on("plotly_click", (click) => ns.openEvent(click.points[0].customdata));
-    });
     ns.on("message", (header) => {
       if (header.run === null) return;
       if (header.events !== mark) {
@@ -126,12 +88,8 @@
       if (ns.range && !ns.view.paused && header.eventEnd - 0.5 > ns.axisRange()[1]) {
         ns.setRange([ns.range[0], header.eventEnd]);
       }
-      ask();
     });
     ns.on("rows", drawPosition);
-    ns.on("range", () => { ask(); ns.later(drawTimeline); });
-    ns.on("theme", ask);
-    ns.on("resized", (id) => { if (id === "timeline") { ask(); ns.later(drawTimeline); } });
-    ns.on("view", () => { drawPanel(); ask(); });
+    ns.on("view", drawPanel);
   };
 })(window.nanscope);

@@ -46,7 +46,8 @@
   function drawFigure() {
     const element = ns.plot("row");
     element.hidden = !figure || !figure.data;
-    if (element.hidden || ns.view.row === null || !window.Plotly || !element.clientWidth) return;
+    if (element.hidden || ns.view.row === null || !element.clientWidth) return;
+    if (!window.Plotly) return void ns.plotly().then(() => ns.later(drawFigure));
     element.style.height = figure.layout.height + "px";
     window.Plotly.react(element, figure.data, { ...figure.layout, autosize: true }, CONFIG);
   }

@@ -31,9 +31,8 @@
   // [chart id, series, label, unit] of every line that can be seen.
   function lines() {
     const { charts, logged } = ns.templates;
-    const { units } = ns.theme();
     const fixed = charts.filter((chart) => header.charts[chart.id] && isSeen(chart.id)).flatMap((chart) =>
-      header.charts[chart.id].series.map((name) => [chart.id, name, chart.labels[name] ?? name, units[chart.id]]));
+      header.charts[chart.id].series.map((name) => [chart.id, name, chart.labels[name] ?? name, chart.unit]));
     const own = header.logged.names.filter(isSeen).map((name) => [name, name, name.slice(logged.prefix.length), ""]);
     return [...fixed, ...own];
   }

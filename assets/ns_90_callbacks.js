@@ -39,11 +39,15 @@
     ns.templates = templates;
     ns.startView();
     ns.startTabs();
+    ns.startAxis();
     ns.startPlots();
+    ns.startGutters();
     ns.startLogged();
     ns.startLines();
+    ns.startPins();
     ns.startStrip();
     ns.startCrosshair();
+    ns.startPointer();
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();
@@ -53,10 +57,12 @@
     ns.startEventList();
     ns.startTable();
     ns.startEvents();
+    ns.startTimeline();
     ns.startRows();
     ns.startDocuments();
     ns.startActions();
     ns.startRunActions();
+    ns.startOverlay();
     ns.startRuns();
     ns.startMenu();
     ns.startKeys();
@@ -65,12 +71,7 @@
     ns.startToast();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
-    // Plotly is loaded beside everything else and may come last.
-    const wait = window.setInterval(() => {
-      if (!window.Plotly) return;
-      window.clearInterval(wait);
-      ns.startSocket();
-    }, 20);
+    ns.startSocket();
   }
 
   function exportAs(kind) {
@@ -102,7 +103,6 @@
       start: quiet(start),
       chooseRun: picked("run-select", (run) => ns.chooseRun(run, true)),
       chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) }, true)),
-      drawTimeline: quiet(ns.takeTimeline),
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
@@ -110,10 +110,11 @@
       runsSaid: quiet((said) => ns.takeRunSaid(said)),
       drawOverlay: quiet((figure) => ns.drawOverlay(figure)),
       exportHtml: quiet(() => exportAs("html")),
+      exportPng: quiet(() => ns.exportPng()),
       exportJson: quiet(() => exportAs("json")),
       exportCsv: quiet(() => exportAs("csv")),
       exportParquet: quiet(() => exportAs("parquet")),
-      copyLink: quiet(() => ns.copy(window.location.href, ns.byId("page-menu"))),
+      copyLink: quiet(() => ns.copy(ns.address(), ns.byId("page-menu"))),
       openKeys: quiet(() => ns.byId("key-sheet").showModal()),
       themeDark: quiet(() => chooseTheme("dark")),
       themeLight: quiet(() => chooseTheme("light")),

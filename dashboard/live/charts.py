@@ -6,7 +6,7 @@ steps stored.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -16,6 +16,9 @@ from ..page.views.charts import line_parts, off_steps, pooling_note
 from ..page.views.throughput import stored_names, with_derived, with_derived_names
 from ..store.protocol import StepRange, Store
 from .tracks import Track, line_track
+
+_TIMED_BY: Final = ("step_time_s", "loss", "grad_norm", "process_rss_bytes")
+"""Series whose points say when steps were; the first that a run has, the densest first."""
 
 
 def read_charts(
@@ -45,9 +48,17 @@ def read_charts(
     data = with_derived(store.scalars(run, rank, names, steps, points))
     breaks = off_steps(store.events(run, rank), rank)
     by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
-    tracks: list[Track] = []
+    tracks = [_times(data)]
     fields = {spec.id: _draw(spec, known, by_name, breaks, tracks) for spec in specs}
     return {"charts": fields, "logged": {"names": logged[:MAX_LOGGED], "count": len(logged)}}, tracks
+
+
+def _times(data: pd.DataFrame) -> Track:
+    """Return when steps were: ascending steps, and seconds since the epoch at the start of each point."""
+    names = data["name"].to_numpy(dtype=object)
+    of = next((name for name in _TIMED_BY if (names == name).any()), None)
+    rows = data[names == of].sort_values("step")
+    return Track("times/x", rows["step"].to_numpy(dtype="<f8"), "times/y", rows["time"].to_numpy(dtype="<f8"))
 
 
 def _draw(

@@ -218,6 +218,7 @@ class Pictures:
             "histograms": self._store.histogram_mark(run.run, rank.rank),
             "verdict": verdict(events, last_step=rank.last_step),
             "documents": self._store.documents_mark(run.run),
+            "started": run.started,
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             "eventEnd": max((event.step + 1 for event in events), default=None),
         }

@@ -16,6 +16,7 @@ from .tabs import tab_bar
 
 _EXPORTS: Final = (
     ("export-html", "HTML (opens offline)"),
+    ("export-png", "PNG (as on screen)"),
     ("export-json", "JSON"),
     ("export-csv", "CSV"),
     ("export-parquet", "Parquet"),

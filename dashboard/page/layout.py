@@ -19,19 +19,19 @@ from .asides import event_aside, row_aside
 from .header import header, verdict_line
 from .layers_tools import filter_and_sort, layers_overlay, scale_choice
 from .tabs import TABS, charts_of, panel
-from .views.chart_marks import mark_trace
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
-from .views.charts import LOG_RATIO, PARTS, chart_layout, part_trace
+from .views.charts import LOG_RATIO
 from .views.dialogs import palette, toast, value_table
 from .views.empty_state import empty_state
+from .views.event_facts import SEVERITY_ICONS
 from .views.event_table import event_list
-from .views.heatmap import CIVIDIS, heatmap_axes
+from .views.heatmap import CIVIDIS
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
 from .views.profile_section import profile_form
 from .views.run_actions import run_actions_section
 from .views.runs_section import runs_section
-from .views.theme import THEMES, Theme, colours, value_axis
+from .views.theme import THEMES, Theme, colours
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
 
@@ -83,17 +83,20 @@ def page_layout(*, page: str, ingest: str) -> Component:
 
 TRACKS: Final = ("loss", "grad_norm")
 """Line charts that share the first screen with the heatmap; what else a run has stands below it."""
-LABEL: Final = "{label}"
-"""Stands for a series's or a chart's name in templates; the scripts put the real one there, escaped."""
+AXIS_KINDS: Final = (
+    ("step", "step", "Count steps"),
+    ("clock", "clock", "Show the time of day"),
+    ("relative", "since start", "Show the time since the run began"),
+)
+"""(id, text, title) of what the x-axis can count."""
 
 
-def figure_templates() -> dict[str, Any]:
-    """Return, for both themes, the layouts and trace styles that the scripts draw with."""
+def page_facts() -> dict[str, Any]:
+    """Return what the scripts draw with: the charts that there are, colours of both themes, statistics."""
     return {
-        "themes": {theme: _theme_templates(theme) for theme in THEMES},
-        "parts": list(PARTS),
-        "charts": [_chart_template(spec) for spec in CHARTS],
-        "logged": _chart_template(_ANY_LOGGED),
+        "themes": {theme: {"colours": _colours(theme)} for theme in THEMES},
+        "charts": [_chart(spec) for spec in CHARTS],
+        "logged": _chart(_ANY_LOGGED),
         "logRatio": LOG_RATIO,
         "cividis": list(CIVIDIS),
         "statistics": [
@@ -112,61 +115,43 @@ def figure_templates() -> dict[str, Any]:
     }
 
 
-_ANY_LOGGED: Final = ChartSpec(id=LOGGED, title=LABEL, unit="", names=(), labels={}, prefix=LOGGED)
+_ANY_LOGGED: Final = ChartSpec(id=LOGGED, title="", unit="", names=(), labels={}, prefix=LOGGED)
 
 
-def _chart_template(spec: ChartSpec) -> dict[str, Any]:
+def _chart(spec: ChartSpec) -> dict[str, Any]:
     return {
         "id": spec.id,
+        "title": spec.title,
+        "unit": spec.unit,
         "names": list(spec.names),
         "labels": dict(spec.labels),
         "prefix": spec.prefix,
+        "marks": {name: {"isCount": mark.is_count} for name, mark in spec.marks.items()},
         "log": spec.log,
         "always": spec.always,
     }
 
 
-def _theme_templates(theme: Theme) -> dict[str, Any]:
+def _colours(theme: Theme) -> dict[str, Any]:
     palette = colours(theme)
-    specs = (*CHARTS, _ANY_LOGGED)
     return {
-        "layouts": {spec.id: chart_layout(title=spec.title, unit=spec.unit, theme=theme) for spec in specs},
-        "logAxis": value_axis(theme, log=True),
-        "traces": {
-            f"{unit}/{part}": [
-                part_trace(part, label=LABEL, colour=colour, theme=theme, unit=unit)
-                for colour in palette.series
-            ]
-            for unit in sorted({spec.unit for spec in specs})
-            for part in PARTS
-        },
-        "units": {spec.id: spec.unit for spec in specs},
-        "marks": {
-            f"{spec.id}/{name}": mark_trace(mark, theme=theme)
-            for spec in specs
-            for name, mark in spec.marks.items()
-        },
-        "heatmap": heatmap_axes(theme=theme, title=""),
-        "colours": {
-            "nan": palette.nan,
-            "inf": palette.inf,
-            "unmeasured": palette.unmeasured,
-            "gap": palette.gap,
-            "text": palette.text,
-            "muted": palette.muted,
-            "series": list(palette.series),
-            "severities": [palette.severity(severity) for severity in SEVERITIES],
-        },
+        "nan": palette.nan,
+        "inf": palette.inf,
+        "unmeasured": palette.unmeasured,
+        "gap": palette.gap,
+        "grid": palette.grid,
+        "text": palette.text,
+        "muted": palette.muted,
+        "series": list(palette.series),
+        "severities": [palette.severity(severity) for severity in SEVERITIES],
     }
 
 
 def _stores() -> list[Component]:
     return [
-        dcc.Store(id=ids.TEMPLATES, data=figure_templates()),
+        dcc.Store(id=ids.TEMPLATES, data=page_facts()),
         dcc.Store(id=ids.BOOTED),
-        dcc.Store(id=ids.EVENTS_SCOPE),
         dcc.Store(id=ids.SELECTION),
-        dcc.Store(id=ids.TIMELINE_FIGURE),
         dcc.Store(id=ids.EVENT_ROWS_SCOPE),
         dcc.Store(id=ids.EVENT_ROWS),
         dcc.Store(id=ids.ROW_SCOPE),
@@ -177,9 +162,9 @@ def _stores() -> list[Component]:
 
 
 def _charts() -> Component:
-    plots = {spec.id: _card(spec.id, spec.title) for spec in CHARTS if spec.id not in TRACKS}
+    plots = {spec.id: _track(spec) for spec in CHARTS if spec.id not in TRACKS}
     placed = {chart for tab in TABS for chart in tab.charts}
-    pinned = [plot for id_, plot in plots.items() if id_ not in placed]
+    own = [plot for id_, plot in plots.items() if id_ not in placed]
 
     def charts(tab: str) -> list[Component]:
         return [plots[id_] for id_ in charts_of(tab)]
@@ -189,7 +174,7 @@ def _charts() -> Component:
             html.Div(id="no-step", className="ns-card ns-no-step", hidden=True, role="status"),
             html.Div(
                 [
-                    panel("overview", [_tracks(), *pinned, _logged_section()]),
+                    panel("overview", [_tracks(), *own, html.Div(id="pinned"), _logged_section()]),
                     panel("events", [event_list()]),
                     panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
                     panel(
@@ -226,14 +211,16 @@ def _tracks() -> Component:
             _axis_row(),
             *(_track(spec) for spec in CHARTS if spec.id in TRACKS),
             _heatmap_card(),
-            html.Div(
-                html.Div(id="plot-timeline", className="ns-plot"),
-                className="ns-card ns-track",
-                **{"data-chart": "timeline"},
-            ),
+            _timeline(),
             html.Div(id="origin-line", className="ns-origin-line", hidden=True),
             html.Div(id="crosshair", className="ns-crosshair", hidden=True),
-            html.Div(id="crosshair-step", className="ns-crosshair-step", hidden=True),
+            html.Div(
+                [html.Span(), html.Span(className="ns-crosshair-time")],
+                id="crosshair-step",
+                className="ns-crosshair-step",
+                hidden=True,
+            ),
+            html.Div(id="drag-selection", className="ns-selection", hidden=True),
         ],
         id="tracks",
         className="ns-tracks",
@@ -269,15 +256,18 @@ def _track(spec: ChartSpec) -> Component:
     """A line chart with its name and newest value at the left; under the crosshair, the value there."""
     gutter = html.Div(
         [
-            html.Div(spec.title, className="ns-track-name"),
+            html.Div(spec.title, className="ns-track-name", title=spec.title),
             html.Div(
-                [html.Span("\u2013", className="ns-tile-value"), html.Span("", className="ns-tile-unit")],
+                [
+                    html.Span("\u2013", className="ns-tile-value"),
+                    html.Span(spec.unit, className="ns-tile-unit"),
+                ],
                 className="ns-tile-line",
             ),
             html.Div("", className="ns-tile-detail"),
             html.Div(id=f"legend-{spec.id}", className="ns-track-legend"),
         ],
-        id=f"tile-{spec.id}",
+        id=f"gutter-{spec.id}",
         className="ns-gutter",
     )
     return html.Div(
@@ -285,6 +275,39 @@ def _track(spec: ChartSpec) -> Component:
         className="ns-card ns-track",
         role="group",
         **{"data-chart": spec.id, "aria-label": f"{spec.title} over steps"},
+    )
+
+
+def _timeline() -> Component:
+    """The lanes of the events, the axis of all tracks at their foot, and what that axis counts."""
+    lanes = [
+        html.Div(
+            [
+                html.Span(f"{SEVERITY_ICONS[severity]} ", className=f"ns-lane-{severity}"),
+                severity,
+                html.Span(),
+            ]
+        )
+        for severity in SEVERITIES
+    ]
+    kinds = [
+        html.Button(
+            text, id=f"axis-{id_}", className="ns-axis-kind", title=title, **{"aria-pressed": "false"}
+        )
+        for id_, text, title in AXIS_KINDS
+    ]
+    return html.Div(
+        [
+            html.Div(id="plot-timeline", className="ns-plot"),
+            html.Div(id="timeline-markers", className="ns-markers"),
+            html.Div(lanes, id="timeline-names", className="ns-lanes"),
+            html.Div(
+                kinds, className="ns-axis-kinds", role="group", **{"aria-label": "What the x-axis counts"}
+            ),
+        ],
+        className="ns-card ns-track",
+        role="group",
+        **{"data-chart": "timeline", "aria-label": "Events over steps"},
     )
 
 
@@ -298,15 +321,6 @@ def _logged_section() -> Component:
         id="logged",
         className="ns-logged",
         hidden=True,
-    )
-
-
-def _card(id_: str, title: str) -> Component:
-    return html.Div(
-        html.Div(id=f"plot-{id_}", className="ns-plot"),
-        className="ns-card",
-        role="img",
-        **{"data-chart": id_, "aria-label": f"{title} over steps"},
     )
 
 

@@ -31,7 +31,6 @@ from .profile_routes import add_profile_routes
 from .routes import add_routes
 
 LIVE_PATH: Final = "/live"
-_PLOTLY: Final = "/_dash-component-suites/plotly/package_data/plotly.min.js"
 _INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
   <head>
@@ -69,7 +68,6 @@ def create_app(
         server=server,
         backend="fastapi",
         assets_folder=str(packaged_file("assets")),
-        external_scripts=[{"src": _PLOTLY, "defer": True}],
         title="nanscope",
         update_title=None,
         index_string=_INDEX,

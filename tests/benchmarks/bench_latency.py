@@ -46,13 +46,8 @@ for step in range(EVERY * (events + 1)):
 NOTE_MARKERS = """
 window.markerTimes = {};
 const note = () => {
-  const plot = document.querySelector('#plot-timeline');
-  const range = plot?._fullLayout?.xaxis?.range;
-  for (const trace of (range && plot.data) || [])
-    (trace.customdata ?? []).forEach((id, index) => {
-      const isInView = trace.x[index] >= range[0] && trace.x[index] <= range[1];
-      if (isInView) window.markerTimes[id] ??= Date.now() / 1000;
-    });
+  for (const { dataset } of document.querySelectorAll('#timeline-markers .ns-marker'))
+    window.markerTimes[dataset.event] ??= Date.now() / 1000;
   requestAnimationFrame(note);
 };
 note();

@@ -17,22 +17,18 @@ def open_page(page: Page, served: Served, query: str = "") -> None:
 
 
 def wait_drawn(page: Page) -> None:
-    until(page, "document.querySelector('#plot-loss')?.data?.[0]?.x.length > 0")
+    until(page, "nanscope.painted('loss')?.lines.some(line => line.x.length)")
     until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
 
 
 def newest_drawn(page: Page) -> float:
-    return page.evaluate(
-        "Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
-        ".map(t => t.x.at(-1) ?? -1))"
-    )
+    return page.evaluate("Math.max(...nanscope.painted('loss').lines.map(line => line.x.at(-1) ?? -1))")
 
 
 def wait_newest(page: Page, step: int) -> None:
     until(
         page,
-        "step => Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
-        ".map(t => t.x.at(-1) ?? -1)) >= step",
+        "step => Math.max(...nanscope.painted('loss').lines.map(line => line.x.at(-1) ?? -1)) >= step",
         arg=step,
     )
 
@@ -98,14 +94,14 @@ def test_page_nan_is_named_in_title_and_list_without_click(page: Page, served: S
     served.add_event(page_runs.event(20))
     until(page, "document.title.includes('NaN at step 20 in blocks.1.norm1')")
     expect(page.locator("#verdict-text")).to_contain_text("NaN first at step 20 in blocks.1.norm1")
-    until(page, "document.querySelector('#plot-loss').data.some(t => t.yaxis === 'y2' && t.x.includes(20))")
+    until(page, "nanscope.painted('loss').bands.some(band => band.kind === 'nan' && band.x.includes(20))")
 
 
 def test_page_after_nan_x_axis_runs_on(page: Page, served: Served) -> None:
     served.fill(steps=range(40), bad=dict.fromkeys(range(20, 40), "nan"))
     open_page(page, served)
     wait_drawn(page)
-    low, high = page.evaluate("document.querySelector('#plot-loss')._fullLayout.xaxis.range")
+    low, high = page.evaluate("(({ first, last }) => [first, last])(nanscope.painted('loss').axis)")
     assert (low, high) == (-0.5, 39.5)
 
 
@@ -113,7 +109,7 @@ def test_page_zoom_pauses_and_resume_follows_again(page: Page, served: Served) -
     served.fill(steps=range(100))
     open_page(page, served)
     wait_drawn(page)
-    box = page.locator("#plot-loss .nsewdrag").first.bounding_box()
+    box = page.locator("#plot-loss").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 20)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20, steps=5)
@@ -122,8 +118,8 @@ def test_page_zoom_pauses_and_resume_follows_again(page: Page, served: Served) -
     served.fill(steps=range(100, 130))
     expect(page.locator("#live-text")).to_contain_text("new")
     ranges = page.evaluate(
-        "['loss', 'grad_norm', 'heatmap', 'timeline'].map("
-        "id => document.querySelector('#plot-' + id)._fullLayout.xaxis.range.join())"
+        "['loss', 'grad_norm'].map("
+        "id => [nanscope.painted(id).axis.first, nanscope.painted(id).axis.last].join())"
     )
     assert len(set(ranges)) == 1, ranges
     page.locator("#live-button").click()
@@ -176,7 +172,7 @@ class TestPageOfARun:
         assert page.evaluate("nanscope.heatmap.kinds.filter(kind => kind === 'parameter').length") == 2
 
     def test_page_theme_menu_recolours_charts(self, page: Page) -> None:
-        colour = "document.querySelector('#plot-loss')._fullLayout.font.color"
+        colour = "nanscope.painted('loss').colours.muted"
         dark = page.evaluate(colour)
         page.locator("#page-menu").click()
         page.locator("#theme-light").click()
@@ -249,10 +245,7 @@ def test_page_first_view_is_as_fine_as_its_pixels(page: Page, served: Served) ->
     served.fill(steps=range(400))
     open_page(page, served, "&run=demo-run")
     wait_drawn(page)
-    assert (
-        page.evaluate("document.querySelector('#plot-loss').data.find(t => t.mode === 'lines').x.length")
-        == 400
-    )
+    assert page.evaluate("nanscope.painted('loss').lines[0].x.length") == 400
     assert page.evaluate("nanscope.heatmap.fields.stepsPerColumn") == 1
 
 
@@ -284,7 +277,7 @@ def test_page_without_loss_or_gradients_says_so(page: Page, served: Served) -> N
     until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
     expect(page.locator("#legend-loss")).to_have_text("none recorded in these steps")
     expect(page.locator("#heatmap-scale")).to_be_hidden()
-    assert page.locator("#plot-loss .yaxislayer-above .ytick, #plot-loss .ytick").count() == 0
+    assert page.evaluate("nanscope.painted('loss').yTicks.length") == 0
 
 
 def test_page_keys_work_after_choosing_steps(page: Page, served: Served) -> None:

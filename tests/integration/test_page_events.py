@@ -22,7 +22,7 @@ def open_with_events(page: Page, served: Served, query: str = "") -> None:
     served.add_event(NAN)
     served.add_event(SPIKE)
     page.goto(served.server.address + query)
-    until(page, "document.querySelectorAll('#plot-timeline .scatterlayer .point').length >= 2")
+    expect(page.locator("#timeline-markers .ns-marker")).to_have_count(2)
     until(page, "nanscope.rowsInOrder()?.some(row => row.message.includes('Loss spike'))")
 
 
@@ -55,14 +55,14 @@ class TestPageWithEvents:
 
     @pytest.mark.capability(4, 73)
     def test_events_click_on_marker_opens_panel_beside_charts(self, page: Page) -> None:
-        page.locator("#plot-timeline .scatterlayer .point").first.click(force=True)
+        page.locator("#timeline-markers .ns-marker[data-severity=critical]").click()
         expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
         expect(page.locator("#event-content .event-advice")).to_have_text("Add an epsilon to the variance.")
         assert shown_event(page) == NAN.id
         plot = page.locator("#plot-loss").bounding_box()
         aside = page.locator("#event-aside").bounding_box()
         assert plot["x"] + plot["width"] <= aside["x"]
-        until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
+        until(page, "nanscope.painted('loss').box.w <= 1440 * 0.68")
 
     def test_events_click_on_row_opens_that_event(self, page: Page) -> None:
         open_table(page)
@@ -270,7 +270,7 @@ def test_events_fold_of_the_head_stays_open_when_the_headline_changes(page: Page
 def test_page_values_are_whole_beside_the_event_panel(page: Page, served: Served, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    expect(page.locator("#tile-loss .ns-tile-value")).not_to_be_empty()
+    expect(page.locator("#gutter-loss .ns-tile-value")).not_to_be_empty()
     cut = "[...document.querySelectorAll('.ns-tile-line')].filter(e => e.scrollWidth > e.clientWidth).length"
     assert page.evaluate(cut) == 0
     page.locator("#tab-system").click()

@@ -20,7 +20,7 @@ def open_page(page: Page, served: Served, query: str = "") -> None:
 
 def wait_drawn(page: Page, *ids: str) -> None:
     for id_ in ids or ("loss",):
-        until(page, "id => document.getElementById('plot-' + id)?.data?.some(t => t.x.length)", arg=id_)
+        until(page, "id => nanscope.painted?.(id)?.lines.some(line => line.x.length)", arg=id_)
 
 
 def visible_charts(page: Page) -> list[str]:
@@ -50,16 +50,20 @@ def test_page_full_run_draws_every_chart_with_its_marks(page: Page, served: Serv
     page.set_viewport_size({"width": 1440, "height": 2000})
     open_page(page, served)
     wait_drawn(page, "loss", "grad_norm", "update_ratio", "lr", "amp")
-    names = "id => document.getElementById('plot-' + id).data.filter(t => t.x.length).map(t => t.name)"
-    assert page.evaluate(names, "grad_norm") == ["gradient norm", "after clipping", "clipped"]
-    assert page.evaluate(names, "amp") == ["loss scale", "skipped updates"]
+    names = (
+        "id => { const { lines, marks } = nanscope.painted(id);"
+        "return [...lines.filter(line => line.x.length).map(line => line.label),"
+        " ...marks.filter(mark => mark.x.length).map(mark => mark.name)] }"
+    )
+    assert page.evaluate(names, "grad_norm") == ["gradient norm", "after clipping", "clip_fired"]
+    assert page.evaluate(names, "amp") == ["loss scale", "amp_skipped_updates"]
     expect(page.locator("#legend-grad_norm")).to_contain_text("clipped in 30 % of the steps")
     page.locator("#tab-system").click()
     expect(page.locator("#tile-probe .ns-tile-detail")).to_have_text("+0.3 % \u00b1 0.9 step time")
     page.locator("#tab-overview").click()
     ranges = page.evaluate(
         "['loss', 'lr', 'amp', 'update_ratio'].map("
-        "id => document.getElementById('plot-' + id)._fullLayout.xaxis.range.join())"
+        "id => [nanscope.painted(id).axis.first, nanscope.painted(id).axis.last].join())"
     )
     assert len(set(ranges)) == 1, ranges
 
@@ -72,8 +76,8 @@ def test_page_shows_throughput_and_utilisation_with_a_gap_at_a_stop(page: Page, 
     open_page(page, served, "&tab=profile")
     wait_drawn(page, "steps_per_s", "samples_per_s")
     lines = (
-        "id => Object.fromEntries(document.getElementById('plot-' + id).data.filter(t => t.x.length)"
-        ".map(t => [t.name, [...t.y].map(y => Number.isNaN(y) ? null : Math.round(y * 1000) / 1000)]))"
+        "id => Object.fromEntries(nanscope.painted(id).lines.filter(line => line.x.length)"
+        ".map(t => [t.label, [...t.y].map(y => Number.isNaN(y) ? null : Math.round(y * 1000) / 1000)]))"
     )
     # Steps of 0.1 s with 32 samples; the first one's time is known too in these frames.
     speed = {"steps": 10.0, "samples": 320.0}

@@ -23,7 +23,7 @@ class TestPalette:
         shared_page.goto(shared_served.server.address + "&run=demo-run")
         until(shared_page, "nanscope?.heatmap?.shown?.length > 0 && nanscope.hasHistograms()")
         until(shared_page, "nanscope.rowsInOrder()?.length === 1 && nanscope.runs.length === 2")
-        until(shared_page, "document.querySelector('#plot-loss').data?.length > 0")
+        until(shared_page, "nanscope.painted('loss')?.lines.some(line => line.x.length)")
         return shared_page
 
     @pytest.fixture

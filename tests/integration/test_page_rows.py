@@ -68,7 +68,7 @@ def test_rows_click_on_the_heatmap_opens_the_layers_histograms(page: Page, serve
     assert drawn(page, "activation") == counted("activation", 40, [MODULES.index("blocks.1.mlp.0")])
     assert page.locator("#plot-row .barlayer .point path").count() > 0
     plot, aside = page.locator("#plot-loss").bounding_box(), page.locator("#row-aside").bounding_box()
-    until(page, "document.querySelector('#plot-loss')._fullLayout.width <= 1440 * 0.68")
+    until(page, "nanscope.painted('loss').box.w <= 1440 * 0.68")
     assert plot["x"] < aside["x"]
     assert page.evaluate("document.documentElement.scrollWidth") == 1440
 

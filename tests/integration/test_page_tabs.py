@@ -64,7 +64,7 @@ def test_link_restores_zoom_pause_window_and_unfolded_layers(page: Page, served:
     open_page(page, served, "&run=demo-run&steps=20-50&open=embed")
     until(page, "nanscope.heatmap.rows.includes('embed.weight')")
     expect(page.locator("#live-text")).to_have_text("50 new")
-    low, high = page.evaluate("document.querySelector('#plot-loss')._fullLayout.xaxis.range")
+    low, high = page.evaluate("(({ first, last }) => [first, last])(nanscope.painted('loss').axis)")
     assert (low, high) == (19.5, 49.5)
     page.keyboard.press("0")
     expect(page.locator("#live-button")).to_have_attribute("aria-pressed", "true")
@@ -88,7 +88,7 @@ def test_address_that_says_what_cannot_be_shows_the_run_all_the_same(
 ) -> None:
     served.fill(steps=range(30), start_time=time.time() - 3)
     open_page(page, served, query)
-    until(page, "document.querySelector('#plot-loss')?.data?.[0]?.x.length > 0")
+    until(page, "nanscope.painted('loss')?.lines.some(line => line.x.length)")
     expect(page.locator("#live-text")).not_to_contain_text("connecting")
 
 
@@ -136,28 +136,30 @@ def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, serve
 def test_crosshair_is_on_the_same_step_in_all_tracks_and_says_its_values(page: Page, served: Served) -> None:
     served.fill(steps=range(100), bad={40: "nan"})
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null && document.querySelector('#plot-loss')?.data?.length > 0")
+    until(
+        page,
+        "nanscope.heatmap.fields !== null && nanscope.painted('loss')?.lines.some(line => line.x.length)",
+    )
     box = page.locator("#heatmap-canvas").bounding_box()
     for step in (20, 40):
         page.mouse.move(box["x"] + box["width"] * (step + 0.5) / 100, box["y"] + 30)
-        expect(page.locator("#crosshair-step")).to_have_text(str(step))
+        expect(page.locator("#crosshair-step > :first-child")).to_have_text(str(step))
         line = page.locator("#crosshair").bounding_box()
         for plot in ("loss", "grad_norm", "timeline"):
             pixel = page.evaluate(
                 "([id, step]) => { const plot = document.getElementById('plot-' + id);"
-                "return plot.getBoundingClientRect().left + plot._fullLayout._size.l"
-                " + plot._fullLayout.xaxis.l2p(step) }",
+                "const { l, w } = nanscope.boxOf(id), { first, last } = nanscope.painted('loss').axis;"
+                "return plot.getBoundingClientRect().left + l + w * (step - first) / (last - first) }",
                 [plot, step],
             )
             assert abs(pixel - line["x"]) <= 1.5
         drawn = page.evaluate(
-            "step => { const line = document.querySelector('#plot-loss').data.find(t => t.mode === 'lines');"
-            "return line.y[line.x.indexOf(step)] }",
+            "step => { const [line] = nanscope.painted('loss').lines;return line.y[line.x.indexOf(step)] }",
             step,
         )
-        shown = page.locator("#tile-loss .ns-tile-value")
+        shown = page.locator("#gutter-loss .ns-tile-value")
         expect(shown).to_have_text("NaN" if step == 40 else f"{drawn:.3g}")
-        expect(page.locator("#tile-loss .ns-tile-detail")).to_contain_text("now ")
+        expect(page.locator("#gutter-loss .ns-tile-detail")).to_contain_text("now ")
     page.mouse.move(5, 5)
     expect(page.locator("#crosshair")).to_be_hidden()
 
@@ -168,13 +170,13 @@ def test_arrow_keys_move_the_crosshair_and_are_read_out(page: Page, served: Serv
     until(page, "nanscope.heatmap.fields !== null")
     page.locator("#tracks").focus()
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("#crosshair-step")).to_have_text("99")
+    expect(page.locator("#crosshair-step > :first-child")).to_have_text("99")
     page.keyboard.press("Shift+ArrowLeft")
-    expect(page.locator("#crosshair-step")).to_have_text("89")
+    expect(page.locator("#crosshair-step > :first-child")).to_have_text("89")
     expect(page.locator("#announcer")).to_contain_text("step 89: loss ")
     for _ in range(3):
         page.keyboard.press("Shift+ArrowRight")
-    expect(page.locator("#crosshair-step")).to_have_text("99")
+    expect(page.locator("#crosshair-step > :first-child")).to_have_text("99")
 
 
 def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Served) -> None:
@@ -190,19 +192,17 @@ def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Serv
     expect(page.locator("#origin-line")).to_be_hidden()
 
 
-LOSS = "document.querySelector('#plot-loss')"
+LOSS = "nanscope.painted('loss')"
 
 
 def test_lines_are_smoothed_with_the_raw_line_faint_below(page: Page, served: Served) -> None:
     served.fill(steps=range(100), bad={40: "nan"})
     open_page(page, served)
-    until(page, f"{LOSS}?.data?.length > 0")
-    raw = page.evaluate(f"[...{LOSS}.data.find(t => t.mode === 'lines').y]")
+    until(page, f"{LOSS}?.lines[0]?.x.length > 0")
+    raw = page.evaluate(f"[...{LOSS}.lines[0].y]")
     page.keyboard.press("e")
-    until(page, f"{LOSS}.data.filter(t => t.mode === 'lines' && t.x.length).length === 2")
-    faint, smooth = page.evaluate(
-        f"{LOSS}.data.filter(t => t.mode === 'lines' && t.x.length).map(t => [t.opacity ?? 1, [...t.y]])"
-    )
+    until(page, f"{LOSS}.lines.length === 2")
+    faint, smooth = page.evaluate(f"{LOSS}.lines.map(line => [line.alpha ?? 1, [...line.y]])")
     assert (faint[0], smooth[0]) == (0.3, 1) and faint[1] == raw
     total, share = 0.0, 0.0
     for value, drawn in zip(raw, smooth[1], strict=True):
@@ -217,15 +217,15 @@ def test_lines_are_smoothed_with_the_raw_line_faint_below(page: Page, served: Se
 def test_lines_on_a_log_scale_and_without_outliers_stay_so_after_a_reload(page: Page, served: Served) -> None:
     served.fill(steps=range(200))
     open_page(page, served)
-    until(page, f"{LOSS}?.data?.length > 0")
+    until(page, f"{LOSS}?.lines[0]?.x.length > 0")
     page.locator("#lines > summary").click()
     page.locator("#lines-log").click()
-    until(page, f"{LOSS}._fullLayout.yaxis.type === 'log'")
+    until(page, f"{LOSS}.scale.isLog")
     page.locator("#lines-clip").click()
     page.reload()
-    until(page, f"{LOSS}?._fullLayout?.yaxis?.type === 'log'")
-    low, high = (10**end for end in page.evaluate(f"{LOSS}._fullLayout.yaxis.range"))
-    values = sorted(page.evaluate(f"[...{LOSS}.data.find(t => t.mode === 'lines').y]"))
+    until(page, f"{LOSS}?.scale.isLog")
+    low, high = page.evaluate(f"[{LOSS}.scale.low, {LOSS}.scale.high]")
+    values = sorted(page.evaluate(f"[...{LOSS}.lines[0].y]"))
     assert values[0] < values[2] and low < values[2] and high > values[-3]
     assert (low > values[0] / 1.2) and (high < values[-1] * 1.2)
     expect(page.locator("#lines-clip")).to_have_attribute("aria-pressed", "true")

@@ -17,14 +17,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 FAULT_STEP = 80
 PLANTED = "return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight"
-NEWEST_STEP = (
-    "Math.max(...document.querySelector('#plot-loss').data.filter(t => t.mode !== 'markers')"
-    ".map(t => t.x.at(-1) ?? -1))"
-)
-
-HAS_CRITICAL = (
-    "(document.querySelector('#plot-timeline').data ?? []).some(t => t.name === 'critical' && t.x.length)"
-)
+NEWEST_STEP = "Math.max(...nanscope.painted('loss').lines.map(line => line.x.at(-1) ?? -1))"
+CRITICAL = "#timeline-markers [data-severity=critical]"
 
 
 @pytest.fixture
@@ -63,7 +57,7 @@ def start_training(forked: ForkedScripts, environment: dict[str, str]) -> Forked
 def watch_it_grow(page: Page) -> None:
     """The loss line and the heatmap get longer on the page that was loaded before training began."""
     picture = "document.querySelector('#heatmap-canvas').toDataURL()"
-    until(page, f"document.querySelector('#plot-loss')?.data && {NEWEST_STEP} >= 5")
+    until(page, f"nanscope.painted?.('loss') && {NEWEST_STEP} >= 5")
     before = page.evaluate(NEWEST_STEP), page.evaluate(picture)
     until(page, f"before => {NEWEST_STEP} > before", arg=before[0])
     until(page, f"before => {picture} !== before", arg=before[1])
@@ -86,10 +80,9 @@ def test_nan_in_a_real_training_is_seen_explained_and_exported(
     try:
         watch_it_grow(page)
         # Information may be in the timeline already: that the probe is above its limit, on a slow machine.
-        until(page, HAS_CRITICAL)
-        marker = page.locator("#plot-timeline .scatterlayer .trace").first.locator(".point")
-        expect(marker.first).to_be_attached(timeout=120_000)
-        click_where_it_is(page, marker.first)
+        marker = page.locator(CRITICAL).first
+        expect(marker).to_be_attached(timeout=120_000)
+        click_where_it_is(page, marker)
         expect(page.locator("#event-content")).to_contain_text(f"at step {FAULT_STEP}")
         expect(page.locator("#event-content")).to_contain_text("blocks.0.norm1")
         planted = page.locator("#event-content .source-line.current", has_text=PLANTED)

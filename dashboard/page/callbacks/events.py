@@ -1,8 +1,7 @@
-"""Callbacks of the events: timeline, table and panel. Run on the server's callback threads."""
+"""Callbacks of the events: their rows, and the panel. Run on the server's callback threads."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,27 +9,12 @@ import msgspec
 from dash import Dash, Input, Output, no_update
 
 from ... import ids
-from ...store.protocol import StepRange, Store
+from ...store.protocol import Store
 from ..event_feed import EventFeed
 from ..views.event_panel import event_panel, panel_state
 from ..views.event_table import consequences, event_rows
-from ..views.theme import Theme
-from ..views.timeline import timeline_figure
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-class EventsScope(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scripts ask to see; `mark` only makes two askings differ."""
-
-    run: str
-    rank: int | None = None
-    theme: Theme = "dark"
-    event: str | None = None
-    first: float | None = None
-    end: float | None = None
-    width: Annotated[int, msgspec.Meta(ge=100, le=20_000)] = 1000
-    mark: float = 0
 
 
 class RowsScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +37,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def register_events(app: Dash, store: Store) -> None:
-    """Register the callbacks of timeline, table and panel."""
+    """Register the callbacks of rows and panel."""
     feed = EventFeed()
-
-    def show_timeline(data: Any) -> Any:
-        return timeline_view(store, data)
 
     def send_rows(data: Any) -> Any:
         return rows_part(store, feed, data)
@@ -66,29 +47,11 @@ def register_events(app: Dash, store: Store) -> None:
         return selected_panel(store, data)
 
     app.callback(
-        Output(ids.TIMELINE_FIGURE, "data"), Input(ids.EVENTS_SCOPE, "data"), prevent_initial_call=True
-    )(show_timeline)
-    app.callback(
         Output(ids.EVENT_ROWS, "data"), Input(ids.EVENT_ROWS_SCOPE, "data"), prevent_initial_call=True
     )(send_rows)
     app.callback(
         Output(ids.EVENT_PANEL, "children"), Input(ids.SELECTION, "data"), prevent_initial_call=True
     )(show_event)
-
-
-def timeline_view(store: Store, data: Any) -> Any:
-    """Return the timeline as plain JSON; a malformed scope changes nothing."""
-    try:
-        scope = msgspec.convert(data, EventsScope)
-    except msgspec.ValidationError:
-        return no_update
-    events = store.events(scope.run, scope.rank)
-    steps = StepRange(
-        first=None if scope.first is None else int(scope.first),
-        end=None if scope.end is None else int(scope.end),
-    )
-    figure = timeline_figure(events, theme=scope.theme, steps=steps, selected=scope.event, width=scope.width)
-    return json.loads(figure.to_json())
 
 
 def rows_part(store: Store, feed: EventFeed, data: Any) -> Any:

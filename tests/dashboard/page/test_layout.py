@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboard import ids
 from dashboard.page.callbacks.page import BRIDGES
-from dashboard.page.layout import figure_templates, page_layout
+from dashboard.page.layout import page_facts, page_layout
 from dashboard.page.views.chart_specs import CHARTS
 from dashboard.page.views.key_sheet import KEYS
 
@@ -44,24 +44,20 @@ def test_layout_empty_state_says_how_to_attach() -> None:
         assert needed in said
 
 
-def test_templates_have_a_style_for_every_series_and_part() -> None:
-    templates = figure_templates()
-    for theme in templates["themes"].values():
-        for chart in (*templates["charts"], templates["logged"]):
-            unit = theme["units"][chart["id"]]
-            styles = [theme["traces"][f"{unit}/{part}"] for part in templates["parts"]]
-            assert {len(style) for style in styles} == {len(theme["colours"]["series"])}
-            assert chart["id"] in theme["layouts"]
+def test_facts_name_every_chart_series_and_mark() -> None:
+    facts = {chart["id"]: chart for chart in page_facts()["charts"]}
+    assert list(facts) == [spec.id for spec in CHARTS]
+    for spec in CHARTS:
+        assert facts[spec.id]["names"] == list(spec.names)
+        assert set(facts[spec.id]["labels"]) == set(spec.names)
+        assert {name: mark["isCount"] for name, mark in facts[spec.id]["marks"].items()} == {
+            name: mark.is_count for name, mark in spec.marks.items()
+        }
 
 
-def test_templates_have_a_style_for_every_mark() -> None:
-    marks = {f"{spec.id}/{name}" for spec in CHARTS for name in spec.marks}
-    assert marks and all(marks == set(theme["marks"]) for theme in figure_templates()["themes"].values())
-
-
-def test_templates_are_plain_json() -> None:
-    templates: dict[str, Any] = figure_templates()
-    assert json.loads(json.dumps(templates)) == templates
+def test_facts_are_plain_json() -> None:
+    facts: dict[str, Any] = page_facts()
+    assert json.loads(json.dumps(facts)) == facts
 
 
 def test_bridges_name_functions_and_components_that_exist() -> None:

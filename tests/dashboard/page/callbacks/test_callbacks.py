@@ -8,7 +8,7 @@ import pytest
 from dash import no_update
 from page_store import PageStore
 
-from dashboard.page.callbacks.events import rows_part, selected_panel, timeline_view
+from dashboard.page.callbacks.events import rows_part, selected_panel
 from dashboard.page.event_feed import EventFeed
 from dashboard.page.views.event_panel import panel_state
 
@@ -20,12 +20,6 @@ def store() -> PageStore:
     page_runs.add_event(filled, page_runs.event(10))
     page_runs.add_event(filled, page_runs.event(40, severity="warning"))
     return filled
-
-
-def test_timeline_view_marks_the_events_of_the_range(store: PageStore) -> None:
-    figure = timeline_view(store, {"run": "demo-run", "first": 0, "end": 20})
-    marked = [id_ for trace in figure["data"] for id_ in trace.get("customdata") or []]
-    assert marked == [page_runs.event(10).id]
 
 
 def test_rows_part_gives_rows_once_and_then_only_what_changed(store: PageStore) -> None:
@@ -43,11 +37,6 @@ def test_rows_part_gives_rows_once_and_then_only_what_changed(store: PageStore) 
     page_runs.add_event(store, msgspec.structs.replace(page_runs.event(10), count=7, last_step=16))
     (row,) = rows_part(store, feed, held)["rows"]
     assert (row["step"], row["count"]) == (10, 7)
-
-
-@pytest.mark.parametrize("data", [None, 3, {}, {"run": 5}, {"run": "demo-run", "theme": "pink"}])
-def test_timeline_view_malformed_scope_changes_nothing(store: PageStore, data: object) -> None:
-    assert timeline_view(store, data) is no_update
 
 
 @pytest.mark.parametrize("data", [None, 3, {}, {"run": 5}, {"run": "demo-run", "low": -1}])
@@ -79,11 +68,3 @@ def test_selected_panel_unknown_event_is_named(store: PageStore) -> None:
         selected_panel(store, {"run": "demo-run", "event": "no-such-event"})
     )
     assert "not in this run" not in repr(selected_panel(store, {"run": "demo-run", "event": None}))
-
-
-def test_timeline_view_narrow_plot_has_fewer_markers(store: PageStore) -> None:
-    for step in range(12, 40, 2):
-        page_runs.add_event(store, page_runs.event(step))
-    wide = timeline_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 1200})
-    narrow = timeline_view(store, {"run": "demo-run", "first": 0, "end": 50, "width": 200})
-    assert len(narrow["data"][0]["customdata"]) < len(wide["data"][0]["customdata"])
