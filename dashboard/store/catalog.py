@@ -62,6 +62,8 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     outcome: str | None = None
     host_state: str | None = None
     lost_before_write: int = 0
+    stage: str | None = None
+    """Which gradient the newest frame with one has measured."""
 
 
 @dataclass(slots=True)

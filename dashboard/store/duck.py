@@ -39,6 +39,7 @@ from .protocol import (
 )
 from .queries import Snapshot, read_scalars
 from .rank_events import RankEvents
+from .rank_scalars import RankReads
 from .reading import Reading
 from .schema import explain, open_cursor, open_database, read_epoch
 from .writer import Writer
@@ -50,7 +51,7 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """While commits fail, appends beyond this are not taken; the journal keeps them for later."""
 
 
-class DuckStore(KeptThings):
+class DuckStore(KeptThings, RankReads):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
     Where several incarnations, or a repeated step, have a value for the same step of a series, reads show the

@@ -85,6 +85,37 @@ class Heatmap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeries:
+    """One scalar of all ranks of a run, on common columns: (ranks, columns) arrays."""
+
+    mean: npt.NDArray[np.float64]
+    """Of the finite values in a cell; NaN where there is none."""
+    largest: npt.NDArray[np.float64]
+    """Of the finite values in a cell; NaN where there is none."""
+    flags: npt.NDArray[np.uint8]
+    """As in `Heatmap`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankScalars:
+    """Scalars of all ranks of a run, pooled to the same steps."""
+
+    ranks: tuple[int, ...]
+    """In order; those that the run must have by its world size, too."""
+    hosts: tuple[str, ...]
+    """Of the newest start of each rank; empty where it is not known."""
+    stages: tuple[str | None, ...]
+    """Which gradient each rank's `grad_norm` is (see `probe.wire.Frame.stage`); None where nothing tells."""
+    present: tuple[bool, ...]
+    """Whether a rank has sent any scalar."""
+    steps: npt.NDArray[np.int64]
+    """(columns,) first step of each column."""
+    steps_per_column: int
+    series: dict[str, RankSeries]
+    """By name, one for each name that was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MagnitudeHistogram:
     """Elements counted by magnitude, of one tensor or of several together, at one step."""
 
@@ -207,6 +238,12 @@ class Store(Protocol):
         `mean`, `max` are over finite values (NaN when there are none), `nan`/`inf` count the others.
         At most `max_points` rows per name; includes what is not yet committed (the live edge).
         """
+        ...
+
+    def rank_scalars(
+        self, run: str, names: list[str], steps: StepRange = StepRange(), max_columns: int = 1000
+    ) -> RankScalars:
+        """Scalars of all ranks on common columns, at most `max_columns`; no rows for an unknown run."""
         ...
 
     def heatmap(

@@ -1,0 +1,283 @@
+"""Scalars of all ranks of a run side by side: one query, pooled to the columns that a view can show.
+
+Used by `DuckStore`: a read is planned under the store's lock and done with a snapshot. What one rank has at a
+step is the same as in `queries.read_scalars`; here DuckDB pools it, since hundreds of ranks are read at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .catalog import SCALAR, Catalog, Incarnation
+from .edge import ScalarBlock
+from .protocol import RankScalars, RankSeries, StepRange
+from .pyramid import MEASURED, SAW_INF, SAW_NAN, Grid, Piece, Steps, choose_grid, join_ranges
+from .queries import Extent, Snapshot
+from .tensors import Columns, Progress, without_masks
+
+MOST_RANKS: Final = 1024
+"""Ranks that have sent nothing have rows in runs of so many at most."""
+_ALL_STEPS: Final = StepRange()
+_NO_STEPS: Final[Steps] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """One rank, and where its scalars are."""
+
+    rank: int
+    host: str
+    stage: str | None
+    timeline: int | None
+    """None for a rank that has sent no scalar."""
+    series: dict[str, int]
+    """Name -> number, of the scalars that it has."""
+
+
+class RankReads:
+    """The part of `DuckStore` that reads all ranks at once; the fields are those of `DuckStore`."""
+
+    _lock: threading.Lock
+    _catalog: Catalog
+
+    if TYPE_CHECKING:
+
+        def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
+
+    def rank_scalars(
+        self, run: str, names: list[str], steps: StepRange = _ALL_STEPS, max_columns: int = 1000
+    ) -> RankScalars:
+        """Pool scalars of all ranks to common columns; see `Store.rank_scalars`."""
+        with self._lock:
+            sources = plan_ranks(self._catalog, run, names)
+        with self._snapshot() as snapshot:
+            return read_ranks(snapshot, sources, names, steps=steps, max_columns=max(1, max_columns))
+
+
+def plan_ranks(catalog: Catalog, run: str, names: Sequence[str]) -> list[RankSource]:
+    """Return the ranks of a run in order, with those that it must have and that have sent nothing."""
+    newest: dict[int, Incarnation] = {}
+    for entry in catalog.incarnations.values():
+        if entry.run == run and (entry.rank not in newest or entry.number > newest[entry.rank].number):
+            newest[entry.rank] = entry
+    if not newest:
+        return []
+    world = max(newest.values(), key=lambda entry: entry.number).description().world_size
+    ranks = sorted(newest.keys() | set(range(world if world <= MOST_RANKS else 0)))
+    return [_source(catalog, run, rank, newest.get(rank), names) for rank in ranks]
+
+
+def _source(
+    catalog: Catalog, run: str, rank: int, entry: Incarnation | None, names: Sequence[str]
+) -> RankSource:
+    timeline = catalog.find_scalar_timeline(run, rank)
+    if entry is None or timeline is None:
+        return RankSource(rank, entry.description().host if entry else "", None, None, {})
+    found = {name: catalog.find_series(timeline, SCALAR, name) for name in names}
+    series = {name: number for name, number in found.items() if number is not None}
+    return RankSource(rank, entry.description().host, entry.state.stage, timeline, series)
+
+
+def read_ranks(
+    snapshot: Snapshot,
+    sources: Sequence[RankSource],
+    names: Sequence[str],
+    *,
+    steps: StepRange,
+    max_columns: int,
+) -> RankScalars:
+    """Read planned ranks. Before the first step there are rows and no columns."""
+    wanted = {source.timeline for source in sources if source.timeline is not None}
+    blocks = [b for item in snapshot.edge for b in item.scalars if b.timeline in wanted]
+    extents = read_extents(snapshot, wanted, blocks)
+    spans = [span for extent in extents.values() if (span := extent.clip(steps))]
+    if not spans:
+        return _answer(sources, names, Grid(0, 1, 0, 1), None)
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    finest = max(extent.finest_level(first, last) for extent in extents.values())
+    grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
+    parts = _Parts(extents, grid)
+    for source in sources:
+        if source.timeline is not None:
+            parts.add(source.timeline, source.series.values())
+    rows = _fetch(snapshot, parts, grid.width)
+    numbers = [number for source in sources for number in source.series.values()]
+    return _answer(sources, names, grid, _newest(rows, _edge_rows(blocks, numbers, grid)))
+
+
+def read_extents(snapshot: Snapshot, timelines: set[int], blocks: Sequence[ScalarBlock]) -> dict[int, Extent]:
+    """Return what each timeline holds; two queries for all of them."""
+    chosen = sorted(timelines)
+    execute = snapshot.cursor.execute
+    query = "SELECT timeline, first_step, max_step, raw_floor FROM progress WHERE list_contains(?, timeline)"
+    progress = {row[0]: Progress(*row[1:]) for row in execute(query, [chosen]).fetchall()}
+    kept: dict[int, list[tuple[int, int]]] = {timeline: [] for timeline in chosen}
+    query = """SELECT timeline, first_step, end_step FROM kept WHERE list_contains(?, timeline)
+        ORDER BY first_step"""
+    for timeline, first, end in execute(query, [chosen]).fetchall():
+        kept[timeline].append((first, end))
+    unsettled: dict[int, list[Steps]] = {timeline: [_NO_STEPS] for timeline in chosen}
+    for block in blocks:
+        unsettled[block.timeline].append(block.frame_steps)
+    return {
+        timeline: Extent(
+            progress.get(timeline),
+            np.unique(np.concatenate(unsettled[timeline])),
+            join_ranges(kept[timeline]),
+        )
+        for timeline in chosen
+    }
+
+
+class _Parts:
+    """What is to be read: (series, level, first, end, width) of each part, as columns of a table.
+
+    Rows are pooled to `width` steps. It is 1 where uncommitted steps may replace rows: they come one by one.
+    """
+
+    def __init__(self, extents: dict[int, Extent], grid: Grid) -> None:
+        self._extents, self._grid = extents, grid
+        self._known: dict[tuple[object, ...], list[tuple[Piece, int]]] = {}
+        self.columns: list[list[int]] = [[], [], [], [], []]
+
+    def add(self, timeline: int, series: Any) -> None:
+        """Have series of a timeline read."""
+        pieces = self._pieces(self._extents[timeline])
+        for number in series:
+            for piece, width in pieces:
+                row = (number, piece.level, piece.first, piece.end, width)
+                for column, value in zip(self.columns, row, strict=True):
+                    column.append(value)
+
+    def _pieces(self, extent: Extent) -> list[tuple[Piece, int]]:
+        """Ranks that keep step have the same ones."""
+        key = (extent.next_step, extent.raw_floor, extent.unsettled.tobytes(), tuple(extent.kept))
+        if key not in self._known:
+            pieces = extent.pieces(self._grid)
+            self._known[key] = [part for piece in pieces for part in self._split(piece, extent.unsettled)]
+        return self._known[key]
+
+    def _split(self, piece: Piece, unsettled: Steps) -> list[tuple[Piece, int]]:
+        """Part a piece of raw rows where the uncommitted steps begin."""
+        width = self._grid.width
+        inside = unsettled[(unsettled >= piece.first) & (unsettled < piece.end)]
+        if piece.level != 1 or not len(inside):
+            return [(piece, width)]
+        at = max(piece.first, int(inside.min()) // width * width)
+        settled = [(Piece(1, piece.first, at), width)] if at > piece.first else []
+        return [*settled, (Piece(1, at, piece.end), 1)]
+
+
+_POOLED: Final = """min(step) AS step, max(incarnation) AS incarnation, max(seq) AS seq,
+    max(high) FILTER (finite > 0) AS high,
+    sum(mean * 1e-15 * finite) FILTER (finite > 0) / sum(finite) * 1e15 AS mean,
+    sum(finite)::BIGINT AS finite, sum(nan)::BIGINT AS nan, sum(inf)::BIGINT AS inf"""
+_QUERY: Final = f"""
+    WITH parts AS MATERIALIZED (
+        SELECT unnest($1::BIGINT[]) AS series, unnest($2::BIGINT[]) AS level, unnest($3::BIGINT[]) AS first,
+            unnest($4::BIGINT[]) AS last, unnest($5::BIGINT[]) AS width)
+    SELECT series, {_POOLED}, width FROM (
+        SELECT r.series, r.step, r.value AS high, r.value AS mean, isfinite(r.value)::BIGINT AS finite,
+            isnan(r.value)::BIGINT AS nan, isinf(r.value)::BIGINT AS inf, width,
+            CASE WHEN width = 1 THEN r.incarnation ELSE -1 END AS incarnation,
+            CASE WHEN width = 1 THEN r.seq ELSE -1 END AS seq
+        FROM scalar_raw r JOIN parts p
+            ON r.series = p.series AND p.level = 1 AND r.step >= p.first AND r.step < p.last
+        WHERE NOT r.superseded AND r.step >= $6 AND r.step < $7
+        UNION ALL
+        SELECT r.series, r.step, r.max, r.mean, r.finite, r.nan, r.inf, width, -1, -1
+        FROM scalar_pooled r JOIN parts p
+            ON r.series = p.series AND r.level = p.level AND r.step >= p.first AND r.step < p.last
+        WHERE r.step >= $6 AND r.step < $7)
+    GROUP BY series, step // width, width"""
+
+
+def _fetch(snapshot: Snapshot, parts: _Parts, width: int) -> Columns:
+    """Return the committed rows; `incarnation` is -1 where a row stands for several steps."""
+    low, high = min(parts.columns[2], default=0), max(parts.columns[3], default=0)
+    rows = snapshot.cursor.execute(_QUERY, [*parts.columns, low, high]).fetchnumpy()
+    return without_masks({name: column for name, column in rows.items() if name != "width"})
+
+
+def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid) -> Columns:
+    """Return the uncommitted values in the form of fetched rows."""
+    found: dict[str, list[npt.NDArray[Any]]] = {
+        "series": [_NO_STEPS],
+        "step": [_NO_STEPS],
+        "incarnation": [_NO_STEPS],
+        "seq": [_NO_STEPS],
+        "value": [np.empty(0)],
+    }
+    for block in blocks:
+        mask = np.isin(block.series, numbers) & (block.step >= grid.first) & (block.step < grid.end)
+        for name in ("series", "step", "seq", "value"):
+            found[name].append(getattr(block, name)[mask])
+        found["incarnation"].append(np.full(int(mask.sum()), block.incarnation, np.int64))
+    rows = {name: np.concatenate(parts) for name, parts in found.items()}
+    value = rows.pop("value")
+    rows["high"] = rows["mean"] = value
+    for name, counts in (("finite", np.isfinite), ("nan", np.isnan), ("inf", np.isinf)):
+        rows[name] = counts(value).astype(np.int64)
+    return rows
+
+
+def _newest(fetched: Columns, edge: Columns) -> Columns:
+    """Of rows of one series and step keep the newest incarnation's last one; pooled rows all stay."""
+    rows = {name: np.concatenate([column, edge[name]]) for name, column in fetched.items()}
+    single = np.flatnonzero(rows["incarnation"] >= 0)
+    order = single[np.lexsort([rows[n][single] for n in ("seq", "incarnation", "step", "series")])]
+    series, step = rows["series"][order], rows["step"][order]
+    last = np.r_[(series[1:] != series[:-1]) | (step[1:] != step[:-1]), True] if len(order) else order > 0
+    chosen = np.r_[np.flatnonzero(rows["incarnation"] < 0), order[last]]
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def _answer(
+    sources: Sequence[RankSource], names: Sequence[str], grid: Grid, rows: Columns | None
+) -> RankScalars:
+    steps = grid.first + np.arange(grid.columns, dtype=np.int64) * grid.width
+    steps.setflags(write=False)
+    series: dict[str, RankSeries] = {}
+    for name in dict.fromkeys(names):
+        numbers = {s.series[name]: place for place, s in enumerate(sources) if name in s.series}
+        series[name] = _series(numbers, len(sources), grid, rows)
+    return RankScalars(
+        ranks=tuple(source.rank for source in sources),
+        hosts=tuple(source.host for source in sources),
+        stages=tuple(source.stage for source in sources),
+        present=tuple(source.timeline is not None for source in sources),
+        steps=steps,
+        steps_per_column=grid.width,
+        series=series,
+    )
+
+
+def _series(numbers: dict[int, int], ranks: int, grid: Grid, rows: Columns | None) -> RankSeries:
+    """Pool rows into (ranks, columns) arrays."""
+    size = ranks * grid.columns
+    mean, high, flags = np.full(size, np.nan), np.full(size, np.nan), np.zeros(size, np.uint8)
+    if rows is not None and numbers:
+        known = np.array(sorted(numbers), dtype=np.int64)
+        mine = np.flatnonzero(np.isin(rows["series"], known))
+        place = np.array([numbers[n] for n in known.tolist()])[np.searchsorted(known, rows["series"][mine])]
+        cell = place * grid.columns + (rows["step"][mine] - grid.first) // grid.width
+        finite = rows["finite"][mine]
+        total = np.bincount(cell, finite, size)
+        has = finite > 0
+        share = finite[has] / total[cell[has]]
+        mean = np.where(total > 0, np.bincount(cell[has], rows["mean"][mine][has] * share, size), np.nan)
+        np.fmax.at(high, cell[has], rows["high"][mine][has])
+        for bit, name in ((SAW_NAN, "nan"), (SAW_INF, "inf")):
+            flags[cell[rows[name][mine] > 0]] |= bit
+        flags[cell] |= MEASURED
+    shape = (ranks, grid.columns)
+    for array in (mean, high, flags):
+        array.setflags(write=False)
+    return RankSeries(mean=mean.reshape(shape), largest=high.reshape(shape), flags=flags.reshape(shape))
