@@ -5,6 +5,7 @@
   "use strict";
 
   const DEFAULT_HEATMAP = "grad_norm";
+  const DEFAULT_RANKS = "grad_norm"; // as in dashboard/page/views/rank_statistics.py
   const DEFAULT_TAB = "overview";
   const LONGEST_RUN = 64; // as in dashboard/live/view.py
   const MOST_RANKS = 2 ** 31;
@@ -35,6 +36,8 @@
     folded: [], // Layers: groups that are folded; after "*" those that are not
     pinned: [], // charts of other views that the overview shows, too
     logged: false, // the section of the user's own series is open
+    ranks: DEFAULT_RANKS, // statistic that the view Ranks compares
+    rankOrder: "", // of its rows: "" is by host, see ORDERS in ns_57_ranks.js
     compared: [], // ids of the runs that are ticked in the table of runs
     find: "", // what is searched for there
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
@@ -73,6 +76,8 @@
       folded: query.getAll("fold").slice(0, 256),
       pinned: query.getAll("pin").slice(0, 64),
       logged: query.get("logged") === "1",
+      ranks: (query.get("ranks") || DEFAULT_RANKS).slice(0, 64),
+      rankOrder: (query.get("rankorder") || "").slice(0, 16),
       first: isRange ? first : null,
       end: isRange ? end : null,
       paused: isRange,
@@ -100,6 +105,8 @@
     for (const path of view.folded) query.append("fold", path);
     for (const chart of view.pinned) query.append("pin", chart);
     if (view.logged) query.set("logged", "1");
+    if (view.ranks !== DEFAULT_RANKS) query.set("ranks", view.ranks);
+    if (view.rankOrder) query.set("rankorder", view.rankOrder);
     if (view.first !== null && view.end !== null) query.set("steps", `${view.first}-${view.end}`);
     if (view.window !== null) query.set("newest", String(view.window));
     for (const name of view.muted) query.append("mute", name);

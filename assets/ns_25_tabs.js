@@ -5,6 +5,7 @@
   // Tabs that a run may have nothing for, and whether it has something.
   const HAS_DATA = {
     memory: (header) => header.charts.memory.present || ns.byId("documents-in-memory").childElementCount > 0,
+    ranks: (header) => header.rankCount > 1,
   };
   let shown = "";
 

@@ -37,6 +37,7 @@
       unfolded: view.unfolded,
       statistic: view.heatmap,
       logged: view.logged,
+      ranks: view.tab === "ranks" ? view.ranks : "",
       paused: view.paused,
     });
   };

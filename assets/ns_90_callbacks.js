@@ -52,6 +52,7 @@
     ns.startHeatmapRows();
     ns.startHeatmapHover();
     ns.startLayers();
+    ns.startRanks();
     ns.startStatus();
     ns.startVerdict();
     ns.startEventList();

@@ -18,10 +18,12 @@ from probe.wire.training_progress import KIND, TrainingProgress
 
 from ..page.views.heatmap_statistics import statistic_of
 from ..page.views.progress_line import newest_progress, progress_line
+from ..page.views.rank_statistics import rank_statistic
 from ..page.views.verdict import verdict
-from ..store.protocol import RankSummary, RunSummary, Store
+from ..store.protocol import RankSummary, RunSummary, StepRange, Store
 from .answers import Answers
 from .charts import read_charts
+from .ranks import RankAnswers, RanksPart, RanksQuestion
 from .tracks import Track, size_bytes
 from .view import (
     HeatmapPart,
@@ -88,6 +90,8 @@ class Question(msgspec.Struct, frozen=True):
     unfolded: tuple[str, ...]
     statistic: str
     logged: bool
+    ranks: str
+    """Statistic of the view Ranks; empty while it is not open."""
 
 
 class Pictures:
@@ -109,6 +113,7 @@ class Pictures:
             size_bytes=lambda answer: 0, max_age_s=MAX_STATUS_AGE_S
         )
         self._pictures: Answers[Question, Picture] = Answers(size_bytes=lambda answer: answer.size_bytes)
+        self._ranks = RankAnswers(store)
         self._progress: Answers[tuple[str, int], TrainingProgress | None] = Answers(size_bytes=lambda _: 0)
         self._slow: Answers[tuple[str, int], pd.DataFrame] = Answers(
             size_bytes=lambda _: 0, max_age_s=SLOW_INTERVAL_S
@@ -140,6 +145,7 @@ class Pictures:
         """Forget the pictures: nobody looks any more."""
         self._pictures.clear()
         self._statuses.clear()
+        self._ranks.clear()
 
     def _ask_status(self, wish: Subscription, asked_at: float) -> StatusPart:
         return self._statuses.ask(
@@ -157,6 +163,7 @@ class Pictures:
     def _draw(self, question: Question) -> Picture:
         """Read everything of a picture under one snapshot."""
         read_at = time.monotonic()
+        revision = self._store.revision(question.run)
         with self._store.view():
             runs, run, rank = self._choose(question.run, question.rank)
             part = self._status(runs, run, rank, read_at=read_at)
@@ -181,16 +188,38 @@ class Pictures:
                 unfolded=question.unfolded,
             )
             gaps = gap_list(self._store, run.run, rank.rank)
+            ranks = self._ask_ranks(question, run, steps, revision)
         first = steps.first if steps.first is not None else rank.first_step
         end = steps.end
         if end is None and rank.last_step is not None:
             end = max(rank.last_step + 1, part.fields["eventEnd"] or 0)
         return Picture(
             status=part,
-            fields={"range": [first, end], **charts, "gaps": gaps},
+            fields={
+                "range": [first, end],
+                **charts,
+                "gaps": gaps,
+                "ranks": None if ranks is None else ranks.fields,
+            },
             heatmap=heatmap,
-            tracks=(*tracks, *([heatmap.track] if heatmap is not None else [])),
+            tracks=(*tracks, *(each.track for each in (heatmap, ranks) if each is not None)),
         )
+
+    def _ask_ranks(
+        self, question: Question, run: RunSummary, steps: StepRange, revision: int
+    ) -> RanksPart | None:
+        """All ranks, once for the pages that differ in the picked rank; `revision` is older than the view."""
+        if not question.ranks or len(run.ranks) < 2:
+            return None
+        asked = RanksQuestion(
+            asked_run=question.run,
+            run=run.run,
+            statistic=question.ranks,
+            first=steps.first,
+            end=steps.end,
+            columns=question.columns,
+        )
+        return self._ranks.ask(run, asked, steps=steps, revision=revision)
 
     def _choose(
         self, run: str | None, rank: int
@@ -214,6 +243,7 @@ class Pictures:
             "progress": self._progress_fields(run, rank, step_s=fields["stepSeconds"]),
             "events": events_mark(events),
             "eventCounts": run.event_counts,
+            "rankCount": len(run.ranks),
             "level": level_of(events, run, rank),
             "histograms": self._store.histogram_mark(run.run, rank.rank),
             "verdict": verdict(events, last_step=rank.last_step),
@@ -265,6 +295,7 @@ def question_of(wish: Subscription) -> Question:
         unfolded=tuple(sorted(set(wish.unfolded))),
         statistic=statistic_of(wish.statistic).id,
         logged=wish.logged,
+        ranks=rank_statistic(wish.ranks).id if wish.ranks else "",
     )
 
 

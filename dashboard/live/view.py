@@ -63,6 +63,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe", t
     """What the heatmap shows; the default for one that there is not."""
     logged: bool = False
     """The charts of what the user logs too."""
+    ranks: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """What the view Ranks compares; empty while it is not open."""
     paused: bool = False
 
 

@@ -18,6 +18,7 @@ from .. import ids
 from .asides import event_aside, row_aside
 from .header import header, verdict_line
 from .layers_tools import filter_and_sort, layers_overlay, scale_choice
+from .ranks_panel import ranks_panel
 from .tabs import TABS, charts_of, panel
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO
@@ -177,6 +178,7 @@ def _charts() -> Component:
                     panel("overview", [_tracks(), *own, html.Div(id="pinned"), _logged_section()]),
                     panel("events", [event_list()]),
                     panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
+                    panel("ranks", ranks_panel()),
                     panel(
                         "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
                     ),

@@ -33,6 +33,7 @@ TABS: Final = (
     Tab(id="layers", title="Layers", panel=ids.TRACKS_PANEL),
     Tab(id="events", title="Events", panel="panel-events"),
     Tab(id="memory", title="Memory", panel="panel-memory", charts=("memory",)),
+    Tab(id="ranks", title="Ranks", panel="panel-ranks"),
     Tab(
         id="profile",
         title="Profile",

@@ -43,9 +43,11 @@ def run_start(
     name: str = "train.py",
     group: str = "",
     model: str = "",
+    host: str = "",
+    world_size: int = 1,
 ) -> RunStart:
-    facts = {"name": name, "time": time, "group": group, "model": model}
-    return RunStart(run=run, rank=rank, incarnation=INCARNATION, world_size=1, **facts)
+    facts = {"name": name, "time": time, "group": group, "model": model, "host": host}
+    return RunStart(run=run, rank=rank, incarnation=INCARNATION, world_size=world_size, **facts)
 
 
 def layout(blocks: int = 4) -> Layout:

@@ -15,6 +15,8 @@ from dashboard.store.protocol import (
     GapRange,
     Heatmap,
     MagnitudeHistogram,
+    RankScalars,
+    RankSeries,
     RankSummary,
     RunMark,
     RunSummary,
@@ -128,6 +130,51 @@ class PageStore:
             rows += [_pool(name, points[begin : begin + size]) for begin in range(0, len(points), size)]
         columns = ["name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled"]
         return pd.DataFrame(rows, columns=columns)
+
+    def rank_scalars(
+        self, run: str, names: list[str], steps: StepRange = ALL_STEPS, max_columns: int = 1000
+    ) -> RankScalars:
+        self.reads["rank_scalars"] += 1
+        known = sorted(rank for name, rank in self._ranks if name == run)
+        world = max((self._ranks[run, rank].start.world_size for rank in known), default=0)
+        ranks = sorted({*known, *range(world if world <= 1024 else 0)}) if known else []
+        frames = {rank: self._frames(run, rank, steps) for rank in ranks}
+        all_steps = sorted({frame.step for found in frames.values() for frame in found})
+        first, last = (all_steps[0], all_steps[-1]) if all_steps else (0, -1)
+        size = max(1, -(-(last - first + 1) // max_columns))
+        starts = range(first, last + 1, size)
+        shape = (len(ranks), len(starts))
+        series = {
+            name: RankSeries(
+                mean=np.full(shape, np.nan), largest=np.full(shape, np.nan), flags=np.zeros(shape, np.uint8)
+            )
+            for name in names
+        }
+        for row, rank in enumerate(ranks):
+            for name in names:
+                for column, start in enumerate(starts):
+                    inside = [
+                        frame.scalars[name]
+                        for frame in frames[rank]
+                        if start <= frame.step < start + size and name in frame.scalars
+                    ]
+                    if inside:
+                        pooled = _pool(name, [(start, 0.0, value) for value in inside])
+                        series[name].mean[row, column] = pooled["mean"]
+                        series[name].largest[row, column] = pooled["max"]
+                        series[name].flags[row, column] = (
+                            1 + 2 * (pooled["nan"] > 0) + 4 * (pooled["inf"] > 0)
+                        )
+        found = [self._ranks.get((run, rank)) for rank in ranks]
+        return RankScalars(
+            ranks=tuple(ranks),
+            hosts=tuple(one.start.host if one else "" for one in found),
+            stages=tuple(one.frames[-1].stage if one and one.frames else None for one in found),
+            present=tuple(bool(one and one.frames) for one in found),
+            steps=np.array(list(starts), dtype=np.int64),
+            steps_per_column=size,
+            series=series,
+        )
 
     def heatmap(
         self,

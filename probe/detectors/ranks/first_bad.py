@@ -56,7 +56,7 @@ class FirstBadRank:
         """A rank tells of NaN or Inf."""
         if not event.kind.startswith("nonfinite_") or event.severity == "info" or self._is_over:
             return
-        report = _Report((event.step, _grade(event)), event)
+        report = _Report((event.step, nearness(event)), event)
         known = self._reports.get(event.rank)
         if known is None or report.order < known.order or event.id == known.event.id:
             self._reports[event.rank] = report
@@ -108,7 +108,7 @@ class FirstBadRank:
         ]
 
 
-def _grade(event: Event) -> int:
+def nearness(event: Event) -> int:
     """How near to the cause the evidence is; lower is nearer."""
     if event.kind == "nonfinite_input" or (event.origin is not None and event.origin.phase == "input"):
         return 0

@@ -1,0 +1,110 @@
+// The tools of the view Ranks: what stands out in words, the choice of a statistic and an order, the legend, and the pointer
+// over the picture: it reads, picks and zooms.
+(function (ns) {
+  "use strict";
+
+  const DRAG_PX = 5;
+  const shown = ns.ranks;
+  let drag = null; // where the pointer went down
+
+  // What stands out, in words; a rank that is named can be picked.
+  ns.drawRankRemarks = function () {
+    const holder = ns.byId("ranks-said");
+    const key = JSON.stringify(shown.fields.remarks);
+    if (holder.dataset.key === key) return;
+    holder.dataset.key = key;
+    holder.replaceChildren(...shown.fields.remarks.map((remark) => {
+      const item = ns.make(remark.ranks.length ? "button" : "span", "ns-rank-remark");
+      item.dataset.severity = remark.severity;
+      if (remark.kind in ns.rankMarks) item.append(ns.make("span", "ns-rank-mark", ns.rankMarks[remark.kind]));
+      item.append(ns.make("span", "", remark.text));
+      if (remark.ranks.length) {
+        item.type = "button";
+        ns.setTitle(item, `Pick rank ${remark.ranks[0]}`);
+        item.addEventListener("click", () => ns.change({ rank: remark.ranks[0] }));
+      }
+      return item;
+    }));
+  };
+
+  function swatch(kind, text) {
+    const item = ns.make("span", "ns-legend");
+    item.append(ns.make("i", "ns-swatch ns-swatch-" + kind), text);
+    return item;
+  }
+
+  ns.drawRankTools = function () {
+    const { fields } = shown, select = ns.byId("ranks-select");
+    if (document.activeElement !== select) select.value = fields.statistic;
+    for (const option of select.options) option.hidden = option.disabled = !fields.statistics.includes(option.value);
+    for (const button of ns.byId("ranks-order").children) {
+      ns.setAttribute(button, "aria-pressed", String(button.dataset.order === ns.view.rankOrder));
+    }
+    const hosts = new Set(fields.hosts.filter((_, at) => fields.present[at])), count = fields.ranks.length;
+    const where = hosts.size === 1 ? `on ${[...hosts][0] || "one host"}` : `on ${ns.count(hosts.size)} hosts`;
+    ns.setText(ns.byId("ranks-facts"), `${ns.count(count)} ranks ${where} \u00b7 a click picks the rank everywhere`);
+    const bar = ns.make("i", "ns-scale-bar");
+    bar.style.background = `linear-gradient(to right, ${ns.templates.cividis.join(",")})`;
+    const end = fields.scale === "ratio" ? `\u00d7${fields.scaleEnd} or \u00f7${fields.scaleEnd}` : `\u00b1${ns.significant(fields.scaleEnd)}`;
+    ns.byId("ranks-scale").replaceChildren(
+      ns.make("span", "", "at the median"), bar, ns.make("span", "", end),
+      swatch("nan", "NaN"), swatch("inf", "Inf"), swatch("zero", "zero"), swatch("none", "not measured"),
+      ns.make("span", "ns-ranks-pooled", fields.pooled),
+    );
+    ns.setText(ns.byId("ranks-caption"), fields.caption);
+    ns.setText(ns.byId("ranks-times-head"), `${fields.times.what} p50\u2013p95`);
+    ns.setTitle(ns.byId("ranks-times-head"), fields.times.note);
+  };
+
+  const canvas = () => ns.byId("ranks-canvas");
+  const yOf = (event) => event.clientY - canvas().getBoundingClientRect().top;
+  function stepAt(clientX) {
+    const box = canvas().getBoundingClientRect(), [first, last] = ns.axisRange();
+    return Math.max(0, Math.round(first + ((clientX - box.left) / box.width) * (last - first)));
+  }
+
+  function hover(event) {
+    const row = shown.fields ? ns.rankRowAt(yOf(event)) : null, tooltip = ns.byId("tooltip");
+    tooltip.hidden = row === null;
+    if (!row) return;
+    const at = stepAt(event.clientX), column = ns.rankColumnAt(at);
+    ns.setCrosshair(Math.min(at, ns.range[1] - 1));
+    const steps = column < 0 ? `step ${ns.count(at)}` : ns.rankSteps(column);
+    const lines = [ns.make("b", "", `rank ${row.rank} \u00b7 ${ns.rankHost(row)}`), ns.make("div", "", steps), ns.make("div", "", ns.rankWords(row, column))];
+    const mark = ns.rankMark(row.rank);
+    if (mark) lines.push(ns.make("div", "ns-small", mark.text));
+    tooltip.replaceChildren(...lines);
+    const left = Math.min(event.clientX + 14, window.innerWidth - tooltip.offsetWidth - 8);
+    const top = Math.min(event.clientY + 14, window.innerHeight - tooltip.offsetHeight - 8);
+    Object.assign(tooltip.style, { left: left + "px", top: top + "px" });
+  }
+
+  function leave() {
+    ns.byId("tooltip").hidden = true;
+    ns.setCrosshair(null);
+  }
+
+  // A drag zooms, a click picks.
+  function release(event) {
+    if (drag === null) return;
+    const from = drag;
+    drag = null;
+    if (Math.abs(event.clientX - from) >= DRAG_PX) return ns.zoom(stepAt(Math.min(from, event.clientX)), stepAt(Math.max(from, event.clientX)));
+    const row = ns.rankRowAt(yOf(event));
+    if (row) ns.pickRank(row.rank);
+  }
+
+  ns.startRankTools = function () {
+    canvas().addEventListener("pointerdown", (event) => { drag = event.clientX; canvas().setPointerCapture(event.pointerId); });
+    canvas().addEventListener("pointerup", release);
+    canvas().addEventListener("pointercancel", () => { drag = null; });
+    canvas().addEventListener("pointermove", hover);
+    canvas().addEventListener("pointerleave", leave);
+    canvas().addEventListener("dblclick", ns.reset);
+    ns.byId("ranks-select").addEventListener("change", (event) => ns.change({ ranks: event.target.value }));
+    ns.byId("ranks-order").addEventListener("click", (event) => {
+      const button = event.target.closest("[data-order]");
+      if (button) ns.change({ rankOrder: button.dataset.order });
+    });
+  };
+})(window.nanscope);
