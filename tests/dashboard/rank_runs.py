@@ -9,7 +9,7 @@ import numpy as np
 import page_runs
 
 from dashboard.store.protocol import Store
-from probe.wire import Event, Frame, encode, event_id
+from probe.wire import Event, Frame, RunEnd, encode, event_id
 
 RUN = "demo-run"
 
@@ -86,3 +86,11 @@ def nan_event(rank: int, step: int, *, kind: str = "nonfinite_loss", run: str = 
     )
     template = page_runs.event(step, run=run, kind=kind, message=f"NaN in the loss at step {step}")
     return msgspec.structs.replace(template, id=number, rank=rank, **more)
+
+
+def end_rank(store: Store, rank: int, *, run: str = RUN) -> None:
+    """Append the record of an orderly end of one rank."""
+    events = page_runs.key("events", run=run, rank=rank)
+    record = encode(RunEnd(time=1_700_000_000.0, step=None, outcome="finished"))
+    store.append(events, store.position(events).next_seq, [record])
+    store.commit()

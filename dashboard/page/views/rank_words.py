@@ -149,7 +149,8 @@ def straggler(own: Floats, step: Floats, ranks: Sequence[int], *, what: str) -> 
     rank = ranks[int(measured[slowest])]
     text = (
         f"Rank {rank} is slow: {what} takes {_ms(typical[slowest])}, of the others "
-        f"{_ms(float(np.median(others)))}, and is the longest at {share * 100:.0f} % of {int(common.sum())} steps"
+        f"{_ms(float(np.median(others)))}, and is the longest at {share * 100:.0f} % of "
+        f"{int(common.sum())} steps"
     )
     return RankRemark(severity="warning", text=text, ranks=(rank,), kind="slow")
 
