@@ -1,0 +1,226 @@
+"""The view Ranks in a real Chromium: few ranks and many, what stands out, picking, address, hostile names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import rank_runs
+from page_fixtures import Served, never_late, until
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def fill(served: Served, **arguments: object) -> None:
+    rank_runs.fill_ranks(served.server.store, **{"start_time": never_late(), **arguments})
+    served.server.notify()
+
+
+def open_ranks(page: Page, served: Served, query: str = "") -> None:
+    page.goto(served.server.address + "&run=demo-run&tab=ranks" + query)
+    until(page, "window.nanscope?.ranks?.rows.length > 0 && document.querySelector('.ns-rank-row') !== null")
+
+
+def label(page: Page, rank: int) -> str:
+    return page.locator(f"#ranks-row-{rank}").get_attribute("aria-label") or ""
+
+
+def point(page: Page, rank: int, step: float) -> tuple[float, float]:
+    """Where a cell lies on the screen."""
+    x, y = page.evaluate(
+        "([rank, step]) => { const box = nanscope.byId('ranks-canvas').getBoundingClientRect();"
+        "const row = nanscope.ranks.rows.find((each) => each.rank === rank), [a, b] = nanscope.axisRange();"
+        "return [box.left + (step - a) / (b - a) * box.width, box.top + row.top + row.height / 2]; }",
+        [rank, step],
+    )
+    return x, y
+
+
+def colours(page: Page, rank: int, step: float) -> set[tuple[int, ...]]:
+    """Colours of the pixels of one cell."""
+    x, y = point(page, rank, step)
+    found = page.evaluate(
+        "([x, y]) => { const canvas = nanscope.byId('ranks-canvas'), box = canvas.getBoundingClientRect();"
+        "const scale = canvas.width / box.width;"
+        "const context = canvas.getContext('2d');"
+        "const data = context.getImageData((x - box.left) * scale - 3, (y - box.top) * scale - 2,"
+        "  7, 4).data; return Array.from(data); }",
+        [x, y],
+    )
+    return {tuple(found[at : at + 3]) for at in range(0, len(found), 4)}
+
+
+def test_ranks_nan_first_in_one_rank_is_said_marked_and_hatched(page: Page, served: Served) -> None:
+    others = {rank: 32 for rank in range(8) if rank != 3}
+    fill(served, ranks=range(8), steps=range(40), nan_from={3: 30, **others})
+    open_ranks(page, served)
+    said = "Rank 3 went NaN first at step 30, 2 steps before any other"
+    expect(page.locator("#ranks-said")).to_contain_text(said)
+    expect(page.locator("#ranks-row-3 .ns-rank-mark")).to_have_text("\u25c6")
+    expect(page.locator("#ranks-row-4 .ns-rank-mark")).to_have_count(0)
+    assert label(page, 3).startswith("rank 3 on node0; NaN or Inf first")
+    expect(page.locator("#ranks-origin")).to_be_visible()
+    assert len(colours(page, 3, 31)) == 2, "a hatch has two colours"
+    assert not colours(page, 3, 31) & colours(page, 4, 20)
+    expect(page.locator("#ranks-caption")).to_contain_text(
+        "DistributedDataParallel has averaged over the ranks"
+    )
+    page.locator("#ranks-said button", has_text="Rank 3").click()
+    until(page, "nanscope.view.rank === 3 && nanscope.ranks.fields !== null")
+    expect(page.locator("#ranks-own")).to_have_text("NaN")
+
+
+def test_ranks_click_and_keys_pick_the_rank_everywhere(page: Page, served: Served) -> None:
+    fill(served, ranks=range(8), steps=range(40))
+    open_ranks(page, served)
+    expect(page.locator("#ranks-said")).to_have_text("No rank stands out")
+    page.mouse.click(*point(page, 5, 20))
+    expect(page.locator("#rank-select")).to_have_value("rank 5")
+    expect(page.locator("#ranks-row-5")).to_have_attribute("aria-selected", "true")
+    assert "rank=5" in page.url
+    page.mouse.move(5, 5)
+    page.locator("#ranks-list").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#ranks-list")).to_have_attribute("aria-activedescendant", "ranks-row-6")
+    value = rank_runs.scalars(6, 39)["grad_norm"]
+    expect(page.locator("#ranks-row-6")).to_have_attribute(
+        "aria-label", re.compile(f"step 39: {value:.3g}".rstrip("0"))
+    )
+    assert (
+        ", median 0.3" in label(page, 6) and "of 8 ranks" in label(page, 6) and "95 % below" in label(page, 6)
+    )
+    assert "rank=5" in page.url
+    page.keyboard.press("Enter")
+    expect(page.locator("#rank-select")).to_have_value("rank 6")
+    page.keyboard.press("Home")
+    expect(page.locator("#ranks-list")).to_have_attribute("aria-activedescendant", "ranks-row-0")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#announcer")).to_contain_text("step 38, rank 0: 0.3")
+
+
+def test_ranks_hover_says_rank_step_value_and_median(page: Page, served: Served) -> None:
+    fill(served, ranks=range(8), steps=range(40))
+    open_ranks(page, served)
+    page.mouse.move(*point(page, 2, 17))
+    value = rank_runs.scalars(2, 17)["grad_norm"]
+    expect(page.locator("#tooltip")).to_contain_text("rank 2 \u00b7 node0")
+    expect(page.locator("#tooltip")).to_contain_text("step 17")
+    expect(page.locator("#tooltip")).to_contain_text(f"{value:.3g}".rstrip("0"))
+    expect(page.locator("#tooltip")).to_contain_text("median 0.3")
+    expect(page.locator("#ranks-crosshair")).to_be_visible()
+    expect(page.locator("#ranks-at")).to_have_text("step 17")
+    page.mouse.move(5, 5)
+    expect(page.locator("#tooltip")).to_be_hidden()
+
+
+def test_ranks_64_by_host_with_a_slow_and_a_missing_one(page: Page, served: Served) -> None:
+    present = [rank for rank in range(64) if rank != 5]
+    fill(served, ranks=present, steps=range(60), world_size=64, slow=[12])
+    open_ranks(page, served)
+    expect(page.locator(".ns-rank-row")).to_have_count(64)
+    expect(page.locator("#ranks-facts")).to_contain_text("64 ranks on 8 hosts")
+    expect(page.locator("#ranks-said")).to_contain_text("Rank 12 is slow: its own work takes 130 ms")
+    expect(page.locator("#ranks-said")).to_contain_text("Rank 5 has sent nothing")
+    order = page.evaluate("nanscope.ranks.rows.map((row) => row.rank)")
+    assert order == [*present, 5], "by host, and last who has sent nothing"
+    tops = page.evaluate("nanscope.ranks.rows.map((row) => row.isNew)")
+    assert sum(tops) == 9
+    assert "this rank has sent nothing" in label(page, 5)
+    assert len(colours(page, 5, 30)) == 1
+    page.mouse.click(*point(page, 5, 30))
+    page.wait_for_timeout(300)
+    assert "rank=" not in page.url, "there is nothing of it to show"
+    page.locator("#ranks-order button", has_text="By step time").click()
+    until(page, "nanscope.ranks.rows.at(-1).rank === 5")
+    times = page.evaluate("nanscope.ranks.rows.map((row) => nanscope.ranks.fields.times.p50[row.at])")
+    assert times[:-1] == sorted(times[:-1], reverse=True)
+    assert "rankorder=time" in page.url
+
+
+def test_ranks_statistic_is_in_the_address_and_offered_where_there_is_data(
+    page: Page, served: Served
+) -> None:
+    def without(rank: int, step: int, values: dict[str, float]) -> None:
+        del values["own_backward_s"]
+
+    fill(served, ranks=range(8), steps=range(40), change=without)
+    open_ranks(page, served)
+    assert page.locator("#ranks-select option:not([hidden])").all_text_contents() == [
+        "Gradient norm",
+        "Loss",
+        "Step time",
+    ]
+    page.locator("#ranks-select").select_option("loss")
+    until(page, "nanscope.ranks.fields.statistic === 'loss'")
+    expect(page.locator("#ranks-scale")).to_contain_text("\u00b10.0")
+    expect(page.locator("#ranks-caption")).to_contain_text("its own part of the batch")
+    assert "ranks=loss" in page.url
+    page.reload()
+    until(page, "window.nanscope?.ranks?.fields?.statistic === 'loss'")
+    expect(page.locator("#ranks-select")).to_have_value("loss")
+    open_ranks(page, served, "&ranks=%3Cb%3E&rankorder=__proto__&rank=2")
+    until(page, "nanscope.ranks.fields.statistic === 'grad_norm'")
+
+
+def test_ranks_drag_zooms_and_a_live_run_grows(page: Page, served: Served) -> None:
+    fill(served, ranks=range(4), steps=range(40))
+    open_ranks(page, served)
+    fill(served, ranks=range(4), steps=range(40, 60))
+    until(page, "nanscope.rankColumns().length === 60")
+    page.mouse.move(*point(page, 1, 20))
+    page.mouse.down()
+    page.mouse.move(*point(page, 1, 40), steps=5)
+    page.mouse.up()
+    until(page, "nanscope.range.join() === '20,41' && nanscope.rankColumns().length === 21")
+    assert "steps=20-41" in page.url and "rank=" not in page.url
+    page.keyboard.press("0")
+    until(page, "nanscope.rankColumns().length === 60")
+
+
+def test_ranks_run_of_one_rank_has_no_such_tab(page: Page, served: Served) -> None:
+    fill(served, ranks=[0], steps=range(20))
+    page.goto(served.server.address + "&run=demo-run")
+    until(page, "window.nanscope?.range?.[1] === 20")
+    expect(page.locator("#tab-ranks")).to_be_hidden()
+    fill(served, ranks=[1], steps=range(20))
+    expect(page.locator("#tab-ranks")).to_be_visible()
+    fill(served, ranks=[0], steps=range(20), run="alone")
+    page.goto(served.server.address + "&run=alone&tab=ranks")
+    expect(page.locator("#ranks-empty")).to_have_text("This run has one rank: there is nothing to compare.")
+    expect(page.locator("#ranks")).to_be_hidden()
+
+
+def test_ranks_are_sent_only_while_the_view_is_open(page: Page, served: Served) -> None:
+    fill(served, ranks=range(8), steps=range(20))
+    open_ranks(page, served)
+    page.locator("#tab-overview").click()
+    until(page, "nanscope.ranks.fields === null")
+    page.locator("#tab-ranks").click()
+    until(page, "nanscope.ranks.fields !== null && nanscope.rankColumns().length === 20")
+
+
+def test_ranks_names_of_hosts_are_text(page: Page, served: Served) -> None:
+    fill(
+        served,
+        ranks=range(4),
+        steps=range(20),
+        host_of=lambda rank: f"<img src=x onerror='window.hurt={rank}'>\u202egpj" if rank % 2 else "",
+    )
+    open_ranks(page, served, "&rank=1")
+    page.mouse.move(*point(page, 1, 10))
+    expect(page.locator("#tooltip")).to_contain_text("<img src=x onerror='window.hurt=1'>[U+202E]gpj")
+    expect(page.locator("#ranks-side-host")).to_have_text("<img src=x onerror='window.hurt=1'>[U+202E]gpj")
+    assert "[U+202E]" in label(page, 3) and "host unknown" in label(page, 0)
+    assert page.evaluate("window.hurt") is None
+    assert page.evaluate("document.querySelectorAll('#ranks img, #tooltip img').length") == 0
+
+
+@pytest.mark.parametrize("size", [(1024, 768), (390, 844)])
+def test_ranks_fit_a_smaller_window(page: Page, served: Served, size: tuple[int, int]) -> None:
+    fill(served, ranks=range(8), steps=range(20))
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    open_ranks(page, served)
+    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert widths[0] <= widths[1]
+    assert page.evaluate("nanscope.byId('ranks-canvas').clientWidth") > 200
