@@ -74,7 +74,7 @@ def page_html(snapshot: Snapshot, *, theme: PageTheme) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(plotly_js, page_js)}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
         f"<style>{style}</style>\n</head>\n<body>\n{_header(snapshot)}\n<main>\n{_charts(figures)}\n"
-        f"{_events(snapshot)}\n</main>\n"
+        f"{_notes(snapshot)}{_events(snapshot)}\n</main>\n"
         f'<script type="application/json" id="figures">{script_json(data)}</script>\n'
         f"<script>{plotly_js}</script>\n<script>{page_js}</script>\n</body>\n</html>\n"
     )
@@ -169,6 +169,14 @@ def _charts(figures: Sequence[PageFigure]) -> str:
         f'<div class="chart" id="chart-{figure.id}" style="height:{figure.height}px" role="img" '
         f'aria-label="{escape(figure.label)}"></div>'
         for figure in figures
+    )
+
+
+def _notes(snapshot: Snapshot) -> str:
+    """What people have written at steps; nothing where nobody has."""
+    rows = "".join(f"<dt>step {note.step:,}</dt><dd>{escape(note.text)}</dd>" for note in snapshot.notes)
+    return (
+        f'<section id="notes"><h2>Notes</h2><dl class="event-facts">{rows}</dl></section>\n' if rows else ""
     )
 
 

@@ -12,6 +12,7 @@ Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN
      "heatmap": {"statistic", "measured_every", "pooling", "rows", "row_kinds", "steps", "steps_per_column",
                  "values", "flags"} | null,
      "events": [...],                                docs/interfaces.md: Event, as JSON
+     "notes": [{"id", "step", "text", "time"}],       what people have written at steps, by step
      "gaps": [...], "delivery": [...]}
 
 A series is a set of equally long columns, one entry per point; `min`, `mean` and `max` are over the finite
@@ -73,6 +74,7 @@ def export_json(
         },
         "heatmap": _heatmap(snapshot),
         "events": [event_json(event) for event in snapshot.events],
+        "notes": [_fields(note) for note in snapshot.notes],
         "gaps": [_fields(gap) for gap in snapshot.gaps],
         "delivery": [{**_fields(position), "key": jsonable(position.key)} for position in snapshot.positions],
     }

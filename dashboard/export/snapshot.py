@@ -17,7 +17,7 @@ from ..page.views.event_facts import event_order
 from ..page.views.heatmap import most_columns, widened
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
 from ..page.views.theme import ALL_STEPS
-from ..store.protocol import GapRange, Heatmap, RunSummary, StepRange, Store, StreamPosition
+from ..store.protocol import GapRange, Heatmap, RunSummary, StepNote, StepRange, Store, StreamPosition
 
 MAX_POINTS = 1000
 MAX_COLUMNS = 1000
@@ -46,6 +46,8 @@ class Snapshot:
     measured_every: int
     """One in how many steps the heatmap has values of; see `widened`."""
     events: tuple[Event, ...]
+    notes: tuple[StepNote, ...]
+    """What people have written at these steps."""
     gaps: tuple[GapRange, ...]
     positions: tuple[StreamPosition, ...]
 
@@ -97,6 +99,7 @@ def take_snapshot(
         heatmap=wide,
         measured_every=every,
         events=tuple(events),
+        notes=tuple(note for note in store.notes(run) if _within(note, steps)),
         gaps=tuple(store.gaps(run, rank)),
         positions=tuple(store.positions(run)),
     )
@@ -127,6 +130,6 @@ def _covered(series: pd.DataFrame, heatmap: Heatmap | None, events: tuple[Event,
     return StepRange(first=min(firsts), end=max(ends)) if firsts else ALL_STEPS
 
 
-def _within(event: Event, steps: StepRange) -> bool:
-    after_first = steps.first is None or event.step >= steps.first
-    return after_first and (steps.end is None or event.step < steps.end)
+def _within(it: Event | StepNote, steps: StepRange) -> bool:
+    after_first = steps.first is None or it.step >= steps.first
+    return after_first and (steps.end is None or it.step < steps.end)

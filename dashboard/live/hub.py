@@ -29,6 +29,8 @@ DATA_INTERVAL_S: Final = 1.0
 """Lines and heatmap at most this often."""
 STATUS_INTERVAL_S: Final = 0.2
 """State, tiles and events at most this often."""
+HIDDEN_INTERVAL_S: Final = 2.0
+"""The same to a hidden tab that notifies of events."""
 HEARTBEAT_S: Final = 2.0
 """With nothing new, the page still hears from us this often, so that it can tell silence from a lost link."""
 MAX_CLIENT_MESSAGE: Final = 64 * 1024
@@ -43,6 +45,8 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True, tag="visible", tag_fiel
     """The tab was shown or hidden."""
 
     visible: bool
+    events: bool = False
+    """Hidden, it has to hear of events all the same."""
 
 
 _decoder = msgspec.json.Decoder(Subscription | Acknowledge | Visible)
@@ -119,6 +123,7 @@ class _Client:
         self._wake = asyncio.Event()
         self._wish: Subscription | None = None
         self._is_visible = True
+        self._wants_events = False
         self._awaits_ack = False
         self._has_news = True
         self._data_is_due = True
@@ -174,15 +179,18 @@ class _Client:
         elif isinstance(message, Acknowledge):
             self._awaits_ack = False
         else:
-            self._is_visible = message.visible
+            self._is_visible, self._wants_events = message.visible, message.events
             self._has_news = True
         self._wake.set()
 
     def _pause(self) -> float:
         """Seconds until the next thing is due by the clock, at most the heartbeat."""
-        if self._awaits_ack or not self._is_visible or self._wish is None:
+        is_told = self._is_visible or self._wants_events
+        if self._awaits_ack or not is_told or self._wish is None:
             return HEARTBEAT_S
         now = time.monotonic()
+        if not self._is_visible:
+            return max(0.0, self._status_at + HIDDEN_INTERVAL_S - now)
         waits = [self._status_at + HEARTBEAT_S - now]
         if self._has_news:
             waits.append(next_beat(self._status_at, STATUS_INTERVAL_S) - now)
@@ -198,7 +206,9 @@ class _Client:
         now = time.monotonic()
         if self._has_news and not wish.paused:
             self._data_is_due = True
-        with_data = self._data_is_due and now >= next_beat(self._data_at, DATA_INTERVAL_S)
+        with_data = (
+            self._is_visible and self._data_is_due and now >= next_beat(self._data_at, DATA_INTERVAL_S)
+        )
         self._has_news = False
         self._status_at = now
         if with_data:

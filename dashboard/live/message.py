@@ -24,6 +24,8 @@ class ClientView:
         self._pictures = pictures
         self._encoder = DeltaEncoder()
         self._runs: list[dict[str, Any]] | None = None
+        self._notes: tuple[int, list[dict[str, Any]]] | None = None
+        """With the wish that they were sent for: the page drops what answers an older one."""
         self._rows: tuple[str, ...] | None = None
         self._held_rows: dict[str, int] = {}
 
@@ -39,6 +41,9 @@ class ClientView:
         header = {"v": VERSION, "now": time.time(), "subscription": wish.id, **picture.status.fields}
         if picture.status.runs != self._runs:
             self._runs = header["runs"] = picture.status.runs
+        notes = (wish.id, picture.status.notes)
+        if notes != self._notes:
+            self._notes, header["notes"] = notes, picture.status.notes
         if picture.fields is not None:
             header |= picture.fields
             header["heatmap"] = self._heatmap(picture)

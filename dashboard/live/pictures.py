@@ -33,6 +33,7 @@ from .view import (
     events_mark,
     gap_list,
     level_of,
+    note_list,
     read_heatmap,
     run_list,
     slow_scalars,
@@ -55,6 +56,8 @@ class StatusPart:
 
     runs: list[dict[str, Any]]
     """The run selector's lines."""
+    notes: list[dict[str, Any]]
+    """What people have written at steps of the run."""
     fields: dict[str, Any]
     """Header fields; `run` is None where there is no such run."""
     read_at: float
@@ -234,7 +237,8 @@ class Pictures:
         fields: dict[str, Any] = {"run": None, "notices": self._notices(), "storage": self._storage()}
         if run is not None and rank is not None:
             fields |= self._run_fields(run, rank)
-        return StatusPart(runs=run_list(runs), fields=fields, read_at=read_at)
+        notes = [] if run is None else note_list(self._store, run)
+        return StatusPart(runs=run_list(runs), notes=notes, fields=fields, read_at=read_at)
 
     def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
         events = self._store.events(run.run)

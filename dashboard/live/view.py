@@ -169,6 +169,11 @@ def gap_list(store: Store, run: str, rank: int) -> list[dict[str, Any]]:
     ]
 
 
+def note_list(store: Store, run: RunSummary) -> list[dict[str, Any]]:
+    """Return the notes at steps of a run, by step."""
+    return [{"id": note.id, "step": note.step, "text": note.text} for note in store.notes(run.run)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatmapPart:
     """The heatmap of a picture."""

@@ -11,6 +11,7 @@ from .api.errors import add_error_form
 from .api.event_routes import event_routes
 from .api.export_routes import export_routes, page_export_routes
 from .api.models import Health
+from .api.note_routes import note_routes
 from .api.openapi import describe_routes
 from .api.run_routes import run_routes
 from .api.series_routes import series_routes
@@ -34,6 +35,7 @@ def add_routes(server: FastAPI, context: ApiContext, *, cookie: str) -> None:
     for make in (
         training_log_routes,
         run_routes,
+        note_routes,
         series_routes,
         event_routes,
         document_routes,

@@ -75,6 +75,7 @@ class DuckStore(KeptThings, RankReads):
         Raises:
             DashboardError: another process has the file open, or the folder cannot be used.
         """
+        super().__init__()
         opened = open_database(folder, self._load_catalog)
         self.notice = opened.notice
         self._root = opened.connection
@@ -86,7 +87,6 @@ class DuckStore(KeptThings, RankReads):
         self._edge = Edge()
         self._shelf = EventShelf()
         self._ranks = RankEvents()
-        self._documents_seen: Counter[str] = Counter()
         self._epoch = read_epoch(self._database)
         self._queued_bytes = 0
         self._lock = threading.Lock()
@@ -250,6 +250,7 @@ class DuckStore(KeptThings, RankReads):
                 self._catalog.forget_run(run)
                 self._shelf.forget(run)
                 self._ranks.forget(run)
+                self._notes.pop(run, None)
                 self._note_change(run)
             removal.give_back_room(self._database)
 

@@ -1,4 +1,4 @@
-"""The part of `DuckStore` that is not measured step by step: documents, and what people say of runs."""
+"""The part of `DuckStore` that is not measured step by step: documents, and what people write of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import duckdb
 from ..errors import DashboardError
 from .documents import document_kinds, read_documents
 from .marks import read_marks, write_mark
-from .protocol import RunMark, StoredDocument
+from .notes import delete_note, note_order, read_notes, save_note
+from .protocol import RunMark, StepNote, StoredDocument
 from .queries import Snapshot
 from .schema import explain
 
@@ -21,12 +22,20 @@ class KeptThings:
     """Reads and writes of these; the fields are those of `DuckStore`."""
 
     _documents_seen: Counter[str]
+    _lock: threading.Lock
     _commit_lock: threading.RLock
     _database: duckdb.DuckDBPyConnection
 
     if TYPE_CHECKING:
 
         def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
+
+        def _note_change(self, run: str) -> None: ...
+
+    def __init__(self) -> None:
+        self._documents_seen = Counter()
+        self._notes: dict[str, list[StepNote]] = {}
+        """Of the runs that somebody has asked for: a page asks five times a second."""
 
     def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
         """The newest document of each key, by time; includes uncommitted ones."""
@@ -56,6 +65,46 @@ class KeptThings:
             except duckdb.Error as error:
                 raise DashboardError(explain("cannot write", error)) from error
             return mark
+
+    def notes(self, run: str) -> list[StepNote]:
+        """What people have written at steps of a run; see `Store.notes`."""
+        found = self._notes.get(run)
+        if found is None:
+            with self._snapshot() as snapshot:
+                read = read_notes(snapshot.cursor, run)
+            # Who writes meanwhile has put newer ones there.
+            with self._lock:
+                found = self._notes.setdefault(run, read)
+        return list(found)
+
+    def write_note(self, run: str, note: StepNote) -> None:
+        """Keep a note; see `Store.write_note`."""
+        with self._commit_lock:
+            others = [one for one in self.notes(run) if one.id != note.id]
+            try:
+                save_note(self._database, run, note)
+            except duckdb.Error as error:
+                raise DashboardError(explain("cannot write", error)) from error
+            self._show_notes(run, [*others, note])
+
+    def remove_note(self, run: str, note_id: str) -> bool:
+        """Delete a note; see `Store.remove_note`."""
+        with self._commit_lock:
+            before = self.notes(run)
+            left = [one for one in before if one.id != note_id]
+            if len(left) == len(before):
+                return False
+            try:
+                delete_note(self._database, run, note_id)
+            except duckdb.Error as error:
+                raise DashboardError(explain("cannot delete", error)) from error
+            self._show_notes(run, left)
+            return True
+
+    def _show_notes(self, run: str, notes: list[StepNote]) -> None:
+        self._notes[run] = sorted(notes, key=note_order)
+        with self._lock:
+            self._note_change(run)
 
     def documents_mark(self, run: str) -> int:
         """A number that changes with every document of the run; 0 before the first of this process."""

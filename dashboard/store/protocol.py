@@ -163,6 +163,17 @@ class RunMark:
     """It is kept: the spool's cap passes it over."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNote:
+    """What a person has written at a step of a run."""
+
+    id: str
+    step: int
+    text: str
+    time: float
+    """When it was written first; UNIX seconds."""
+
+
 class Store(Protocol):
     """Durable home of every run. `append` and `skip` are idempotent by sequence number."""
 
@@ -310,6 +321,18 @@ class Store(Protocol):
 
     def mark_run(self, run: str, *, note: str | None = None, starred: bool | None = None) -> RunMark:
         """Change a run's note or star, durably, and return both; None leaves one as it is."""
+        ...
+
+    def notes(self, run: str) -> list[StepNote]:
+        """What people have written at steps of a run, by step; cheap."""
+        ...
+
+    def write_note(self, run: str, note: StepNote) -> None:
+        """Keep a note, durably, in place of the one with its id."""
+        ...
+
+    def remove_note(self, run: str, note_id: str) -> bool:
+        """Delete a note, durably; False where there is none of that id."""
         ...
 
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:

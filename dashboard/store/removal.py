@@ -17,6 +17,7 @@ _BY_RUN: Final = (
     "documents",
     "gaps",
     "marks",
+    "notes",
     "host_samples",
 )
 _BY_TIMELINE: Final = (

@@ -47,6 +47,7 @@ TABLES: Final[dict[str, str]] = {
     "documents": """run VARCHAR, rank BIGINT, incarnation BIGINT, kind VARCHAR, key VARCHAR, step BIGINT,
         time DOUBLE, data BLOB""",
     "marks": "run VARCHAR, note VARCHAR, starred BOOLEAN",
+    "notes": "run VARCHAR, id VARCHAR, step BIGINT, text VARCHAR, time DOUBLE",
     "gaps": """run VARCHAR, writer VARCHAR, source VARCHAR, first_seq BIGINT, end_seq BIGINT, reason VARCHAR,
         first_step BIGINT, last_step BIGINT""",
     "host_samples": "run VARCHAR, rank BIGINT, incarnation BIGINT, time DOUBLE, data BLOB",

@@ -20,6 +20,7 @@ from dashboard.store.protocol import (
     RankSummary,
     RunMark,
     RunSummary,
+    StepNote,
     StepRange,
     StoredDocument,
     StreamPosition,
@@ -48,6 +49,7 @@ class PageStore:
         self.gap_ranges: list[GapRange] = []
         self.stored_documents: list[StoredDocument] = []
         self.run_marks: dict[str, RunMark] = {}
+        self.step_notes: dict[str, list[StepNote]] = {}
         self.removed: list[str] = []
         self.revisions: Counter[str | None] = Counter()
         self.reads: Counter[str] = Counter()
@@ -100,6 +102,9 @@ class PageStore:
 
     def marks(self) -> dict[str, RunMark]:
         return dict(self.run_marks)
+
+    def notes(self, run: str) -> list[StepNote]:
+        return list(self.step_notes.get(run, []))
 
     def remove_run(self, run: str) -> None:
         self.removed.append(run)

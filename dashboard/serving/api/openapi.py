@@ -70,7 +70,9 @@ def _complete(operation: dict[str, Any], path: str, method: str) -> None:
     responses = operation["responses"]
     refusals = dict(_REFUSALS)
     if method != "get" or path.endswith("/control"):
-        refusals["409"] = "no training of the run is connected, or the run is still written"
+        refusals["409"] = (
+            "no training of the run is connected, the run is still written, or it has all notes it may"
+        )
     for status, text in refusals.items():
         responses[status] = {"description": text, "content": _content()}
     if "501" in responses:

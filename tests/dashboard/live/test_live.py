@@ -207,3 +207,29 @@ def test_hub_notify_without_pages_does_nothing() -> None:
     hub.notify()
     hub.close()
     assert hub.client_count == 0
+
+
+def test_hub_tells_a_hidden_page_that_notifies_of_events_and_sends_it_no_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "HIDDEN_INTERVAL_S", 0.05)
+
+    async def talk(connection: Connection, hub: Hub, store: PageStore) -> None:
+        connection.say(SUBSCRIBE)
+        await connection.hear()
+        connection.say({"m": "visible", "visible": False, "events": True}, ACK)
+        page_runs.add_event(store, page_runs.event(12))
+        page_runs.fill(store, steps=range(20, 30))
+        hub.notify()
+        for _ in range(3):
+            header = await connection.hear()
+            connection.say(ACK)
+            assert "charts" not in header
+        assert header["verdict"]["counts"] == (1, 0) or header["verdict"]["counts"] == [1, 0]
+        connection.say({"m": "visible", "visible": True}, ACK)
+        while "charts" not in header:
+            header = await connection.hear()
+            connection.say(ACK)
+        assert header["range"] == [0, 30]
+
+    converse(talk)

@@ -19,6 +19,7 @@ from dashboard.live.message import ClientView
 from dashboard.live.pictures import Picture, Pictures, question_of
 from dashboard.live.view import Subscription
 from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import StepNote
 
 WISH = Subscription(id=1, run="demo-run")
 
@@ -259,3 +260,22 @@ def test_look_lines_heatmap_and_status_are_of_one_moment(
     assert newest == (19, 19, 19)
     monkeypatch.undo()
     assert Pictures(duck).look(WISH, with_data=True).status.fields["newestStep"] == 20
+
+
+# ------------------------------------------------------------------------------------------------ notes
+
+
+def test_notes_are_sent_when_they_change_and_anew_with_each_wish(store: PageStore) -> None:
+    view, client = ClientView(Pictures(store)), Client()
+
+    def notes(wish: Subscription) -> object:
+        header = client.decode(view.message(wish, with_data=False))
+        return [note["text"] for note in header["notes"]] if "notes" in header else None
+
+    store.step_notes["demo-run"] = [StepNote(id="1", step=3, text="lr halved", time=1.7e9)]
+    assert (notes(WISH), notes(WISH)) == (["lr halved"], None)
+    store.step_notes["demo-run"] = []
+    store.revisions.update(("demo-run", None))
+    assert (notes(WISH), notes(WISH)) == ([], None)
+    # The page drops what answers an older wish: the newer one's answer has to have them again.
+    assert notes(Subscription(id=2, run="demo-run")) == []
