@@ -15,6 +15,7 @@ window.nanscope = window.nanscope || {};
   //   rows     a part of the events' rows has arrived, or they are forgotten
   //   theme    "dark" or "light" is now in force
   //   link     the connection opened or closed
+  //   notes    what people have written at steps has changed
   ns.on = function (name, listener) {
     if (!listeners.has(name)) listeners.set(name, []);
     listeners.get(name).push(listener);

@@ -184,6 +184,15 @@
     ns.change({ unfolded });
   };
 
+  // Goes to another address of the page; Back goes to the one before.
+  ns.visit = function (query, isOwnChoice) {
+    const text = window.location.pathname + (String(query) ? `?${query}` : "");
+    if (text !== window.location.pathname + window.location.search) window.history.pushState(null, "", text);
+    readAddress();
+    view.isOwnChoice = isOwnChoice;
+    ns.emit("view", view);
+  };
+
   ns.startView = function () {
     readAddress();
     window.addEventListener("popstate", () => {

@@ -52,9 +52,12 @@
       if (header.charts) ns.showArrays();
       ns.emit("message", header);
     } else if (header.runs) ns.emit("runs", header.runs);
-    // The next one comes after this one is on screen; a hidden tab draws no frames, but is told nothing either.
-    requestAnimationFrame(() => send({ m: "ack" }));
+    // The next one comes after this one is on screen; a hidden tab draws no frames, and is told of events at most.
+    if (document.hidden) send({ m: "ack" });
+    else requestAnimationFrame(() => send({ m: "ack" }));
   }
+
+  const tellVisible = () => send({ m: "visible", visible: !document.hidden, events: ns.notifies() });
 
   function connect() {
     const scheme = window.location.protocol === "https:" ? "wss://" : "ws://";
@@ -65,7 +68,7 @@
       ns.arrays.clear();
       ns.link.isOpen = ns.link.everOpen = true;
       ns.link.heardAt = performance.now();
-      send({ m: "visible", visible: !document.hidden });
+      tellVisible();
       ns.subscribe();
       ns.emit("link", ns.link);
     };
@@ -81,9 +84,10 @@
   ns.startSocket = function () {
     connect();
     ns.on("view", ns.subscribe);
+    ns.on("notify", tellVisible);
     ns.on("resized", (id) => id === "loss" && Math.abs(pixels() - asked) > asked / 5 && ns.subscribe());
     document.addEventListener("visibilitychange", () => {
-      send({ m: "visible", visible: !document.hidden });
+      tellVisible();
       // A frame that was never drawn was never acknowledged.
       if (!document.hidden) send({ m: "ack" });
     });

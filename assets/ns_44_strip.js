@@ -88,6 +88,7 @@
     context.scale(scale, scale);
     drawLine(context, width, height);
     drawEvents(context);
+    ns.drawNoteFlags(context, xOf);
     const [first, end] = shownRange();
     const left = xOf(first), right = Math.max(left + 3, xOf(Math.min(end, whole()[1])));
     context.fillStyle = ns.theme().colours.series[0];
@@ -143,7 +144,7 @@
       if (header.charts && isWhole) Object.assign(line, { x: ns.array("loss/loss/line/x"), y: ns.array("loss/loss/line/y") });
       ns.later(draw);
     });
-    for (const name of ["range", "rows", "theme", "tab"]) ns.on(name, () => ns.later(draw));
+    for (const name of ["range", "rows", "theme", "tab", "notes"]) ns.on(name, () => ns.later(draw));
     ns.on("view", ({ run }) => { if (run !== line.run) newest = null; ns.later(draw); });
     new ResizeObserver(() => ns.later(draw)).observe(canvas);
   };

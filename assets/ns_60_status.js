@@ -6,7 +6,8 @@
   const LAG_S = 5;
   const SILENT_LINK_MS = 7000;
   let status = null; // newest header about a run
-  let runs = [];
+  let runs = null; // null until the server has said which there are
+  let given = null; // run that the picker's button has as its value
   let clockOffset = 0; // server clock minus ours, seconds
 
   const AHEAD_S = 60; // a clock that goes before ours by more says nothing of ages
@@ -31,7 +32,7 @@
   function linkState(age) {
     const isSilent = performance.now() - ns.link.heardAt > SILENT_LINK_MS && !document.hidden;
     if (!ns.link.isOpen || isSilent) return ns.link.everOpen ? "reconnecting" : "connecting";
-    if (!status) return "waiting";
+    if (!status) return runs !== null && !runs.length ? "waiting" : "connecting";
     if (status.state in STATES) return status.state;
     if (isOff()) return "off";
     if (status.newestStep === null && status.state === "running") return "starting";
@@ -117,36 +118,16 @@
 
   const isRunning = (run) => run.ranks.some((rank) => rank.state === "running");
 
-  // A training of several models is one entry with its models inside, in the order in which they began.
-  function runOptions() {
-    const groups = new Map();
-    for (const run of runs) groups.set(run.group, [run, ...(groups.get(run.group) || [])]);
-    return [...groups.values()].map((models) => {
-      const [first] = models;
-      if (models.length === 1) return runOption(first, first.name);
-      const scripts = new Set(models.map(scriptOf));
-      // Trainings one after the other that somebody has named, in a sweep say, keep their names.
-      const items = models.map((run) => runOption(run, scripts.size > 1 || !run.model ? run.name : run.model));
-      const together = scripts.size > 1 ? `${models.length} runs of one process` : scriptOf(first);
-      return { group: `${ns.visible(together)} \u00b7 ${first.group.slice(-8)}`, items };
-    });
-  }
-
-  const scriptOf = (run) => run.name.replace(` (${run.model})`, "");
-
-  function runOption(run, name) {
-    return { value: run.run, label: ns.visible(`${name} \u00b7 ${run.run.slice(-8)}${isRunning(run) ? " \u25cf" : ""}`) };
-  }
-
   function drawRuns() {
-    const options = runOptions();
     const shown = runs.find((run) => run.run === ns.view.run);
-    ns.give("run-select", ns.view.run, { data: options });
-    ns.setAttribute(ns.byId("run-select"), "title", shown ? `${shown.name} \u00b7 ${shown.run}` : "");
+    if (given !== ns.view.run) ns.setProps("run-select", { value: ns.view.run || "" });
+    given = ns.view.run;
+    ns.drawRunButton(shown);
     checkRank(shown);
     const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
     ns.give("rank-select", String(ns.view.rank), { data: ranks, disabled: ranks.length < 2 });
     document.body.classList.toggle("ns-one-rank", ranks.length < 2);
+    ns.byId("connecting").hidden = true;
     ns.byId("empty-state").hidden = runs.length > 0;
     ns.byId("charts").hidden = runs.length === 0;
     document.body.classList.toggle("ns-no-runs", runs.length === 0);
@@ -183,6 +164,7 @@
     ns.runCount = runs.length;
     chooseByItself();
     drawRuns();
+    drawState();
   }
 
   ns.startStatus = function () {
@@ -203,7 +185,7 @@
     ns.on("view", () => {
       if (ns.view.isOwnChoice) ownNotice = "";
       drawState();
-      if (runs.length) drawRuns();
+      if (runs?.length) drawRuns();
     });
     ns.on("link", drawState);
     window.setInterval(drawState, 1000);

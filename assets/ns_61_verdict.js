@@ -39,7 +39,7 @@
     line.hidden = newest === null;
     if (newest === null) return;
     const { verdict } = newest;
-    const key = JSON.stringify([verdict.parts, verdict.severity, verdict.event, verdict.consequences]);
+    const key = JSON.stringify([verdict.parts, verdict.severity, verdict.event, verdict.consequences, verdict.source]);
     if (key !== shown) {
       shown = key;
       ns.setAttribute(line, "data-severity", verdict.severity);
@@ -48,6 +48,7 @@
       text.replaceChildren(...sentence(verdict.parts));
       text.disabled = verdict.event === null;
       ns.setTitle(text, verdict.event === null ? "" : verdict.parts.map(([part]) => part).join(""));
+      ns.drawVerdictLine(verdict.source);
       ns.byId("verdict-consequences").hidden = verdict.consequences === 0;
       ns.setText(ns.byId("verdict-more"), plural(verdict.consequences, "consequence").join(""));
     }

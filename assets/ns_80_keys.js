@@ -22,6 +22,7 @@
     "?": () => ns.byId("key-sheet").showModal(),
     t: () => ns.openValues(),
     f: () => ns.toggleFullScreen(),
+    m: () => ns.addNote(),
     Escape: () => { ns.closeEvent(); ns.closeRow(); },
   };
 

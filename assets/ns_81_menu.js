@@ -4,7 +4,7 @@
   "use strict";
 
   const button = () => ns.byId("page-menu");
-  const items = () => [...ns.byId("menu").querySelectorAll("[role^=menuitem]")];
+  const items = () => [...ns.byId("menu").querySelectorAll("[role^=menuitem]")].filter((item) => !item.closest(".ns-menu-group[hidden]"));
 
   function open(at) {
     ns.byId("menu").hidden = false;

@@ -4,14 +4,16 @@
   "use strict";
 
   const MOST = 50; // entries that are listed
-  const GROUPS = ["action", "view", "run", "event", "layer"]; // order while nothing is typed
+  const GROUPS = ["action", "view", "saved", "run", "event", "layer"]; // order while nothing is typed
   const field = ns.make("input", "ns-palette-field");
   let entries = [];
   let found = [];
   let at = 0;
 
   const press = (id) => ns.byId(id).click();
-  const MENU = ["export-html", "export-json", "export-csv", "export-parquet", "copy-link", "open-keys", "theme-dark", "theme-light", "theme-system"];
+  const MENU = ["export-html", "export-json", "export-csv", "export-parquet", "copy-link", "save-view", "open-keys", "notify", "editor", "theme-dark", "theme-light", "theme-system"];
+
+  const PLAIN = ["This view", "Settings"]; // groups whose entries say it all
 
   function actions() {
     const own = [
@@ -21,12 +23,13 @@
       ["Values as a table", ns.openValues],
       ["Next event", () => ns.moveEvent(1)],
       ["Previous event", () => ns.moveEvent(-1)],
+      ["Write a note", ns.addNote],
     ];
     const ofMenu = MENU.map((id) => {
       const item = ns.byId(id);
       const title = item.parentElement.getAttribute("aria-label");
       const text = id === "open-keys" ? "Keys" : item.textContent;
-      return [title === "This view" ? text : `${title}: ${text}`, () => press(id)];
+      return [PLAIN.includes(title) ? text : `${title}: ${text}`, () => press(id)];
     });
     return [...own, ...ofMenu].map(([name, run]) => ({ kind: "action", name, run }));
   }
@@ -43,6 +46,8 @@
       kind: "run", name: run.name, detail: run.run, run: () => ns.chooseRun(run.run, true),
     }));
   }
+
+  const saved = () => ns.savedViews().map((view) => ({ kind: "saved", name: view.name, run: () => ns.openSaved(view) }));
 
   function events() {
     return (ns.rowsInOrder() || []).map((row) => ({
@@ -122,7 +127,7 @@
   }
 
   ns.openPalette = function () {
-    entries = [...actions(), ...views(), ...runs(), ...events(), ...layers()];
+    entries = [...actions(), ...views(), ...saved(), ...runs(), ...events(), ...layers()];
     entries.sort((a, b) => GROUPS.indexOf(a.kind) - GROUPS.indexOf(b.kind));
     field.value = "";
     ns.byId("palette").showModal();

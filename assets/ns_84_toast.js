@@ -15,7 +15,7 @@
 
   function hideLater() {
     window.clearTimeout(hiding);
-    hiding = window.setTimeout(() => (ns.byId("toast").matches(":hover, :focus-within") ? hideLater() : hide()), SHOWN_MS);
+    hiding = window.setTimeout(() => (document.hidden || ns.byId("toast").matches(":hover, :focus-within") ? hideLater() : hide()), SHOWN_MS);
   }
 
   function show() {
@@ -27,6 +27,7 @@
     ns.setText(ns.byId("toast-text"), row.message);
     ns.setText(ns.byId("toast-more"), more);
     ns.byId("toast").hidden = false;
+    ns.notify(row, waiting.length);
     waiting = [];
     shownAt = performance.now();
     hideLater();

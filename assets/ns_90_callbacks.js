@@ -54,6 +54,7 @@
     ns.startLayers();
     ns.startRanks();
     ns.startStatus();
+    ns.startRunPicker();
     ns.startVerdict();
     ns.startEventList();
     ns.startTable();
@@ -70,6 +71,10 @@
     ns.startPalette();
     ns.startValues();
     ns.startToast();
+    ns.startNotify();
+    ns.startNotes();
+    ns.startSavedViews();
+    ns.startEditor();
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
     ns.startSocket();
@@ -102,7 +107,7 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     nanscope: {
       start: quiet(start),
-      chooseRun: picked("run-select", (run) => ns.chooseRun(run, true)),
+      takePickerRows: quiet((rows) => ns.takePickerRows(rows)),
       chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) }, true)),
       takeRows: quiet(ns.takeRows),
       drawRow: quiet(ns.takeRow),

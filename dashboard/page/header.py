@@ -12,7 +12,9 @@ from dash import html
 from dash.development.base_component import Component
 
 from .. import ids
+from .run_picker import run_picker
 from .tabs import tab_bar
+from .views.source_buttons import source_buttons
 
 _EXPORTS: Final = (
     ("export-html", "HTML (opens offline)"),
@@ -35,7 +37,7 @@ def header() -> Component:
                 ],
                 className="ns-brand",
             ),
-            _run_select(),
+            run_picker(),
             _rank_select(),
             tab_bar(),
             html.Span(className="ns-spacer"),
@@ -62,6 +64,7 @@ def verdict_line() -> Component:
                 title="Go through the events (n)",
                 hidden=True,
             ),
+            source_buttons(None, id_="verdict-source"),
             html.Span(className="ns-spacer"),
             _progress(),
             html.Span("", id="verdict-facts", className="ns-verdict-facts"),
@@ -82,23 +85,6 @@ def _progress() -> Component:
         className="ns-progress",
         hidden=True,
         title="What the training tells of its length; the time left is that of recent steps",
-    )
-
-
-def _run_select() -> Component:
-    return dmc.Select(
-        id=ids.RUN_SELECT,
-        data=[],
-        placeholder="no run yet",
-        searchable=True,
-        clearSearchOnFocus=True,
-        allowDeselect=False,
-        size="xs",
-        className="ns-run",
-        withScrollArea=False,
-        nothingFoundMessage="no such run",
-        comboboxProps={"width": "min(560px, 90vw)", "position": "bottom-start"},
-        **{"aria-label": "Run"},
     )
 
 
@@ -170,11 +156,27 @@ def _menu() -> Component:
     }
     rest = [
         _menu_item("Copy link to this view", "copy-link"),
+        _menu_item("Save this view", "save-view"),
         _menu_item(["Keys ", html.Kbd("?")], "open-keys"),
+    ]
+    settings = [
+        _menu_item("Notify of critical events", "notify", role="menuitemcheckbox"),
+        _menu_item(["Editor: ", html.Span("off", id="editor-name")], "editor"),
     ]
     entries = [
         _menu_group("Export what is on screen", [_menu_item(text, item) for item, text in _EXPORTS]),
         html.Div(rest, role="group", className="ns-menu-group", **{"aria-label": "This view"}),
+        html.Div(
+            [
+                html.Div("Saved views", className="ns-menu-title", **{"aria-hidden": "true"}),
+                html.Div(id="menu-views", className="ns-menu-views"),
+            ],
+            role="group",
+            className="ns-menu-group",
+            hidden=True,
+            **{"aria-label": "Saved views"},
+        ),
+        _menu_group("Settings", settings),
         _menu_group("Theme", [_menu_item(text, item, role="menuitemradio") for item, text in _THEMES]),
     ]
     return html.Div(

@@ -22,13 +22,14 @@ from .ranks_panel import ranks_panel
 from .tabs import TABS, charts_of, panel
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO
-from .views.dialogs import palette, toast, value_table
+from .views.dialogs import editor_dialog, palette, toast, value_table, views_dialog
 from .views.empty_state import empty_state
 from .views.event_facts import SEVERITY_ICONS
 from .views.event_table import event_list
 from .views.heatmap import CIVIDIS
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
+from .views.note_sections import note_dialog, note_list, note_undo
 from .views.profile_section import profile_form
 from .views.run_actions import run_actions_section
 from .views.runs_section import runs_section
@@ -59,7 +60,9 @@ def page_layout(*, page: str, ingest: str) -> Component:
                                 empty_state(page=page, ingest=ingest),
                                 id=ids.EMPTY_STATE,
                                 className="ns-empty",
+                                hidden=True,
                             ),
+                            html.Div("Connecting to the dashboard", id="connecting", role="status"),
                             _charts(),
                         ],
                         className="ns-main",
@@ -71,11 +74,15 @@ def page_layout(*, page: str, ingest: str) -> Component:
             ),
             html.Div(id="announcer", className="ns-hidden", role="status", **{"aria-live": "polite"}),
             html.Div(id="runs-undo", className="ns-runs-undo", role="status"),
+            note_undo(),
+            note_dialog(),
             html.Div(id="tooltip", className="ns-tooltip", hidden=True),
             key_sheet(),
             palette(),
             value_table(),
             toast(),
+            views_dialog(),
+            editor_dialog(),
         ],
         id=ids.PROVIDER,
         theme={"fontFamily": "inherit", "primaryColor": "blue"},
@@ -176,7 +183,7 @@ def _charts() -> Component:
             html.Div(
                 [
                     panel("overview", [_tracks(), *own, html.Div(id="pinned"), _logged_section()]),
-                    panel("events", [event_list()]),
+                    panel("events", [note_list(), event_list()]),
                     panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
                     panel("ranks", ranks_panel()),
                     panel(

@@ -21,6 +21,7 @@ from ..page.callbacks.page import register_page
 from ..page.callbacks.profiles import register_profiles
 from ..page.callbacks.rows import register_rows
 from ..page.callbacks.run_actions import register_run_actions
+from ..page.callbacks.run_picker import register_run_picker
 from ..page.callbacks.runs import register_runs
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
@@ -82,6 +83,7 @@ def create_app(
     register_watchpoints(app, desk)
     register_profiles(app, desk)
     register_run_actions(app, store, desk, spool=spool, changed=hub.notify)
+    register_run_picker(app, store)
     register_runs(app, store, spool=spool, changed=hub.notify)
     context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
     add_routes(server, context, cookie=cookie)

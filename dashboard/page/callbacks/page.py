@@ -13,7 +13,7 @@ from ... import ids
 
 BRIDGES: Final = (
     ("start", ids.TEMPLATES, "data"),
-    ("chooseRun", ids.RUN_SELECT, "value"),
+    ("takePickerRows", ids.PICKER_ROWS, "data"),
     ("chooseRank", ids.RANK_SELECT, "value"),
     ("takeRows", ids.EVENT_ROWS, "data"),
     ("drawRow", ids.ROW_FIGURE, "data"),

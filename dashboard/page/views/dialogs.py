@@ -59,6 +59,47 @@ def value_table() -> Component:
     )
 
 
+def views_dialog() -> Component:
+    """Return the dialog of saved views: a name for this one, and the list of the others."""
+    buttons = [
+        html.Button("Save this view", id="views-save", className="ns-button", type="button"),
+        html.Button("Close", id="views-close", className="ns-button ns-close", type="button"),
+    ]
+    return html.Dialog(
+        [
+            html.H2("Saved views"),
+            html.Div(id="views-place"),
+            html.Div("", id="views-said", className="ns-note-said", role="status"),
+            html.Ul(id="views-list", className="ns-note-list", **{"aria-label": "Saved views"}),
+            html.Div(buttons, className="ns-keys-foot"),
+        ],
+        id="views-dialog",
+        className="ns-keys ns-views-dialog",
+        **{"aria-label": "Saved views"},
+    )
+
+
+def editor_dialog() -> Component:
+    """Return the dialog in which the editor is chosen that opens source lines."""
+    close = html.Button("Close", id="editor-close", className="ns-button", type="button")
+    return html.Dialog(
+        [
+            html.H2("Editor that opens source lines"),
+            html.Div(id="editor-choices", role="radiogroup", **{"aria-label": "Editor"}),
+            html.Div("", id="editor-said", className="ns-note-said", role="status"),
+            html.P(
+                "A link stands beside a line where its path is absolute: the training's files have to be on "
+                "this machine.",
+                className="ns-small",
+            ),
+            html.Div(close, className="ns-keys-foot"),
+        ],
+        id="editor-dialog",
+        className="ns-keys ns-views-dialog",
+        **{"aria-label": "Editor that opens source lines"},
+    )
+
+
 def toast() -> Component:
     """Return the note of a new critical event: a button that opens it, and one that closes the note."""
     text = [

@@ -28,6 +28,8 @@ STACK_TITLES: Final[dict[str, str]] = {
     "backward": "Backward",
     "training_loop": "Training loop",
 }
+LINE_LABELS: Final = ("Line", "Noticed at")
+"""Of the fact that says which line to look at first."""
 STACK_ORDER: Final = "innermost frame first"
 HEADLINE_LENGTH: Final = 280
 """Characters of the first line that stand as a heading; a longer one goes on below."""
@@ -183,7 +185,8 @@ def _line(event: Event) -> list[Fact]:
     why = [Fact(label=label, value=reason)] if said else []
     if (frame := fault_frame(event)) is None:
         return why
-    mark, label = (NOTICED, "Noticed at") if is_only_noticed(event) else (BEGAN, "Line")
+    began, noticed = LINE_LABELS
+    mark, label = (NOTICED, noticed) if is_only_noticed(event) else (BEGAN, began)
     value, detail = f"{mark} {frame_label(frame)}", f"{frame.file}:{frame.line}"
     if mark == NOTICED and not why:
         why = [Fact(label="Why no line", value=f"A {kind_label(event.kind)} is seen in numbers alone.")]

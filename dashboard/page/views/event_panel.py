@@ -13,7 +13,7 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
-from probe.wire import Event, Severity, encode
+from probe.wire import Event, Severity, StackFrame, encode
 
 from ...store.protocol import RunSummary
 from . import event_facts as facts
@@ -21,6 +21,7 @@ from .event_report import event_report
 from .event_stacks import stack_view
 from .event_tables import data_table, tensor_table
 from .evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title, neighbour_word
+from .source_buttons import source_buttons
 
 COPY_LINK_ID: Final = "event-copy-link"
 DOWNLOAD_ID: Final = "event-download"
@@ -47,7 +48,9 @@ def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: 
         [
             _header(event, run),
             _actions(event),
-            *_list_section("Where", [*_facts(facts.place(event)), *_affected(event)]),
+            *_list_section(
+                "Where", [*_facts(facts.place(event), facts.fault_frame(event)), *_affected(event)]
+            ),
             *_list_section("What moved first", _moves(event)),
             *_list_section("Evidence", _evidence(event)),
             *_list_section("Tensors", tensor_table(event)),
@@ -139,15 +142,19 @@ def _list_section(title: str, children: Sequence[Component]) -> list[Component]:
     return [html.Section([html.H3(title), *children], className="event-section", **{"aria-label": title})]
 
 
-def _facts(rows: Sequence[Fact]) -> list[Component]:
+def _facts(rows: Sequence[Fact], frame: StackFrame | None) -> list[Component]:
+    """The facts; beside the line, which `frame` is, what copies and opens it."""
     if not rows:
         return []
-    pairs = [(html.Dt(row.label), html.Dd(_value(row), title=row.detail or None)) for row in rows]
+    pairs = [(html.Dt(row.label), html.Dd(_value(row, frame), title=row.detail or None)) for row in rows]
     return [html.Dl([part for pair in pairs for part in pair], className="event-facts")]
 
 
-def _value(row: Fact) -> str | list[str | Component]:
-    return [row.value, html.Code(row.code, className="event-line")] if row.code else row.value
+def _value(row: Fact, frame: StackFrame | None) -> str | list[str | Component]:
+    code = [html.Code(row.code, className="event-line")] if row.code else []
+    if frame is not None and row.label in facts.LINE_LABELS:
+        return [row.value, *code, source_buttons(frame)]
+    return [row.value, *code] if code else row.value
 
 
 def _affected(event: Event) -> list[Component]:

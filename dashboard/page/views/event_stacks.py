@@ -16,6 +16,7 @@ from probe.wire import StackFrame
 
 from . import event_facts as facts
 from .event_report import traceback_text
+from .source_buttons import source_buttons
 from .source_lines import SourceLine, current_line, is_library, source_lines
 
 HIGHLIGHTED_FRAMES: Final = 8
@@ -76,7 +77,11 @@ def _frame(frame: StackFrame, *, is_plain: bool, is_open: bool) -> Component:
         plain = html.Pre(_plain_text(frame), className="source", tabIndex="0")
         body = plain if library or is_plain else _source(lines)
     return html.Details(
-        [summary, html.Div(f"{frame.file}:{frame.line}", className="event-path"), body],
+        [
+            summary,
+            html.Div([f"{frame.file}:{frame.line} ", source_buttons(frame)], className="event-path"),
+            body,
+        ],
         open=is_open,
         className="event-frame library" if library else "event-frame",
     )

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from probe.wire import Event
 
 from .causes import Cause, group_by_cause, of_newest_start
-from .event_facts import code_parts, headline
+from .event_facts import code_parts, fault_frame, headline
 
 _STANDING: Final = frozenset(
     {
@@ -36,6 +36,8 @@ class Verdict:
     """The same in few words, for the window's title; empty where nothing is wrong."""
     event: str | None = None
     """Id of the event that it names."""
+    source: tuple[str, int] | None = None
+    """File and line to look at first."""
     consequences: int = 0
     """Events that followed from it."""
     time: float | None = None
@@ -64,6 +66,7 @@ def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]
             parts=tuple(code_parts(headline(origin))),
             title=_title(origin),
             event=origin.id,
+            source=_source(origin),
             consequences=len(cause.consequences),
             time=origin.time,
             step=origin.step,
@@ -93,6 +96,11 @@ def _quiet(last_step: int | None) -> str:
     if last_step is None:
         return "No step yet"
     return f"No fault in {last_step + 1:,} step{'' if last_step == 0 else 's'}"
+
+
+def _source(event: Event) -> tuple[str, int] | None:
+    frame = fault_frame(event)
+    return None if frame is None else (frame.file, frame.line)
 
 
 def _title(event: Event) -> str:

@@ -74,7 +74,8 @@ def test_event_panel_place_names_op_phase_module_and_line() -> None:
     assert pairs["Operation"] == "aten.sqrt"
     assert pairs["Phase"] == "forward"
     assert pairs["Module"] == "blocks.3"
-    assert pairs["Line"] == "▶ project/model.py:26 in forwardy = torch.sqrt(x * scale)  # negative"
+    line = "▶ project/model.py:26 in forwardy = torch.sqrt(x * scale)  # negative"
+    assert pairs["Line"] == line + "Copy path:line"
 
 
 def test_event_panel_null_origin_gives_the_reason_once() -> None:
