@@ -11,6 +11,7 @@ from page_fixtures import Served, page_runs, until
 from playwright.sync_api import Page, expect
 
 from dashboard.page.tabs import TABS
+from dashboard.store.protocol import StepNote
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +23,9 @@ def open_page(page: Page, served: Served) -> None:
     served.add_event(
         page_runs.event(30, kind="loss_spike", severity="warning", message="Loss spike at step 30")
     )
+    for number in range(3):
+        note = StepNote(id=f"n{number}", step=20 * number, text="lr halved", time=1.7e9)
+        served.server.store.write_note("demo-run", note)
     page.goto(served.server.address)
     until(page, "window.nanscope?.heatmap?.fields !== null && nanscope.rowsInOrder()?.length >= 2")
     until(page, "nanscope.heatmap.shown.length > 0 && nanscope.hasHistograms()")
@@ -30,19 +34,23 @@ def open_page(page: Page, served: Served) -> None:
 def in_menu(page: Page, look: Callable[[str], None]) -> None:
     page.locator("#page-menu").click()
     expect(page.locator("#copy-link")).to_be_visible()
+    expect(page.locator("#menu-views [role=menuitem]")).to_have_count(1)
     look("menu")
     page.keyboard.press("Escape")
     expect(page.locator("#copy-link")).to_be_hidden()
 
 
 def in_selects(page: Page, look: Callable[[str], None]) -> None:
-    for select in ("run-select", "rank-select"):
-        page.locator(f"#{select}").click()
-        expect(page.locator("[role=listbox]:visible")).to_have_count(1)
-        page.wait_for_timeout(300)
-        look(select)
-        page.keyboard.press("Escape")
-        page.evaluate("document.activeElement.blur()")
+    page.locator("#rank-select").click()
+    expect(page.locator("[role=listbox]:visible")).to_have_count(1)
+    page.wait_for_timeout(300)
+    look("rank-select")
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.locator("#run-select").click()
+    expect(page.locator("#run-picker-rows")).to_contain_text("step 79")
+    look("run picker")
+    page.keyboard.press("Escape")
 
 
 def in_asides(page: Page, look: Callable[[str], None]) -> None:
@@ -77,6 +85,21 @@ def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
     expect(page.locator("#values-rows tr").first).to_be_visible()
     look("values")
     close_dialog(page)
+    page.keyboard.press("m")
+    expect(page.locator("#note-dialog")).to_be_visible()
+    look("note")
+    close_dialog(page)
+    page.evaluate("nanscope.byId('save-view').click()")
+    page.get_by_label("Name of this view").fill("mine")
+    page.locator("#views-save").click()
+    expect(page.locator("#views-list li")).to_have_count(1)
+    look("saved views")
+    close_dialog(page)
+    page.evaluate("nanscope.byId('editor').click()")
+    page.locator("#editor-choices input[value=own]").check()
+    expect(page.locator("#editor-said")).not_to_be_empty()
+    look("editor")
+    close_dialog(page)
     page.evaluate(
         "nanscope.setText(nanscope.byId('toast-text'), 'NaN first at step 60');"
         "nanscope.byId('toast').hidden = false"
@@ -92,6 +115,13 @@ def test_every_view_has_no_grave_fault_of_accessibility(
     page.emulate_media(color_scheme=theme)
     open_page(page, served)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
+    page.evaluate(
+        "localStorage.setItem('nanscope-views', JSON.stringify([{ name: 'mine', query: 'tab=runs' }]));"
+        "localStorage.setItem('nanscope-editor', JSON.stringify(['vscode', '']))"
+    )
+    page.reload()
+    until(page, "window.nanscope?.heatmap?.shown?.length > 0 && nanscope.rowsInOrder()?.length >= 2")
+    until(page, "nanscope.hasHistograms() && nanscope.annotations.length === 3")
     page.evaluate(source)
     faults: list[str] = []
 
