@@ -12,15 +12,15 @@ from probe.wire import Event, StackFrame, Stacks
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
-def event_in(file: str, line: int = 26) -> Event:
+def event_in(file: str, line: int = 26, subject: str = "blocks.1.norm1") -> Event:
     frame = StackFrame(file=file, line=line, function="forward", code="x\n", code_first_line=line)
-    return msgspec.structs.replace(page_runs.event(20), stacks=Stacks(forward=[frame]))
+    return msgspec.structs.replace(page_runs.event(20, subject=subject), stacks=Stacks(forward=[frame]))
 
 
 def open_event(page: Page, served: Served, event: Event) -> None:
     served.fill(steps=range(40))
     served.add_event(event)
-    page.goto(f"{served.server.address}&event={event.id}")
+    page.goto(f"{served.server.address}&run=demo-run&event={event.id}")
     expect(page.locator("#event-headline")).to_be_visible()
     until(page, "nanscope.rowsInOrder()?.length === 1")
 
@@ -57,30 +57,37 @@ def test_lines_have_a_copy_button_always_and_a_link_once_an_editor_is_chosen(
     expect(links).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "<string>",
-        "train.py",
-        "../train.py",
-        "//host/share/train.py",
-        "\\\\host\\share\\train.py",
-        "/home/ann/../../etc/passwd",
-        "/home/ann/\u202eyp.exe",
-        "/home/ann/a\nb.py",
-        "javascript:window.hurt=1",
-        "vscode://file/x.py",
-        "file:///etc/passwd",
-        "https://evil.example/x.py",
-    ],
+FOREIGN = (
+    "<string>",
+    "train.py",
+    "../train.py",
+    "//host/share/train.py",
+    "\\\\host\\share\\train.py",
+    "/home/ann/../../etc/passwd",
+    "/home/ann/\u202eyp.exe",
+    "/home/ann/a\nb.py",
+    "javascript:window.hurt=1",
+    "vscode://file/x.py",
+    "file:///etc/passwd",
+    "https://evil.example/x.py",
 )
-def test_path_that_is_not_one_of_this_machine_has_no_link(page: Page, served: Served, file: str) -> None:
-    open_event(page, served, event_in(file))
+
+
+def test_path_that_is_not_one_of_this_machine_has_no_link(page: Page, served: Served) -> None:
+    open_event(page, served, event_in("/home/ann/train.py"))
     choose(page, "vscode")
-    page.wait_for_timeout(200)
-    assert page.locator(".ns-open-line").count() == 0
-    copied = page.locator("#event-content .ns-source button").first.get_attribute("data-text") or ""
-    assert "\n" not in copied and "\u202e" not in copied
+    page.keyboard.press("Escape")
+    expect(page.locator(".ns-open-line")).to_have_count(3)
+    events = [event_in(file, subject=f"s{number}") for number, file in enumerate(FOREIGN)]
+    served.add_events(events)
+    until(page, "count => nanscope.rowsInOrder()?.length === count", len(FOREIGN) + 1)
+    for file, event in zip(FOREIGN, events, strict=True):
+        page.evaluate("id => nanscope.openEvent(id)", event.id)
+        until(page, "id => nanscope.panelShown()?.dataset.event === id", event.id)
+        page.wait_for_timeout(100)
+        assert page.locator("#event-content .ns-open-line").count() == 0, file
+        copied = page.locator("#event-content .ns-source button").first.get_attribute("data-text") or ""
+        assert copied and "\n" not in copied and "\u202e" not in copied
     assert page.evaluate("window.hurt") is None
 
 
