@@ -18,6 +18,7 @@
     tab: DEFAULT_TAB,
     event: null,
     row: null, // parameter, layer or module in the panel; "" is the root. Never with an event
+    wide: false, // the row's panel is over the whole page
     first: null, // steps [first, end) after a zoom; null while the whole range is shown
     end: null,
     window: null, // live: only the newest so many steps
@@ -35,6 +36,8 @@
     scale: "", // Layers: "" is absolute, see SCALES in ns_54_layers_scales.js
     folded: [], // Layers: groups that are folded; after "*" those that are not
     pinned: [], // charts of other views that the overview shows, too
+    flow: false, // Layers: as gradient flow, values over depth (ns_58_flow.js)
+    at: null, // step that it shows; null is the newest
     logged: false, // the section of the user's own series is open
     ranks: DEFAULT_RANKS, // statistic that the view Ranks compares
     rankOrder: "", // of its rows: "" is by host, see ORDERS in ns_57_ranks.js
@@ -63,6 +66,9 @@
       tab: query.get("tab") || DEFAULT_TAB,
       event: query.get("event"),
       row: query.has("event") ? null : query.get("row"),
+      wide: query.get("wide") === "1" && query.has("row"),
+      flow: query.get("flow") === "1",
+      at: whole(query.get("at"), 2 ** 53),
       heatmap: (query.get("heatmap") || DEFAULT_HEATMAP).slice(0, 64),
       smooth: Math.max(0, Math.min(0.99, Number(query.get("smooth")) || 0)),
       log: query.get("log") === "1",
@@ -96,6 +102,7 @@
     if (view.tab !== DEFAULT_TAB) query.set("tab", view.tab);
     if (view.event !== null) query.set("event", view.event);
     if (view.row !== null) query.set("row", view.row);
+    if (view.wide) query.set("wide", "1");
     if (view.heatmap !== DEFAULT_HEATMAP) query.set("heatmap", view.heatmap);
     if (view.smooth) query.set("smooth", String(view.smooth));
     if (view.log) query.set("log", "1");
@@ -104,6 +111,8 @@
     for (const name of ["filter", "sort", "scale"]) if (view[name]) query.set(name, view[name]);
     for (const path of view.folded) query.append("fold", path);
     for (const chart of view.pinned) query.append("pin", chart);
+    if (view.flow) query.set("flow", "1");
+    if (view.flow && view.at !== null) query.set("at", String(view.at));
     if (view.logged) query.set("logged", "1");
     if (view.ranks !== DEFAULT_RANKS) query.set("ranks", view.ranks);
     if (view.rankOrder) query.set("rankorder", view.rankOrder);
@@ -151,7 +160,7 @@
   ns.chooseRun = function (run, isOwnChoice, also = {}) {
     if (run === view.run) return;
     ns.range = null;
-    const fresh = { rank: 0, event: null, row: null, first: null, end: null, paused: false, unfolded: [] };
+    const fresh = { rank: 0, event: null, row: null, at: null, first: null, end: null, paused: false, unfolded: [] };
     ns.change({ run, isOwnChoice, ...fresh, ...also }, isOwnChoice);
   };
 

@@ -184,6 +184,7 @@
   ns.drawHeatmap = function () {
     if (!map.fields || !ns.range || !ns.templates || !ns.boxOf("heatmap")) return;
     ns.syncHeatRows();
+    if (ns.isFlow()) return ns.drawFlow();
     if (ns.isLayers()) ns.chooseLines(ns.heatmapBox(true));
     const box = ns.heatmapBox();
     const canvas = ns.byId("heatmap-canvas");

@@ -49,7 +49,6 @@
     if (group.isParameter) {
       button.classList.add("ns-parameter");
       ns.setText(text, "\u00b7 " + group.path.slice(group.layer ? group.layer.length + 1 : 0));
-      button.disabled = !ns.hasHistograms();
       button.onclick = () => ns.openRow(group.path);
     } else if (isGroup) {
       ns.setText(text, (group.path || "(root)") + " \u203a");
@@ -60,9 +59,8 @@
       ns.setText(text, group.layer || "(root)");
       const inside = ns.heatmap.rows.some((name) => name.startsWith(group.layer + "."));
       const isOpening = inside && group.layer !== "" && group.layer !== ns.heatmap.focus;
-      button.disabled = !isOpening && !ns.hasHistograms();
-      const does = isOpening ? ": click to see it and what is inside alone" : ": click for its histograms";
-      ns.setTitle(button, (group.layer || "(root)") + (button.disabled ? "" : does));
+      const does = isOpening ? ": click to see it and what is inside alone" : ": click for its statistics and histograms";
+      ns.setTitle(button, (group.layer || "(root)") + does);
       button.onclick = () => {
         if (!isOpening) return ns.openRow(group.layer);
         ns.focusRows(group.layer);
@@ -74,7 +72,7 @@
       button.setAttribute("aria-expanded", String(isOpen));
       button.onclick = () => ns.toggleUnfolded(group.layer);
     }
-    const what = ns.hasHistograms() ? ": click for its histograms" : "";
+    const what = ": click for its statistics and histograms";
     ns.setTitle(button, group.isParameter ? group.path + what : `${group.layer || "(root)"}: click for its parameters`);
     return button;
   }
@@ -98,7 +96,7 @@
   function drawLabels() {
     const box = ns.heatmapBox();
     const height = box.h / Math.max(1, ns.heatmap.shown.length);
-    const key = [ns.hasHistograms(), box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
+    const key = [box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
     if (key === signature) return;
     signature = key;
     const holder = ns.byId("heatmap-labels");

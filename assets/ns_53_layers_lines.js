@@ -32,6 +32,8 @@
     });
   }
 
+  ns.matchingRows = matching;
+
   // Groups of a name, outermost first: paths that end in a number (blocks of a list); else its first part.
   function groupsOf(name) {
     const parts = name.split(".");
@@ -40,6 +42,7 @@
     return found.length || parts.length < 2 ? found : [parts[0]];
   }
 
+  ns.groupsOf = groupsOf;
   const rowOf = () => new Map(map.rows.map((name, row) => [name, row]));
   ns.isFolded = (path) => ns.view.folded.includes(path) !== ns.view.folded.includes("*");
 

@@ -103,6 +103,7 @@
       ns.setAttribute(button, "aria-pressed", String(button.dataset.scale === scale));
     }
     ns.setText(ns.byId("layers-fold"), folded.includes("*") ? "unfold all" : "fold all");
+    if (ns.isFlow()) return;
     const words = ns.scaleWords(short);
     const legend = ns.byId("heatmap-scale");
     legend.hidden = words === null;
@@ -126,7 +127,7 @@
 
   function open(line) {
     if (line.isGroup) toggle(line);
-    else if (ns.hasHistograms()) ns.openRow(line.path);
+    else ns.openRow(line.path);
   }
 
   function goTo(at) {
@@ -203,7 +204,7 @@
       if ("scale" in event.target.dataset) ns.change({ scale: event.target.dataset.scale });
     });
     ns.byId("layers-fold").addEventListener("click", () => ns.change({ folded: ns.view.folded.includes("*") ? [] : ["*"] }));
-    ns.on("heatmap", () => { if (ns.isLayers()) { drawLines(); drawTools(); } });
+    ns.on("heatmap", () => { if (ns.isLayers()) { if (!ns.isFlow()) drawLines(); drawTools(); } });
     for (const name of ["view", "crosshair"]) ns.on(name, redraw);
     ns.on("tab", () => {
       ns.byId("heatmap-scale").removeAttribute("style");

@@ -21,8 +21,8 @@
     "/": () => ns.focusFilter(),
     "?": () => ns.byId("key-sheet").showModal(),
     t: () => ns.openValues(),
-    f: () => ns.toggleFullScreen(),
     m: () => ns.addNote(),
+    f: () => (ns.view.row === null ? ns.toggleFullScreen() : ns.toggleWide()),
     Escape: () => { ns.closeEvent(); ns.closeRow(); },
   };
 

@@ -55,13 +55,7 @@
     }));
   }
 
-  function openLayer(name) {
-    if (ns.hasHistograms()) return ns.openRow(name);
-    ns.focusRows(name);
-    ns.chooseTab("layers");
-    ns.later(ns.drawHeatmap);
-  }
-  const layers = () => ns.heatmap.rows.map((name) => ({ kind: "layer", name: name || "(root)", run: () => openLayer(name) }));
+  const layers = () => ns.heatmap.rows.map((name) => ({ kind: "layer", name: name || "(root)", run: () => ns.openRow(name) }));
 
   // How well the letters stand in the name, in their order; -1 where they do not. Letters side by side and beginnings
   // of words count, and short names before long ones.

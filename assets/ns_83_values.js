@@ -59,7 +59,8 @@
 
   function cells(step) {
     const { fields, rows, shown } = ns.heatmap;
-    if (!fields || !isSeen("heatmap")) return [];
+    if (!fields || !(isSeen("heatmap") || ns.isFlow())) return [];
+    if (ns.isFlow()) return ns.flowCells(step, MOST_ROWS);
     const starts = ns.array("heatmap/steps");
     const column = placeOf(starts, step);
     const isInside = column >= 0 && step < starts[column] + fields.stepsPerColumn;
@@ -111,7 +112,7 @@
     if (header === null || !ns.range || document.querySelector("dialog[open]")) return;
     steps = knownSteps();
     if (!steps.length) return;
-    at = Math.max(0, placeOf(steps, ns.crosshair?.() ?? Infinity));
+    at = Math.max(0, placeOf(steps, (ns.isFlow() ? ns.view.at : ns.crosshair?.()) ?? Infinity));
     ns.byId("values").showModal();
     draw();
   };

@@ -53,6 +53,7 @@
     ns.startHeatmapHover();
     ns.startLayers();
     ns.startRanks();
+    ns.startFlow();
     ns.startStatus();
     ns.startRunPicker();
     ns.startVerdict();
@@ -60,6 +61,8 @@
     ns.startTable();
     ns.startEvents();
     ns.startTimeline();
+    ns.startTensorTracks();
+    ns.startTensorHistograms();
     ns.startRows();
     ns.startDocuments();
     ns.startActions();
@@ -110,7 +113,8 @@
       takePickerRows: quiet((rows) => ns.takePickerRows(rows)),
       chooseRank: picked("rank-select", (rank) => ns.change({ rank: Number(rank) }, true)),
       takeRows: quiet(ns.takeRows),
-      drawRow: quiet(ns.takeRow),
+      takeRow: quiet((shown) => ns.takeRow(shown)),
+      takeRowTracks: quiet((shown) => ns.takeRowTracks(shown)),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
       takeRuns: quiet((rows) => ns.takeRunRows(rows)),
       runsSaid: quiet((said) => ns.takeRunSaid(said)),

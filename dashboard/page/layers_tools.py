@@ -10,6 +10,8 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from .flow_view import flow_switch, flow_view
+
 SORTS: Final = (
     ("", "Model order"),
     ("value", "Value"),
@@ -42,7 +44,7 @@ def filter_and_sort() -> list[Component]:
 
 
 def scale_choice() -> Component:
-    """Return what stands right of it: what the colours are relative to."""
+    """Return what stands right of it: what the colours are relative to, and heatmap or gradient flow."""
     titles = {
         "": "One scale for all rows",
         "row": "Each row between its own 1st and 99th percentile of the steps on screen",
@@ -57,13 +59,14 @@ def scale_choice() -> Component:
         )
         for value, label in SCALES
     ]
-    return html.Div(
+    scales = html.Div(
         buttons,
         id="layers-scales",
         className="ns-layers-tool",
         role="group",
         **{"aria-label": "Scale of the colours"},
     )
+    return html.Div([scales, flow_switch()], className="ns-layers-ends")
 
 
 def layers_overlay() -> list[Component]:
@@ -84,4 +87,5 @@ def layers_overlay() -> list[Component]:
         html.Div(id="layers-values-head", className="ns-small"),
         html.Div(id="layers-values", **{"aria-hidden": "true"}),
         html.Canvas(id="layers-sparks", **{"aria-hidden": "true"}),
+        flow_view(),
     ]

@@ -29,6 +29,7 @@ from .views.event_table import event_list
 from .views.heatmap import CIVIDIS
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
+from .views.magnitude_facts import magnitude_axis
 from .views.note_sections import note_dialog, note_list, note_undo
 from .views.profile_section import profile_form
 from .views.run_actions import run_actions_section
@@ -120,6 +121,7 @@ def page_facts() -> dict[str, Any]:
             for each in STATISTICS
         ],
         "tracks": list(TRACKS),
+        "magnitudes": magnitude_axis(),
     }
 
 
@@ -164,7 +166,9 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.EVENT_ROWS),
         dcc.Store(id=ids.ROW_SCOPE),
         dcc.Store(id=ids.ROW_NAMES),
-        dcc.Store(id=ids.ROW_FIGURE),
+        dcc.Store(id=ids.ROW_HISTOGRAMS),
+        dcc.Store(id=ids.ROW_TRACKS_SCOPE),
+        dcc.Store(id=ids.ROW_TRACKS),
         dcc.Store(id=ids.DOCUMENTS_SCOPE),
     ]
 

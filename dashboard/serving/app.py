@@ -78,7 +78,7 @@ def create_app(
     app.layout = page_layout(page=page, ingest=ingest)
     register_page(app)
     register_events(app, store)
-    register_rows(app, store)
+    register_rows(app, store, desk)
     register_documents(app, store)
     register_watchpoints(app, desk)
     register_profiles(app, desk)

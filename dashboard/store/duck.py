@@ -42,6 +42,7 @@ from .rank_events import RankEvents
 from .rank_scalars import RankReads
 from .reading import Reading
 from .schema import explain, open_cursor, open_database, read_epoch
+from .tensor_reads import TensorReads
 from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
@@ -51,7 +52,7 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """While commits fail, appends beyond this are not taken; the journal keeps them for later."""
 
 
-class DuckStore(KeptThings, RankReads):
+class DuckStore(KeptThings, RankReads, TensorReads):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
     Where several incarnations, or a repeated step, have a value for the same step of a series, reads show the

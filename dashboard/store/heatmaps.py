@@ -64,7 +64,7 @@ def plan_heatmap(
     rows = (
         _module_rows(catalog, timelines) if is_of_modules else _layer_rows(catalog, timelines[-1], unfolded)
     )
-    sources = [_source(catalog, timeline, statistic) for timeline in timelines]
+    sources = [source_of(catalog, timeline, statistic) for timeline in timelines]
     names, kinds = zip(*rows, strict=True) if rows else ((), ())
     return HeatmapPlan(statistic, names, kinds, tuple(sources))
 
@@ -109,7 +109,8 @@ def _module_rows(catalog: Catalog, timelines: Sequence[int]) -> list[tuple[str, 
     return []
 
 
-def _source(catalog: Catalog, timeline: int, statistic: str) -> Source:
+def source_of(catalog: Catalog, timeline: int, statistic: str) -> Source:
+    """Return what a layout has of a statistic."""
     geometry = catalog.layout(timeline)[1]
     wanted = [statistic, *filter(None, [ZERO_WHEN_ABSENT.get(statistic)])]
     series = {

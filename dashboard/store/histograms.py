@@ -23,7 +23,7 @@ from .catalog import HISTOGRAM, Catalog
 from .edge import HistogramRow
 from .heatmaps import same_model
 from .layers import Geometry
-from .protocol import MagnitudeHistogram, StepRange
+from .protocol import HistogramColumns, MagnitudeHistogram, StepRange
 from .queries import Snapshot
 from .tensors import Columns, insert_columns, objects
 
@@ -142,14 +142,59 @@ def read_histograms(
     for each in wanted:
         for series, step, data in _newest_first(snapshot, list(each.rows), steps):
             rows = each.rows[series]
-            counts: npt.NDArray[np.int64] = (
-                np.frombuffer(data, dtype="<u4").reshape(-1, BINS)[rows].sum(axis=0, dtype=np.int64)
-            )
+            counts = _counts(data, rows)
             if counts.any():
                 counts.setflags(write=False)
                 result.append(MagnitudeHistogram(name=each.name, step=step, tensors=len(rows), counts=counts))
                 break
     return result
+
+
+def read_histogram_columns(
+    snapshot: Snapshot, wanted: Sequence[Wanted], *, steps: StepRange
+) -> list[HistogramColumns]:
+    """Read all histograms of each kind that counted anything of the subject, oldest first."""
+    result = []
+    for each in wanted:
+        found = [
+            (step, len(each.rows[series]), counts)
+            for series, step, data in _stored(snapshot, list(each.rows), steps)
+            if (counts := _counts(data, each.rows[series])).any()
+        ]
+        if found:
+            places, tensors, rows = zip(*found, strict=True)
+            columns = np.array(places, np.int64), np.stack(rows)
+            for array in columns:
+                array.setflags(write=False)
+            result.append(
+                HistogramColumns(name=each.name, tensors=tensors[-1], steps=columns[0], counts=columns[1])
+            )
+    return result
+
+
+def _counts(data: bytes, rows: list[int]) -> npt.NDArray[np.int64]:
+    """Return (BINS,) counts of some rows together."""
+    table = np.frombuffer(data, dtype="<u4", count=(max(rows) + 1) * BINS).reshape(-1, BINS)
+    return np.asarray(table[rows].sum(axis=0, dtype=np.int64))
+
+
+def _stored(snapshot: Snapshot, series: list[int], steps: StepRange) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (series, step, counts) of the newest `KEPT` rows, oldest first, the live edge's among them."""
+    first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
+    marks = ",".join("?" * len(series))
+    query = f"""SELECT incarnation, seq, series, step, data FROM histograms
+        WHERE series IN ({marks}) AND step >= ? AND step < ?
+        ORDER BY incarnation DESC, seq DESC LIMIT {KEPT}"""
+    packed = snapshot.cursor.execute(query, [*series, first, end]).fetchall()
+    plain = {
+        (row.incarnation, row.seq, row.series, row.step): row.data
+        for item in snapshot.edge
+        for row in item.histograms
+        if row.series in series and first <= row.step < end
+    }
+    stored = {(incarnation, seq, number, step): data for incarnation, seq, number, step, data in packed}
+    for key in sorted({*plain, *stored})[-KEPT:]:
+        yield key[2], key[3], plain[key] if key in plain else zlib.decompress(stored[key])
 
 
 def _newest_first(

@@ -129,6 +129,44 @@ class MagnitudeHistogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramColumns:
+    """All stored histograms of one kind, of one tensor or of several together, in order of arrival."""
+
+    name: str
+    """As in `MagnitudeHistogram`."""
+    tensors: int
+    """How many parameters the newest one counts; 1 for the output of a module."""
+    steps: npt.NDArray[np.int64]
+    """(columns,); after a restart steps begin again."""
+    counts: npt.NDArray[np.int64]
+    """(columns, BINS)."""
+
+    @property
+    def newest(self) -> MagnitudeHistogram:
+        """Return the last one; there is always one."""
+        return MagnitudeHistogram(
+            name=self.name, step=int(self.steps[-1]), tensors=self.tensors, counts=self.counts[-1]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorTrack:
+    """One statistic of one parameter, layer or module over steps, pooled as a row of a `Heatmap` is."""
+
+    name: str
+    """As `Store.heatmap` takes it, or a statistic that only parameters have."""
+    kind: str
+    """`parameter`, `layer` or `module`."""
+    steps: npt.NDArray[np.int64]
+    """(columns,) first step of each column."""
+    steps_per_column: int
+    values: npt.NDArray[np.float32]
+    """(columns,) largest finite value; NaN where nothing finite was measured."""
+    flags: npt.NDArray[np.uint8]
+    """(columns,) bit 0: measured, bit 1: some step was NaN, bit 2: some step was Inf."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapRange:
     """Steps between which data is known to be missing: drawn as a grey band."""
 
@@ -285,6 +323,22 @@ class Store(Protocol):
                 all parameters that it owns directly, counted together.
             steps: Newest is what arrived last of these steps. Only the newest ones of a run are kept.
         """
+        ...
+
+    def histogram_columns(
+        self, run: str, rank: int, subject: str, steps: StepRange = StepRange()
+    ) -> list[HistogramColumns]:
+        """Every stored histogram of each kind that counted anything of the subject; see `histograms`.
+
+        As many columns as a run keeps at most, which fit on any screen.
+        """
+        ...
+
+    def tensor_tracks(
+        self, run: str, rank: int, subject: str, steps: StepRange = StepRange(), max_columns: int = 256
+    ) -> list[TensorTrack]:
+        """All statistics of a parameter, layer or module, sorted by kind and name; those of one kind share
+        their columns, at most `max_columns`. What was never measured in these steps is left out."""
         ...
 
     def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:

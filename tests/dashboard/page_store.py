@@ -14,6 +14,7 @@ from dashboard.page.views.theme import ALL_STEPS
 from dashboard.store.protocol import (
     GapRange,
     Heatmap,
+    HistogramColumns,
     MagnitudeHistogram,
     RankScalars,
     RankSeries,
@@ -24,6 +25,7 @@ from dashboard.store.protocol import (
     StepRange,
     StoredDocument,
     StreamPosition,
+    TensorTrack,
 )
 from probe.wire import Event, Frame, Layout, RunEnd, RunStart, StreamKey, decode_record
 from probe.wire.columns import unpack_column
@@ -227,6 +229,51 @@ class PageStore:
                         name=each.name, step=frame.step, tensors=len(rows), counts=counts
                     )
         return [found[name] for name in HISTOGRAMS if name in found]
+
+    def histogram_columns(
+        self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
+    ) -> list[HistogramColumns]:
+        layout = self.layout(run, rank)
+        result = []
+        for name in HISTOGRAMS:
+            rows = _histogram_rows(layout, name, subject) if layout else []
+            found = [
+                (frame.step, unpack_histogram(each)[rows].sum(axis=0))
+                for frame in self._frames(run, rank, steps)
+                for each in frame.histograms
+                if each.name == name and rows
+            ]
+            if found:
+                at, counts = zip(*found, strict=True)
+                result.append(
+                    HistogramColumns(
+                        name=name, tensors=len(rows), steps=np.array(at), counts=np.stack(counts)
+                    )
+                )
+        return result
+
+    def tensor_tracks(
+        self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS, max_columns: int = 256
+    ) -> list[TensorTrack]:
+        found = []
+        frames = self._frames(run, rank, steps)
+        for statistic in sorted({column.name for frame in frames for column in frame.columns}):
+            for unfolded in ((), tuple(each.name for each in self.layout(run, rank).layers)):
+                picture = self.heatmap(run, rank, statistic, steps, max_columns, unfolded)
+                kind = "parameter" if unfolded else "layer"
+                for row, (name, of) in enumerate(zip(picture.rows, picture.row_kinds, strict=True)):
+                    if name == subject and of == kind:
+                        found.append(
+                            TensorTrack(
+                                name=statistic,
+                                kind=kind,
+                                steps=picture.steps,
+                                steps_per_column=picture.steps_per_column,
+                                values=picture.values[row],
+                                flags=picture.flags[row],
+                            )
+                        )
+        return found
 
     def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:
         layout = self.layout(run, rank)

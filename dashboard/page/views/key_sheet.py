@@ -28,8 +28,8 @@ KEYS: Final = (
     ("Escape", "close the panel"),
     ("?", "this list"),
     ("t", "values at a step as a table; the arrows move the step"),
-    ("f", "full screen, or back"),
     ("m", "note at the step of the crosshair, or at the newest"),
+    ("f", "full screen, or back; with a tensor open, its panel over the whole page"),
 )
 CHORDS: Final = (("Ctrl K", "palette: run, view, event, layer or action by a few letters"),)
 """Of several keys; `assets/ns_82_palette.js` has what it does."""

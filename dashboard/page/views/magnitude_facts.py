@@ -1,17 +1,26 @@
 """What a log2-magnitude histogram says in words and numbers: bins, shares, what a narrower format would lose.
 
-Pure; the figure and the panel of a row are made of this.
+Pure; the canvas and the panel of a row are made of this.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from probe.wire.magnitude_bins import BIN_EDGES, FORMATS, INF_BIN, NAN_BIN, ZERO_BIN, FloatFormat, head_room
+from probe.wire.magnitude_bins import (
+    BIN_EDGES,
+    BINS,
+    FORMATS,
+    INF_BIN,
+    NAN_BIN,
+    ZERO_BIN,
+    FloatFormat,
+    head_room,
+)
 
 from ...store.protocol import MagnitudeHistogram
 from .quantities import share_text
@@ -58,6 +67,35 @@ def bin_text(number: int) -> str:
     if number == INF_BIN - 1:
         return f"{edge_text(BIN_EDGES[-2])} and more"
     return f"{edge_text(BIN_EDGES[number - 1])} to {edge_text(BIN_EDGES[number])}"
+
+
+TICKS: Final = (-64, -32, -16, -8, 0, 8, 16, 64)
+"""Exponents of two that get a label on the axis of magnitudes."""
+
+
+def magnitude_axis() -> dict[str, Any]:
+    """Return what the scripts draw histograms with: texts of the bins, and where formats begin and end.
+
+    A format keeps all bits of the bins `[normal, high)`, fewer of `[low, normal)`; it has nothing below `low`
+    but zero and nothing from `high` on.
+    """
+    return {
+        "bins": [bin_text(number) for number in range(BINS)],
+        "zero": ZERO_BIN,
+        "inf": INF_BIN,
+        "nan": NAN_BIN,
+        "ticks": [[power(exponent), BIN_EDGES.index(2.0**exponent) + 1] for exponent in TICKS],
+        "formats": [
+            {
+                "name": chosen.name.replace("fp8_", "fp8 "),
+                "low": BIN_EDGES.index(chosen.underflow) + 1,
+                "normal": BIN_EDGES.index(chosen.smallest_normal) + 1,
+                "high": BIN_EDGES.index(chosen.overflow) + 1,
+                "range": f"{edge_text(chosen.underflow)} to {edge_text(chosen.overflow)}",
+            }
+            for chosen in FORMATS.values()
+        ],
+    }
 
 
 def elements(histogram: MagnitudeHistogram) -> int:

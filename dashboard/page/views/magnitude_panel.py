@@ -5,34 +5,105 @@ Pure: data in, Dash components out. All text comes from the training and is pass
 
 from __future__ import annotations
 
+import glob
+import json
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
-from probe.wire import Layout
+from probe.wire import Layout, ParameterInfo
 
 from ...store.protocol import MagnitudeHistogram
 from . import magnitude_facts as facts
 from .quantities import share_text
 
 
-def row_head(subject: str, layout: Layout | None, histograms: Sequence[MagnitudeHistogram]) -> Component:
-    """Name the row and say what it is; where nothing was measured, say that."""
+def row_head(
+    subject: str,
+    layout: Layout | None,
+    histograms: Sequence[MagnitudeHistogram],
+    *,
+    has_histograms: bool = True,
+) -> Component:
+    """Name the row and say what it is; where nothing was counted, say that.
+
+    Args:
+        subject: name of the row.
+        layout: of the model.
+        histograms: what was counted of it.
+        has_histograms: whether the run has any; without, a sentence elsewhere says from which level on.
+    """
     description = _describe(subject, layout, histograms)
-    nothing = ""
-    if not histograms:
-        nothing = (
-            "Nothing of it was counted in these steps." if description else "The model has no such name."
-        )
+    said = []
+    if not description:
+        said.append("The model has no such name.")
+    elif not histograms and has_histograms:
+        said.append("Nothing of it was counted in these steps.")
+    own = _own_parameters(subject, layout)
+    if own:
+        said.append(_STAGE)
     return html.Header(
         [
             html.H2(subject or "(root)", className="event-headline"),
             html.P(" \u00b7 ".join(description), className="event-message"),
-            *([html.P(nothing, className="event-empty")] if nothing else []),
+            *(html.P(each, className="event-empty") for each in said),
+            *([_parameter_table(own)] if own and own[0].name != subject else []),
         ]
     )
+
+
+_STAGE: Final = (
+    "Gradient statistics are of the gradient before clipping, its histogram is of it as it is at the update."
+)
+MOST_PARAMETERS: Final = 12
+"""Of one layer that are listed; a layer rarely has more than four."""
+
+
+def _own_parameters(subject: str, layout: Layout | None) -> list[ParameterInfo]:
+    """Return the parameter of this name, or those that a layer of this name owns directly."""
+    if layout is None:
+        return []
+    layers = {index for index, layer in enumerate(layout.layers) if layer.name == subject}
+    named = [each for each in layout.parameters if each.name == subject]
+    return named or [each for each in layout.parameters if each.layer in layers]
+
+
+def _parameter_table(parameters: Sequence[ParameterInfo]) -> Component:
+    """Dtype and shape of each parameter of a layer."""
+    rows = [
+        html.Tr([html.Th(each.name, scope="row"), html.Td(each.dtype), html.Td(_shape(each))])
+        for each in parameters[:MOST_PARAMETERS]
+    ]
+    more = len(parameters) - MOST_PARAMETERS
+    head = html.Thead(html.Tr([html.Th(each, scope="col") for each in ("Parameter", "Dtype", "Shape")]))
+    table = html.Table([head, html.Tbody(rows)], className="event-evidence tensor-parameters")
+    return html.Div([table, *([html.P(f"and {more:,} more", className="event-empty")] if more > 0 else [])])
+
+
+def _shape(parameter: ParameterInfo) -> str:
+    return " \u00d7 ".join(map(str, parameter.shape)) or "scalar"
+
+
+def kinds_of(subject: str, layout: Layout | None) -> tuple[str, ...]:
+    """Return what a name is of: `parameter`, `layer`, `module`; empty for none."""
+    if layout is None:
+        return ()
+    named = {
+        "parameter": [each.name for each in layout.parameters],
+        "layer": [each.name for each in layout.layers],
+        "module": [each.name for each in layout.modules],
+    }
+    return tuple(kind for kind, names in named.items() if subject in names)
+
+
+def watch_condition(subject: str, kinds: Sequence[str]) -> str:
+    """Return a watchpoint's condition that fits a name: its norm, or its output, beyond what is usual."""
+    quantity = "activation_max" if tuple(kinds) == ("module",) else "grad_norm"
+    # A pattern, in which brackets, stars and question marks of a name stand for themselves.
+    return f"{quantity}({json.dumps(glob.escape(subject), ensure_ascii=False)}) > 8 * median"
 
 
 def _describe(subject: str, layout: Layout | None, histograms: Sequence[MagnitudeHistogram]) -> list[str]:
@@ -40,8 +111,7 @@ def _describe(subject: str, layout: Layout | None, histograms: Sequence[Magnitud
         return []
     for parameter in layout.parameters:
         if parameter.name == subject:
-            shape = " \u00d7 ".join(map(str, parameter.shape)) or "scalar"
-            return ["parameter", parameter.dtype, shape]
+            return ["parameter", parameter.dtype, _shape(parameter)]
     named = [(info.name, info.type) for info in layout.modules]
     named += [(info.name, info.type) for info in layout.layers]
     types = [type_ for name, type_ in named if name == subject]

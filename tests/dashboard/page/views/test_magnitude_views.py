@@ -9,9 +9,9 @@ import numpy as np
 import page_runs
 import pytest
 from dash import html
+from dashboard.page.views.magnitude_figure import edge_place, magnitude_figure, place
 
 from dashboard.page.views.magnitude_facts import bin_text, edge_text, format_facts, power, special_texts
-from dashboard.page.views.magnitude_figure import edge_place, magnitude_figure, place
 from dashboard.page.views.magnitude_panel import row_head, row_tables
 from dashboard.page.views.quantities import share_text
 from dashboard.store.protocol import MagnitudeHistogram
