@@ -111,20 +111,17 @@
     ns.give("row-select", row || ROOT);
   }
 
-  // The sentence on what is not recorded leads to the level that does.
-  function chooseLevel(event) {
-    const { level } = event.target.dataset;
-    if (!level) return;
-    ns.chooseTab("controls");
-    ns.change({ wide: false });
-    ns.setProps("level-choice", { value: level });
-    document.getElementById("level-set")?.focus();
+  // The sentence on what is not recorded leads to where the level is chosen.
+  function toControls(event) {
+    if (!event.target.closest("button")) return;
+    ns.change({ tab: "controls", wide: false });
+    ns.byId("level-choice").focus();
   }
 
   ns.startRows = function () {
     ns.byId("row-close").addEventListener("click", ns.closeRow);
     ns.byId("row-wide").addEventListener("click", ns.toggleWide);
-    ns.byId("row-absent").addEventListener("click", chooseLevel);
+    ns.byId("row-absent").addEventListener("click", toControls);
     ns.byId("row-open").addEventListener("click", () => {
       const { rows, shown } = ns.heatmap;
       ns.openRow(rows[shown[0]] ?? "");

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 
 import pytest
 from page_fixtures import Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
+
+from probe.wire.columns import unpack_column
 
 pytestmark = pytest.mark.browser
 
@@ -33,23 +36,41 @@ def counted(name: str, step: int, rows: list[int]) -> dict[object, int]:
     )
 
 
-DRAWN = """name => document.getElementById('plot-row').data.filter(t => t.name === name)
-    .flatMap(t => t.customdata.map(([text, count]) => [text, count]))"""
 DIGITS = str.maketrans("\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "-0123456789")
+COUNTS = """([name, step]) => {
+    const kind = nanscope.shownHistograms().find(each => each.name === name);
+    const counts = kind.counts[kind.steps.indexOf(step)], { bins } = nanscope.templates.magnitudes;
+    return counts.map((count, bin) => [bins[bin], count]).filter(([, count]) => count > 0);
+}"""
 
 
-def drawn(page: Page, name: str) -> dict[object, int]:
-    """The same from the bars on screen, whose lower edge is written as a power of two."""
-    bars = page.evaluate(DRAWN, name)
+def drawn(page: Page, name: str, step: int = 40) -> dict[object, int]:
+    """The same from a column on screen, whose bins' lower edges are written as powers of two."""
     return {
         text if text in ("exactly 0", "NaN") else int(text.split(" to ")[0][1:].translate(DIGITS)): count
-        for text, count in bars
+        for text, count in page.evaluate(COUNTS, [name, step])
     }
 
 
 def wait_shown(page: Page, *, step: int, name: str = "gradient") -> None:
     expect(page.locator("#row-tables")).to_contain_text(f"step {step}")
-    until(page, "name => document.getElementById('plot-row')?.data?.some(t => t.name === name)", arg=name)
+    until(
+        page,
+        "([name, step]) => nanscope.shownHistograms().some(k => k.name === name && k.steps.at(-1) === step)",
+        arg=[name, step],
+    )
+
+
+INK = """selector => {
+    const canvas = document.querySelector(selector);
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    return new Set(new Uint32Array(data.buffer)).size;
+}"""
+
+
+def wait_painted(page: Page, selector: str, colours: int = 8) -> None:
+    """Wait until a canvas has so many colours."""
+    until(page, f"selector => ({INK})(selector) >= {colours}", arg=selector)
 
 
 def test_rows_click_on_the_heatmap_opens_the_layers_histograms(page: Page, served: Served) -> None:
@@ -66,7 +87,7 @@ def test_rows_click_on_the_heatmap_opens_the_layers_histograms(page: Page, serve
     assert drawn(page, "gradient") == counted("gradient", 40, own)
     assert drawn(page, "parameter") == counted("parameter", 40, own)
     assert drawn(page, "activation") == counted("activation", 40, [MODULES.index("blocks.1.mlp.0")])
-    assert page.locator("#plot-row .barlayer .point path").count() > 0
+    wait_painted(page, "#row-canvases canvas")
     plot, aside = page.locator("#plot-loss").bounding_box(), page.locator("#row-aside").bounding_box()
     until(page, "nanscope.painted('loss').box.w <= 1440 * 0.68")
     assert plot["x"] < aside["x"]
@@ -115,7 +136,7 @@ def test_rows_selector_lists_names_and_switches(page: Page, served: Served) -> N
     page.keyboard.type("head.b")
     page.get_by_role("option", name="head.bias").click()
     expect(page.locator("#row-head h2")).to_have_text("head.bias")
-    until(page, "document.getElementById('plot-row').data.some(t => t.name === 'gradient')")
+    wait_shown(page, step=40)
     assert drawn(page, "gradient") == counted("gradient", 40, [PARAMETERS.index("head.bias")])
     assert "row=head.bias" in page.url
 
@@ -126,19 +147,22 @@ def test_rows_panel_follows_new_steps_zoom_and_theme(page: Page, served: Served)
     wait_shown(page, step=40)
     served.fill(steps=range(50, 65), is_full=True)
     wait_shown(page, step=60)
-    assert drawn(page, "gradient") == counted("gradient", 60, [PARAMETERS.index("head.weight")])
+    assert drawn(page, "gradient", 60) == counted("gradient", 60, [PARAMETERS.index("head.weight")])
     page.evaluate("nanscope.zoom(10, 30)")
     wait_shown(page, step=20)
     page.evaluate("nanscope.zoom(22, 30)")
     expect(page.locator("#row-head")).to_contain_text("Nothing of it was counted")
-    expect(page.locator("#plot-row")).to_be_hidden()
+    expect(page.locator("#row-over-time")).to_be_hidden()
     page.keyboard.press("0")
     wait_shown(page, step=60)
-    colour = "document.getElementById('plot-row').layout.font.color"
-    dark = page.evaluate(colour)
+    wait_painted(page, "#row-canvases canvas")
+    pixel = (
+        "[...document.querySelector('#row-canvases canvas').getContext('2d').getImageData(60, 60, 1, 1).data]"
+    )
+    dark = page.evaluate(pixel)
     page.locator("#page-menu").click()
     page.locator("#theme-light").click()
-    until(page, f"dark => {colour} !== dark", arg=dark)
+    until(page, f"dark => String({pixel}) !== String(dark)", arg=dark)
 
 
 def test_rows_event_and_row_take_turns(page: Page, served: Served) -> None:
@@ -155,14 +179,77 @@ def test_rows_event_and_row_take_turns(page: Page, served: Served) -> None:
     assert "event=" not in page.url
 
 
-def test_rows_run_without_histograms_offers_none(page: Page, served: Served) -> None:
+def test_rows_run_without_histograms_says_at_which_level_there_are_some(page: Page, served: Served) -> None:
     served.fill(steps=range(30))
     open_page(page, served)
     box = page.locator("#heatmap-canvas").bounding_box()
-    page.mouse.click(box["x"] + 40, box["y"] + 10)
-    page.wait_for_timeout(600)
-    expect(page.locator("#row-open")).to_be_hidden()
-    expect(page.locator("#row-aside")).to_be_hidden()
+    page.mouse.click(box["x"] + 40, box["y"] + 3)
+    expect(page.locator("#row-head h2")).to_have_text("embed")
+    expect(page.locator("#row-absent")).to_contain_text("Histograms: none in these steps.")
+    expect(page.locator("#row-over-time")).to_be_hidden()
+    expect(page.locator(".tensor-track")).to_have_count(2)
+    page.locator("#row-absent button").first.click()
+    expect(page.locator("#tab-controls")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#level-choice")).to_be_focused()
+
+
+def test_rows_tracks_and_last_values_are_those_of_the_store(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True, bad={49: "nan"})
+    open_page(page, served, "&run=demo-run&row=embed.weight")
+    rows = page.locator("#row-newest-rows tr")
+    expect(rows).to_have_count(20)
+    assert rows.nth(0).locator("th").inner_text() == "49"
+    assert rows.nth(0).locator("td").nth(0).inner_text() == "NaN"
+    norm = unpack_column(page_runs.measured_frame(48, LAYOUT, time=0).columns[0])[0]
+    assert float(rows.nth(1).locator("td").nth(0).inner_text()) == pytest.approx(norm, rel=6e-3)
+    wait_painted(page, ".tensor-track canvas", colours=4)
+    value = page.locator(".tensor-track b").first
+    expect(value).to_have_text("NaN")
+    page.locator("#row-tracks-canvases").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#announcer")).to_contain_text("step 48, Gradient norm 0.")
+    expect(value).to_have_text(re.compile(r"^0\.\d+$"))
+    page.keyboard.press("End")
+    expect(page.locator("#announcer")).to_contain_text("step 49, Gradient norm NaN")
+
+
+def test_rows_histograms_are_read_by_keys_and_pointer(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served, "&run=demo-run&row=embed.weight")
+    wait_shown(page, step=40)
+    canvas = page.locator("#row-canvases canvas").first
+    until(page, "document.querySelector('#row-canvases canvas').getAttribute('aria-valuetext') !== null")
+    canvas.focus()
+    page.keyboard.press("ArrowLeft")
+    until(page, "document.activeElement.getAttribute('aria-valuetext').startsWith('step 20, ')")
+    said = canvas.get_attribute("aria-valuetext")
+    counts = counted("gradient", 20, [PARAMETERS.index("embed.weight")])
+    most = max(counts.values())
+    assert "most elements 2" in said and f": {100 * most / 200:.2f} %" in said and "fp16 0 % outside" in said
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowUp")
+    until(page, "document.activeElement.getAttribute('aria-valuetext').startsWith('step 0, 2')")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + box["height"] - 3)
+    expect(page.locator("#tooltip")).to_contain_text("exactly 0")
+    expect(page.locator("#tooltip")).to_contain_text("1 elements, 0.50 %")
+
+
+def test_rows_panel_goes_over_the_whole_page_and_the_address_keeps_it(page: Page, served: Served) -> None:
+    served.fill(steps=range(50), is_full=True)
+    open_page(page, served, "&run=demo-run&row=embed.weight")
+    wait_shown(page, step=40)
+    page.keyboard.press("f")
+    expect(page.locator(".ns-main")).to_be_hidden()
+    assert page.locator("#row-aside").bounding_box()["width"] == 1440
+    assert "wide=1" in page.url
+    page.reload()
+    wait_shown(page, step=40)
+    expect(page.locator("#row-wide")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".ns-main")).to_be_hidden()
+    page.locator("#row-wide").click()
+    expect(page.locator(".ns-main")).to_be_visible()
+    assert "wide=" not in page.url
 
 
 def test_rows_of_memory_are_hovered_in_units(page: Page, served: Served) -> None:

@@ -102,8 +102,11 @@ def kinds_of(subject: str, layout: Layout | None) -> tuple[str, ...]:
 def watch_condition(subject: str, kinds: Sequence[str]) -> str:
     """Return a watchpoint's condition that fits a name: its norm, or its output, beyond what is usual."""
     quantity = "activation_max" if tuple(kinds) == ("module",) else "grad_norm"
-    # A pattern, in which brackets, stars and question marks of a name stand for themselves.
-    return f"{quantity}({json.dumps(glob.escape(subject), ensure_ascii=False)}) > 8 * median"
+    # A pattern, in which brackets, stars and question marks of a name stand for themselves. A condition has no
+    # character without a glyph: such a name is written with escapes.
+    pattern = glob.escape(subject)
+    literal = json.dumps(pattern, ensure_ascii=False) if pattern.isprintable() else repr(pattern)
+    return f"{quantity}({literal}) > 8 * median"
 
 
 def _describe(subject: str, layout: Layout | None, histograms: Sequence[MagnitudeHistogram]) -> list[str]:

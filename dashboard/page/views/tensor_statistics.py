@@ -180,6 +180,6 @@ def not_recorded(present: Iterable[str], kinds: Iterable[str]) -> list[Component
         every = getattr(LEVEL_FEATURES[level], each.feature)
         often = "at each step" if every == 1 else f"every {every} steps"
         text = f"{each.what}: none in these steps. They are recorded from level {level} on, {often}. "
-        button = html.Button(f"Choose {level}", className="ns-link", type="button", **{"data-level": level})
+        button = html.Button("Choose it in Controls", className="ns-link", type="button")
         lines.append(html.P([text, button], className="tensor-absent"))
     return lines

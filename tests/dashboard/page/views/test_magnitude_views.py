@@ -1,21 +1,32 @@
-"""Histograms in words, as a figure and as a panel: against counts by hand and real casts' limits."""
+"""Histograms in words, for the canvas and as a panel: against counts by hand and real casts' limits."""
 
 from __future__ import annotations
 
+import ast
+import fnmatch
 import json
 import math
 
+import msgspec
 import numpy as np
 import page_runs
 import pytest
 from dash import html
-from dashboard.page.views.magnitude_figure import edge_place, magnitude_figure, place
 
-from dashboard.page.views.magnitude_facts import bin_text, edge_text, format_facts, power, special_texts
-from dashboard.page.views.magnitude_panel import row_head, row_tables
+from dashboard.page.views.magnitude_facts import (
+    bin_text,
+    edge_text,
+    format_facts,
+    magnitude_axis,
+    power,
+    special_texts,
+)
+from dashboard.page.views.magnitude_panel import kinds_of, row_head, row_tables, watch_condition
 from dashboard.page.views.quantities import share_text
 from dashboard.store.protocol import MagnitudeHistogram
-from probe.wire.magnitude_bins import BIN_EDGES, BINS, FORMATS, INF_BIN, NAN_BIN
+from probe.delivery.control.rule_options import WatchpointOptions
+from probe.wire import ParameterInfo
+from probe.wire.magnitude_bins import BIN_EDGES, BINS, FORMATS, NAN_BIN
 
 
 def histogram(values: list[float], *, name: str = "gradient", step: int = 7) -> MagnitudeHistogram:
@@ -102,54 +113,21 @@ def test_special_texts_name_only_what_there_is() -> None:
     assert special_texts(histogram([1.0])) == []
 
 
-def bars(figure: dict, name: str) -> dict[str, int]:
-    return {
-        text: count
-        for trace in figure["data"]
-        if trace["name"] == name
-        for text, count, _ in trace["customdata"]
-    }
-
-
-def test_figure_has_a_bar_for_each_bin_with_elements() -> None:
-    figure = json.loads(magnitude_figure([histogram(MIXED)], theme="dark").to_json())
-    assert bars(figure, "gradient") == {
-        "exactly 0": 2,
-        "2\u207b\u00b3\u00b2 to 2\u207b\u00b2\u2078": 1,
-        "2\u207b\u00b9 to 2\u2070": 2,
-        "2\u00b9 to 2\u00b2": 1,
-        "464 to 2\u2079": 1,
-        "2\u00b9\u2076 to 2\u00b2\u2070": 1,
-        "Inf": 1,
-        "NaN": 1,
-    }
-    shares = [share for trace in figure["data"] if trace["name"] == "gradient" for share in trace["y"]]
-    assert sum(shares) == pytest.approx(1.0)
-
-
-def test_figure_marks_every_formats_limits_on_the_bins_edges() -> None:
-    for chosen in FORMATS.values():
-        for edge in (chosen.underflow, chosen.smallest_normal, chosen.overflow):
+def test_axis_has_a_text_for_every_bin_and_formats_between_bins() -> None:
+    axis = magnitude_axis()
+    assert len(axis["bins"]) == BINS
+    assert [axis["bins"][axis[name]] for name in ("zero", "inf", "nan")] == ["exactly 0", "Inf", "NaN"]
+    for shown, chosen in zip(axis["formats"], FORMATS.values(), strict=True):
+        for name, edge in (
+            ("low", chosen.underflow),
+            ("normal", chosen.smallest_normal),
+            ("high", chosen.overflow),
+        ):
             (above,) = np.flatnonzero(histogram([edge]).counts)
             (below,) = np.flatnonzero(histogram([edge * 0.9999]).counts)
-            assert place(int(below)) < edge_place(edge) < place(int(above))
-    figure = magnitude_figure([histogram(MIXED), histogram([1.0], name="parameter")], theme="light")
-    ends = {(shape.x0, shape.line.color) for shape in figure.layout.shapes}
-    assert {x for x, _ in ends} == {
-        edge_place(edge) for each in FORMATS.values() for edge in (each.underflow, each.overflow)
-    }
-    ruler = {trace.name: (trace.base[0], trace.base[0] + trace.x[0]) for trace in figure.data if trace.base}
-    assert ruler["fp16 subnormal"] == (edge_place(2.0**-25), edge_place(2.0**-14))
-    assert ruler["bf16 normal"] == (edge_place(2.0**-126), edge_place((2 - 2**-8) * 2.0**127))
-
-
-def test_figure_of_several_histograms_stacks_them_over_one_axis() -> None:
-    three = [histogram([1.0], name=name) for name in ("gradient", "parameter", "activation")]
-    figure = magnitude_figure(three, theme="dark")
-    domains = [figure.layout[f"yaxis{number}"].domain for number in ("", 2, 3, 4)]
-    assert domains[1][0] > domains[2][1] > domains[2][0] > domains[3][1] > domains[3][0] > domains[0][1]
-    assert figure.layout.height > magnitude_figure(three[:1], theme="dark").layout.height
-    assert edge_place(BIN_EDGES[-1]) < place(INF_BIN) < place(NAN_BIN) < figure.layout.xaxis.range[1]
+            assert below + 1 == above == shown[name]
+    assert ("2\u207b\u2078", np.flatnonzero(histogram([2.0**-8]).counts)[0]) in map(tuple, axis["ticks"])
+    assert json.loads(json.dumps(axis)) == axis
 
 
 def test_row_head_says_what_it_is() -> None:
@@ -159,7 +137,53 @@ def test_row_head_says_what_it_is() -> None:
     assert "module Block" in repr(row_head("blocks.2", layout, found))
     assert "(root)" in repr(row_head("", layout, found))
     assert "Nothing of it" in repr(row_head("embed", layout, []))
+    assert "Nothing of it" not in repr(row_head("embed", layout, [], has_histograms=False))
     assert "no such name" in repr(row_head("nobody", layout, []))
+    assert "before clipping" in repr(row_head("embed.weight", layout, found))
+    assert "before clipping" not in repr(row_head("blocks.2", layout, found))
+
+
+def test_row_head_of_a_layer_lists_its_parameters_with_shape_and_dtype() -> None:
+    said = repr(row_head("embed", page_runs.layout(), []))
+    for needed in ("embed.weight", "embed.bias", "float32", "8 \u00d7 8"):
+        assert needed in said
+    many = msgspec.structs.replace(
+        page_runs.layout(),
+        parameters=[
+            ParameterInfo(name=f"embed.p{number}", shape=[], dtype="bfloat16", layer=0)
+            for number in range(40)
+        ],
+    )
+    said = repr(row_head("embed", many, []))
+    assert "embed.p11" in said and "embed.p12" not in said and "and 28 more" in said and "scalar" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "quantity"),
+    [
+        ("blocks.0.weight", ("parameter",), "grad_norm"),
+        ("blocks.0", ("layer", "module"), "grad_norm"),
+        ("relu", ("module",), "activation_max"),
+        ('a"b\\c[0]*?', ("parameter",), "grad_norm"),
+        ("line\nfeed\u202e", ("parameter",), "grad_norm"),
+    ],
+)
+def test_watch_condition_matches_this_name_alone(name: str, kinds: tuple[str, ...], quantity: str) -> None:
+    text = watch_condition(name, kinds)
+    WatchpointOptions(condition=text, action="event")
+    call = ast.parse(text, mode="eval").body.left
+    assert call.func.id == quantity
+    (pattern,) = [argument.value for argument in call.args]
+    assert fnmatch.fnmatchcase(name, pattern)
+    assert not fnmatch.fnmatchcase(name + "x", pattern) and not fnmatch.fnmatchcase("a" + name, pattern)
+
+
+def test_kinds_of_a_name() -> None:
+    layout = page_runs.layout()
+    assert kinds_of("embed.weight", layout) == ("parameter",)
+    assert kinds_of("embed", layout) == ("layer", "module")
+    assert kinds_of("blocks.2", layout) == ("module",)
+    assert kinds_of("nobody", layout) == kinds_of("embed", None) == ()
 
 
 def test_row_tables_have_every_format_and_every_bin() -> None:
