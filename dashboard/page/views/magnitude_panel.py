@@ -102,8 +102,8 @@ def kinds_of(subject: str, layout: Layout | None) -> tuple[str, ...]:
 def watch_condition(subject: str, kinds: Sequence[str]) -> str:
     """Return a watchpoint's condition that fits a name: its norm, or its output, beyond what is usual."""
     quantity = "activation_max" if tuple(kinds) == ("module",) else "grad_norm"
-    # A pattern, in which brackets, stars and question marks of a name stand for themselves. A condition has no
-    # character without a glyph: such a name is written with escapes.
+    # A pattern, in which brackets, stars and question marks of a name stand for themselves. A condition has
+    # no character without a glyph: such a name is written with escapes.
     pattern = glob.escape(subject)
     literal = json.dumps(pattern, ensure_ascii=False) if pattern.isprintable() else repr(pattern)
     return f"{quantity}({literal}) > 8 * median"
