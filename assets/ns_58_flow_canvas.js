@@ -5,7 +5,7 @@
   "use strict";
 
   const MOST_BARS = 200;
-  const LEFT = 52, RIGHT = 12, TOP = 24, FOOT = 36, ZERO = 20;
+  const LEFT = 60, RIGHT = 12, TOP = 24, FOOT = 36, ZERO = 20;
   const FAR = Math.log10(2); // decades beyond its bar from which a dot is large
   const { FIRST, CODES, DECADES } = ns.codes;
   const FIRST_DECADE = Math.log10(ns.codeValue(FIRST));

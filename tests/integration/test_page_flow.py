@@ -1,4 +1,4 @@
-"""Gradient flow in a real Chromium: its numbers against numpy, the step by slider and keys, thousands of layers."""
+"""Gradient flow in a real Chromium: its numbers against numpy, the step by slider and keys, many layers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_flow_step_moves_by_keys_and_pointer_and_stays_in_the_address(page: Page
     served.fill(steps=range(65, 67))
     expect(page.locator("#flow-step")).to_have_text("66")
     box = page.locator("#flow-steps").bounding_box()
-    page.mouse.click(box["x"] + 52 + (box["width"] - 64) * 10.5 / 67, box["y"] + 40)
+    page.mouse.click(box["x"] + 60 + (box["width"] - 72) * 10.5 / 67, box["y"] + 40)
     expect(page.locator("#flow-step")).to_have_text("10")
     page.locator("#tracks").focus()
     page.keyboard.press("ArrowLeft")
