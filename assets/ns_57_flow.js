@@ -124,7 +124,7 @@
     const outside = (side) => entries.filter((entry) => entry.side === side).sort((a, b) => distance(b) - distance(a));
     made = {
       entries, column, steps: starts(), size: map.fields.stepsPerColumn, course: course(codes, rows),
-      above: outside(1), below: outside(-1), shape: shapeOf(entries),
+      absent: entries.filter((entry) => entry.now === 0).length, above: outside(1), below: outside(-1), shape: shapeOf(entries),
       bad: marked((entry) => ns.isBadCode(entry.now)), zero: marked((entry) => entry.now === 4),
     };
     [madeOf, madeCodes, madeRows, madeAt] = [key, codes, rows, performance.now()];

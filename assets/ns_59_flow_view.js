@@ -76,7 +76,7 @@
     const side = ns.byId("flow-side"), focused = document.activeElement?.dataset?.row;
     const isFocused = side.contains(document.activeElement);
     const few = "A bar has nine of ten of the values before, so one layer in ten is outside of its own by chance.";
-    const none = flow.entries.length ? "Every layer is in its bar." : "No layer has this name.";
+    const none = flow.entries.length ? "Every layer that was measured is in its bar." : "No layer has this name.";
     const words = [...(all || flow.bad.length || flow.zero.length ? [] : [none]), ...(all ? [few] : []), shapeWords(flow)];
     side.replaceChildren(
       ...lasting(`NaN or Inf at step ${step}`, flow.bad), ...outside(`Above their bar at step ${step}`, flow.above),
@@ -96,6 +96,7 @@
     const outsiders = flow.above.length + flow.below.length;
     const facts = [`${ns.count(count)} ${what}${count === 1 ? "" : "s"}`, `${ns.count(outsiders)} outside of their bar`];
     if (flow.bad.length) facts.push(`${ns.count(flow.bad.length)} NaN or Inf`);
+    if (flow.absent) facts.push(`${ns.count(flow.absent)} not measured`);
     if (flow.zero.length) facts.push(`${ns.count(flow.zero.length)} zero`);
     ns.setText(ns.byId("flow-facts"), fields.hasValues ? facts.join(", ") : "nothing measured in these steps");
     ns.setText(ns.byId("flow-follows"), ns.view.at === null ? "the newest" : "held; End follows the newest");

@@ -132,3 +132,23 @@ def test_page_adds_lists_refuses_removes_and_resumes(page: Page, served: Served,
     expect(page.locator("#watchpoint-list")).to_contain_text("None is set.")
     assert not helper.state.watchpoints
     assert not helper.state.is_paused
+
+
+def test_tensor_panel_watches_its_tensor_and_says_what_the_trainer_answers(
+    page: Page, served: Served, helper: Helper
+) -> None:
+    served.fill(steps=range(20), is_full=True)
+    page.goto(served.server.address + "&run=demo-run&row=embed.weight")
+    field = page.locator("#row-condition")
+    expect(field).to_have_value('grad_norm("embed.weight") > 8 * median')
+    page.locator("#row-watch").click()
+    expect(page.locator("#row-watch-said")).to_contain_text("Watched: an event is made")
+    assert [one.condition for one in helper.state.watchpoints] == ['grad_norm("embed.weight") > 8 * median']
+    field.fill('grad_norm("b") > 1')
+    field.press("Enter")
+    expect(page.locator("#row-watching")).to_contain_text("no layer is called b")
+    expect(page.locator("#row-watch-said")).to_have_text("")
+    page.evaluate("nanscope.openRow('head')")
+    expect(field).to_have_value('grad_norm("head") > 8 * median')
+    page.locator("#tab-controls").click()
+    expect(page.locator("#watchpoint-list li")).to_contain_text('grad_norm("embed.weight") > 8 * median')
