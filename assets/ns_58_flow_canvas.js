@@ -6,6 +6,7 @@
 
   const MOST_BARS = 200;
   const LEFT = 60, RIGHT = 12, TOP = 24, FOOT = 36, ZERO = 20;
+  const MOST_MISSES = 80; // labels in a row that find no place
   const FAR = Math.log10(2); // decades beyond its bar from which a dot is large
   const { FIRST, CODES, DECADES } = ns.codes;
   const FIRST_DECADE = Math.log10(ns.codeValue(FIRST));
@@ -86,8 +87,10 @@
   function drawGroups(context, g, entries, colours) {
     context.textAlign = "center";
     const taken = [];
-    // The larger groups have the first choice of a place.
+    let misses = 0;
+    // The larger groups have the first choice of a place; where it is full, the rest of thousands is not tried.
     for (const group of groups(entries).sort((a, b) => b.end - b.from - (a.end - a.from))) {
+      if (misses > MOST_MISSES) break;
       const left = g.left + group.from * g.slot, right = g.left + group.end * g.slot;
       if (group.from && right - left > 12) {
         context.strokeStyle = colours.unmeasured;
@@ -95,7 +98,9 @@
       }
       const text = ns.visible(group.path || "(root)").slice(0, 40), half = context.measureText(text).width / 2 + 4;
       const middle = Math.max(g.left - 20 + half, Math.min(g.right + RIGHT - half, (left + right) / 2));
-      if (taken.some(([from, end]) => middle - half < end && middle + half > from)) continue;
+      const isTaken = taken.some(([from, end]) => middle - half < end && middle + half > from);
+      misses = isTaken ? misses + 1 : 0;
+      if (isTaken) continue;
       const isHit = entries.slice(group.from, group.end).some((entry) => entry.side > 0 || ns.isBadCode(entry.now));
       context.fillStyle = isHit ? colours.severities[1] : colours.muted;
       context.fillText(text, middle, g.height - FOOT + 12);
@@ -139,13 +144,12 @@
     context.fill();
     context.globalAlpha = 1;
     context.beginPath();
-    for (const each of columns) {
-      context.lineTo(each.x, g.y(each.medians.sort((a, b) => a - b)[each.medians.length >> 1]));
-    }
+    for (const { x, medians } of columns) context.lineTo(x, g.y(medians.sort((a, b) => a - b)[medians.length >> 1]));
     context.stroke();
   }
 
   function dot(context, x, y, radius) {
+    if (radius < 2) return context.fillRect(x - radius, y - radius, 2 * radius, 2 * radius);
     context.beginPath();
     context.arc(x, y, radius, 0, 2 * Math.PI);
     context.fill();
@@ -177,7 +181,7 @@
       if (!isValue(entry.now)) return;
       const edge = entry.side > 0 ? entry.high : entry.low, y = g.y(entry.now);
       const isFar = entry.side !== 0 && Math.abs(ns.decadesBetween(entry.now, edge)) >= FAR;
-      context.fillStyle = entry.side ? warning : colours.text;
+      context.fillStyle = entry.side ? warning : isMany ? colours.muted : colours.text;
       if (isFar) {
         context.strokeStyle = warning;
         context.setLineDash([1, 2]);

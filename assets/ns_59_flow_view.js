@@ -8,7 +8,7 @@
   const SETTLE_MS = 300; // after which a moved step is in the address
   const map = ns.heatmap;
   let box = null, chosen = null, settling = 0, later = 0;
-  let listed = "";
+  let listed = null; // what stands in the list
 
   const canvas = () => ns.byId("flow-canvas");
   const slider = () => ns.byId("flow-steps");
@@ -21,8 +21,11 @@
   // ------------------------------------------------------------------------------------------------- in words
 
   function opener(name) {
-    const button = ns.make("button", "ns-link flow-name", name || "(root)");
+    const button = ns.make("button", "ns-link flow-name"), text = ns.make("bdi", "", name || "(root)");
     button.type = "button";
+    // A long name loses its beginning: layers differ at the end.
+    text.dir = "ltr";
+    button.append(text);
     ns.setTitle(button, name || "(root)");
     button.dataset.row = name;
     return button;
@@ -69,10 +72,9 @@
   }
 
   function drawSide(flow) {
+    if (flow === listed) return;
+    listed = flow;
     const step = stepsText(flow), all = flow.above.length + flow.below.length;
-    const key = JSON.stringify([step, map.fields.statistic, flow.entries.length, flow.above, flow.below, flow.bad, flow.zero, flow.shape]);
-    if (key === listed) return;
-    listed = key;
     const side = ns.byId("flow-side"), focused = document.activeElement?.dataset?.row;
     const isFocused = side.contains(document.activeElement);
     const few = "A bar has nine of ten of the values before, so one layer in ten is outside of its own by chance.";
@@ -202,7 +204,10 @@
     canvas().addEventListener("pointermove", (event) => choose(indexAt(event), event));
     for (const kind of ["pointerleave", "blur"]) canvas().addEventListener(kind, () => choose(null, null));
     canvas().addEventListener("click", (event) => { const entry = ns.flow().entries[indexAt(event)]; if (entry) ns.openRow(entry.name); });
-    ns.byId("flow-side").addEventListener("click", ({ target }) => "row" in target.dataset && ns.openRow(target.dataset.row));
+    ns.byId("flow-side").addEventListener("click", ({ target }) => {
+      const button = target.closest("[data-row]");
+      if (button) ns.openRow(button.dataset.row);
+    });
     // Here the pointer goes over depth, not over steps: it moves no crosshair.
     ns.byId("tracks").addEventListener("mousemove", (event) => ns.isFlow() && event.stopPropagation(), true);
     ns.on("crosshair", (step) => ns.isFlow() && step !== null && setStep(step));
