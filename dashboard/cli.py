@@ -54,7 +54,7 @@ def unsupported_python(version: tuple[int, ...]) -> str:
 
 
 def _fail(sentence: str) -> int:
-    print(f"dashboard: {sentence}", file=sys.stderr)
+    print(f"dashboard: {_visible(sentence)}", file=sys.stderr)
     return 2
 
 
@@ -63,7 +63,14 @@ def _announce(line: str) -> None:
 
 
 def _notice(line: str) -> None:
-    print(f"dashboard: {line}", file=sys.stderr, flush=True)
+    print(f"dashboard: {_visible(line)}", file=sys.stderr, flush=True)
+
+
+def _visible(sentence: str) -> str:
+    """Names in it come from trainings: a terminal would obey their control characters."""
+    from probe.delivery.visible_text import visible_text
+
+    return visible_text(sentence, keep="\n")
 
 
 def _tolerate_any_encoding() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probe.delivery.journal.journal_reader import Skipped, list_runs, list_writers, read_run_json, read_stream
+from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
 from probe.settings.places import default_spool, read_serve_state
 from probe.wire import Event, StreamName, decode_record
@@ -144,10 +145,8 @@ def run_lines(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """Text of a run without control characters: a terminal would obey them."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    """Text of a run on one line of a terminal, which would obey its control characters: they are marked."""
+    return visible_text(text)
 
 
 def read_events(folders: Sequence[Path]) -> JournalEvents:
@@ -276,6 +275,6 @@ def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
 
 
 def _names(runs: Sequence[RunFolder]) -> str:
-    shown = [f"{run.run} ({run.name})" if run.name else run.run for run in runs[-_SHOWN_RUNS:]]
+    shown = [printable(f"{run.run} ({run.name})" if run.name else run.run) for run in runs[-_SHOWN_RUNS:]]
     more = [f"{len(runs) - len(shown):,} more"] if len(runs) > len(shown) else []
     return ", ".join([*shown, *more])

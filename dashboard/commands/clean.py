@@ -20,7 +20,7 @@ from probe.wire.progress import Progress
 
 from ..client import Client, ClientError
 from ..errors import DashboardError, UnknownRunError
-from ..runs import RunFolder, resolve_runs
+from ..runs import RunFolder, printable, resolve_runs
 from ..serving.credentials import load_credentials
 from ..serving.running import find_server, find_server_of
 from ..store.run_row import RunRow
@@ -223,7 +223,7 @@ def _line(one: Candidate) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.written_s)) if one.written_s else "?"
     where = size_text(one.size_bytes) if one.folder is not None else "in the store alone"
     text = f"  {one.run}  {one.name or '?'}  {when}  {where}"
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return printable(text)
 
 
 def _sum(runs: Sequence[Candidate]) -> str:

@@ -31,6 +31,7 @@ from probe.wire.findings import Finding, Library, check_library
 
 from ..errors import DashboardError
 from ..ingest.storage import spool_size
+from ..runs import printable
 from ..serving import listening
 from ..serving.credentials import load_credentials
 
@@ -285,12 +286,7 @@ def _finding_lines(finding: Finding, name_width: int, width: int) -> Iterator[st
     for first, text in ((margin, finding.found), (blank, finding.advice and f"-> {finding.advice}")):
         if text:
             wrap.initial_indent, wrap.subsequent_indent = first, blank
-            yield from wrap.wrap(_printable(text))
-
-
-def _printable(text: str) -> str:
-    """What came from outside, without control characters: a terminal would obey them."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+            yield from wrap.wrap(printable(text))
 
 
 def what_to_do(found: Sequence[Finding]) -> str:
@@ -300,8 +296,8 @@ def what_to_do(found: Sequence[Finding]) -> str:
     if missing:
         first = missing[0]
         more = f" ({len(missing) - 1} more above)" if len(missing) > 1 else ""
-        return f"To do: {_printable(first.name)}: {_printable(first.advice or first.found)}{more}"
+        return f"To do: {printable(first.name)}: {printable(first.advice or first.found)}{more}"
     if limited:
-        names = ", ".join(dict.fromkeys(_printable(finding.name) for finding in limited))
+        names = ", ".join(dict.fromkeys(printable(finding.name) for finding in limited))
         return f"Nothing has to be done. What is limited, and why, stands above: {names}."
     return "Nothing has to be done: `dashboard serve`, and `probe.watch(model)` in the training."

@@ -14,7 +14,7 @@ from probe.delivery.control.control_messages import Ask, Resume, decode_answer, 
 from probe.delivery.journal.journal_reader import list_writers
 
 from ..errors import DashboardError
-from ..runs import resolve_run
+from ..runs import printable, resolve_run
 
 PATIENCE_S: Final = 3.0
 
@@ -72,7 +72,7 @@ def _ask(folders: dict[int, Path]) -> dict[int, str | None]:
 def _in_words(answer: str | None) -> str:
     if answer is None:
         return "no answer"
-    return answer or "goes on"
+    return printable(answer) or "goes on"
 
 
 def _of_rank(rank: int | None) -> str:

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from typing import TextIO
 
+from .visible_text import visible_text
+
 _real_stderr: list[bool] = []
 
 
@@ -20,5 +22,5 @@ def say(line: str) -> None:
     # A terminal that has gone is no reason to disturb the script.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if stream is not None:
-            stream.write(f"nanscope: {line}\n")
+            stream.write(f"nanscope: {visible_text(line)}\n")
             stream.flush()

@@ -1,32 +1,12 @@
-"""Text of a training as it may be shown: what cannot be seen, or turns the order of the rest, is a mark.
-
-A name with U+202E reads backwards, one with a zero-width space looks like another name. What is kept, sent
-and exported as data stays as it is. Pure; `ns.visible` in `assets/ns_00_core.js` does the same in the page.
-"""
+"""Text of a training as HTML and as Plotly's text: hidden characters are marked, see `visible_text`. Pure."""
 
 from __future__ import annotations
 
 import html
-import unicodedata
-from typing import Final
 
-_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, formats (bidi, zero-width), lone surrogates, separators of lines and paragraphs."""
-LINES: Final = "\n\t"
-"""What a preformatted text keeps."""
+from probe.delivery.visible_text import LINES, visible_text
 
-
-def visible_text(text: str, *, keep: str = "") -> str:
-    """Return a text in which each hidden character is its number in brackets: U+202E is ``[U+202E]``.
-
-    Args:
-        text: any text.
-        keep: characters that stay as they are, `LINES` for preformatted text.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    marks = {ord(sign): f"[U+{ord(sign):04X}]" for sign in set(text) if sign not in keep and _is_hidden(sign)}
-    return text.translate(marks) if marks else text
+__all__ = ["LINES", "html_text", "plotly_text", "visible_text"]
 
 
 def html_text(text: str, *, keep: str = "") -> str:
@@ -37,7 +17,3 @@ def html_text(text: str, *, keep: str = "") -> str:
 def plotly_text(text: str) -> str:
     """Return a visible text that Plotly shows as it is: neither as markup nor as a placeholder of its own."""
     return html_text(text).replace("%", "&#37;")
-
-
-def _is_hidden(sign: str) -> bool:
-    return unicodedata.category(sign) in _CATEGORIES

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ...wire import SEVERITIES, Event, Severity, StackFrame
+from ..visible_text import visible_text
 
 _MOST: Final = 4096
 """Events that are told apart; a run with more has other worries."""
@@ -129,7 +130,7 @@ def _sentence(event: Event) -> str:
     text = (lines[0] if lines else f"{event.kind} at step {event.step}").rstrip(". ")
     if len(text) > _SENTENCE:
         text = text[:_SENTENCE].rstrip() + " ..."
-    text = "".join(character if character.isprintable() else " " for character in text)
+    text = visible_text(text)
     loop_word = "at" if event.kind in _LOCATED_KINDS else "noticed at"
     for frames, word in (
         (event.stacks.forward, "at"),

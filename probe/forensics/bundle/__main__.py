@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ...delivery.visible_text import visible_text
 from ...errors import BundleError
 from ...threads.user_lines import at_line
 from ...wire import Origin, StackFrame
@@ -44,12 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BundleError as error:
-        sys.stderr.write(f"dashboard: {_printable(str(error))}\n")
+        sys.stderr.write(f"dashboard: {visible_text(str(error))}\n")
         return 2
     if options.json:
         sys.stdout.write(json.dumps(_as_json(bundle, done, inputs), allow_nan=False) + "\n")
     else:
-        sys.stdout.writelines(f"{_printable(line)}\n" for line in _lines(bundle, done, inputs))
+        # A bundle may come from anywhere, and a terminal would obey its control characters.
+        sys.stdout.writelines(f"{visible_text(line)}\n" for line in _lines(bundle, done, inputs))
     return 0 if done.is_reproduced else 1
 
 
@@ -178,13 +180,6 @@ def _as_json(bundle: Bundle, done: Reproduction, inputs: Sequence[str]) -> dict[
         }
     )
     return found
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a bundle may come from anywhere, and a terminal would obey them."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def tally_of(*events: Event) -> Tally:
         ([event(1), event(1, severity="info")], "", None),
         ([event(1), event(1, severity="critical", message="Worse")], "1 critical event", "Worse"),
         ([event(1), event(2, origin=PROVEN)], "2 warnings", "The loss jumps at step 2"),
-        ([event(1, message="a\x1b[2Jb")], "1 warning", "a [2Jb"),
+        ([event(1, message="a\x1b[2Jb")], "1 warning", "a[U+001B][2Jb"),
         ([event(1, message="")], "1 warning", "loss_spike at step 1"),
     ],
     ids=["none", "info", "one", "first", "critical", "calmed", "grown", "proven", "control", "empty"],
