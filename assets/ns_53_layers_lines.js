@@ -9,31 +9,6 @@
 
   ns.isLayers = () => document.body.dataset.tab === "layers";
 
-  // The user's pattern; null for none, an Error for one that is not understood.
-  ns.layersPattern = function () {
-    if (!ns.view.filter) return null;
-    try {
-      return new RegExp(ns.view.filter, "i");
-    } catch (error) {
-      return error;
-    }
-  };
-
-  // Rows that the pattern names; parameters come with their layer.
-  function matching() {
-    const pattern = ns.layersPattern();
-    const all = map.rows.map((_, row) => row);
-    if (!(pattern instanceof RegExp)) return all;
-    let layer = "";
-    return all.filter((row) => {
-      if (map.kinds[row] !== "parameter") layer = map.rows[row];
-      const isInside = map.kinds[row] === "parameter" && map.rows[row].startsWith(layer + ".") && pattern.test(layer);
-      return isInside || pattern.test(map.rows[row]);
-    });
-  }
-
-  ns.matchingRows = matching;
-
   // Groups of a name, outermost first: paths that end in a number (blocks of a list); else its first part.
   function groupsOf(name) {
     const parts = name.split(".");
@@ -138,14 +113,14 @@
   // All lines, and how many of how many rows they show.
   ns.layersLines = function () {
     const { filter, sort, folded, unfolded } = ns.view;
-    const key = JSON.stringify([filter, sort, folded, unfolded, map.fields.statistic, sort ? ns.layersColumn.asked?.() : 0]);
+    const key = JSON.stringify([filter, ns.layersFilterMark(), sort, folded, unfolded, map.fields.statistic, sort ? ns.layersColumn.asked?.() : 0]);
     const isOld = key !== known || knownRows !== map.rows;
     if (!isOld && !(Object.hasOwn(SORTS, sort) && performance.now() - sortedAt > RESORT_MS)) return map.lines;
     known = key;
     knownRows = map.rows;
     sortedAt = performance.now();
     ns.forgetLines();
-    const rows = matching();
+    const rows = ns.filteredRows();
     const isLayer = (row) => map.kinds[row] !== "parameter";
     map.matched = [rows.filter(isLayer).length, map.kinds.filter((kind) => kind !== "parameter").length];
     map.lines = Object.hasOwn(SORTS, sort) ? sorted(rows.filter(isLayer)) : tree(rows);

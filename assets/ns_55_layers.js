@@ -91,8 +91,7 @@
   function drawTools() {
     const { filter, sort, scale, folded } = ns.view;
     if (input.value !== filter && document.activeElement !== input) input.value = filter;
-    const pattern = ns.layersPattern();
-    const error = pattern instanceof Error ? pattern.message.replace(/^Invalid regular expression: /, "") : "";
+    const error = ns.layersProblem();
     ns.setText(ns.byId("layers-error"), error);
     ns.byId("layers-error").hidden = !error;
     ns.setAttribute(input, "aria-invalid", String(error !== ""));

@@ -69,6 +69,8 @@ def create_app(
         server=server,
         backend="fastapi",
         assets_folder=str(packaged_file("assets")),
+        # A worker is started by the script that needs it.
+        assets_ignore=r"_worker\.js$",
         title="nanscope",
         update_title=None,
         index_string=_INDEX,

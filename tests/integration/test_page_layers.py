@@ -185,6 +185,45 @@ def test_overview_after_layers_shows_all_rows_and_labels_the_last(page: Page, se
     assert all(after - before >= 12 for before, after in itertools.pairwise(tops))
 
 
+def test_layers_pattern_that_tries_for_ever_is_given_up_and_the_page_goes_on(
+    page: Page, served: Served
+) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served)
+    # Names are as long as a model makes them; "a" 60 times and a "!" tries 2^60 ways.
+    page.evaluate("nanscope.heatmap.rows = [...nanscope.heatmap.rows.slice(1), 'a'.repeat(60) + '!']")
+    page.evaluate(
+        "window.longest = 0; let before = performance.now(); setInterval(() => {"
+        "const now = performance.now();"
+        "window.longest = Math.max(window.longest, now - before); before = now; }, 20)"
+    )
+    field = page.locator("#layers-filter")
+    for pattern in ("(a+)+$", "(a|aa)+$", "(a|a)*b"):
+        field.fill(pattern)
+        expect(page.locator("#layers-error")).to_contain_text("takes too long")
+        expect(page.locator("#layers-count")).to_have_text("27 of 27")
+    field.fill("norm1$")
+    expect(page.locator("#layers-error")).to_be_hidden()
+    expect(page.locator("#layers-count")).to_have_text("4 of 27")
+    # Tried on the page's own thread, one of them would have stopped its clock for good.
+    assert page.evaluate("window.longest") < 10_000
+
+
+def test_layers_filter_follows_what_is_typed_while_another_pattern_is_tried(
+    page: Page, served: Served
+) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served)
+    page.evaluate("nanscope.heatmap.rows = [...nanscope.heatmap.rows.slice(1), 'a'.repeat(60) + '!']")
+    field = page.locator("#layers-filter")
+    field.fill("(a+)+$")
+    field.fill("norm1$")
+    expect(page.locator("#layers-count")).to_have_text("4 of 27")
+    field.fill("")
+    expect(page.locator("#layers-count")).to_have_text("27")
+    expect(page.locator("#layers-error")).to_be_hidden()
+
+
 def test_layers_hostile_pattern_in_the_address_stays_text(page: Page, served: Served) -> None:
     served.fill(steps=range(30))
     open_layers(
