@@ -11,7 +11,7 @@
   let at = 0;
 
   const press = (id) => ns.byId(id).click();
-  const MENU = ["export-html", "export-json", "export-csv", "export-parquet", "copy-link", "save-view", "open-keys", "notify", "editor", "theme-dark", "theme-light", "theme-system"];
+  const MENU = ["export-html", "export-png", "export-json", "export-csv", "export-parquet", "export-track", "copy-link", "save-view", "open-keys", "notify", "editor", "theme-dark", "theme-light", "theme-system"];
 
   const PLAIN = ["This view", "Settings"]; // groups whose entries say it all
 

@@ -70,6 +70,7 @@
     ns.startOverlay();
     ns.startRuns();
     ns.startMenu();
+    ns.startExport();
     ns.startKeys();
     ns.startPalette();
     ns.startValues();
@@ -81,19 +82,6 @@
     systemDark.addEventListener("change", applyTheme);
     applyTheme();
     ns.startSocket();
-  }
-
-  function exportAs(kind) {
-    if (ns.view.run === null) return;
-    const query = new URLSearchParams({ format: kind, rank: String(ns.view.rank) });
-    // The whole run, unless a part of it is on screen.
-    if (ns.range && (ns.view.first !== null || ns.view.window !== null)) {
-      query.set("first", String(ns.range[0]));
-      query.set("end", String(ns.range[1]));
-    }
-    query.set("heatmap", ns.view.heatmap);
-    if (kind === "html") query.set("theme", ns.themeName);
-    window.location.assign(`/api/v1/runs/${encodeURIComponent(ns.view.run)}/export?${query}`);
   }
 
   // Wraps a function so that Dash gets no value back, and only real choices reach it.
@@ -119,11 +107,12 @@
       takeRuns: quiet((rows) => ns.takeRunRows(rows)),
       runsSaid: quiet((said) => ns.takeRunSaid(said)),
       drawOverlay: quiet((figure) => ns.drawOverlay(figure)),
-      exportHtml: quiet(() => exportAs("html")),
+      exportHtml: quiet(() => ns.exportAs("html")),
       exportPng: quiet(() => ns.exportPng()),
-      exportJson: quiet(() => exportAs("json")),
-      exportCsv: quiet(() => exportAs("csv")),
-      exportParquet: quiet(() => exportAs("parquet")),
+      exportJson: quiet(() => ns.exportAs("json")),
+      exportCsv: quiet(() => ns.exportAs("csv")),
+      exportParquet: quiet(() => ns.exportAs("parquet")),
+      exportTrack: quiet(() => ns.openExport()),
       copyLink: quiet(() => ns.copy(ns.address(), ns.byId("page-menu"))),
       openKeys: quiet(() => ns.byId("key-sheet").showModal()),
       themeDark: quiet(() => chooseTheme("dark")),

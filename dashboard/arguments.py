@@ -156,6 +156,11 @@ def _add_export(commands: Commands) -> None:
         metavar="STATISTIC",
         help=f"what its heatmap shows (default: %(default)s): {', '.join(names)}",
     )
+    export.add_argument(
+        "--track",
+        metavar="TRACK",
+        help="this track alone: a chart such as loss or grad_norm, heatmap, or log/NAME (default: all)",
+    )
 
 
 def _add_open(commands: Commands) -> None:

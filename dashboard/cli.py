@@ -173,6 +173,7 @@ def _export(arguments: argparse.Namespace) -> int:
         rank=arguments.rank,
         theme=arguments.theme,
         statistic=arguments.heatmap,
+        track=arguments.track,
         notice=_notice,
     )
     return 0

@@ -3,6 +3,7 @@
 DashboardError            the command line prints its message, without a traceback
 |-- NotASpoolError        a path that is not a spool
 |-- UnknownRunError       no run, or more than one, answers to a name
+|-- UnknownTrackError     a rank has no track of that name
 |-- AddressInUseError     a port that another process holds
 `-- DemoFailedError       the training process of `dashboard demo` ended with an error
 """
@@ -20,6 +21,10 @@ class AddressInUseError(DashboardError):
 
 class UnknownRunError(DashboardError):
     """No run, or more than one, has the given id, prefix or name."""
+
+
+class UnknownTrackError(DashboardError):
+    """A rank has no track of that name; the message lists those that it has."""
 
 
 class NotASpoolError(DashboardError):

@@ -30,13 +30,14 @@ def export_run(
     rank: int,
     theme: PageTheme,
     statistic: str,
+    track: str | None,
     notice: Callable[[str], None],
 ) -> None:
     """Write RUN|SPOOL to `output`, whole or not at all; works with no server running. "-" is stdout.
 
     Raises:
-        DashboardError: the argument does not name one run, the run has no such rank, or the file cannot be
-            written.
+        DashboardError: the argument does not name one run, the run has no such rank or track, or the file
+            cannot be written.
         BrokenPipeError: the reader of a pipe has gone.
     """
     run = resolve_run(target)
@@ -46,7 +47,7 @@ def export_run(
             ((_, report),) = read_runs(store, [run.path])
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
-            body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic)
+            body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
         finally:
             store.close()
     if str(output) == "-":
@@ -60,14 +61,21 @@ def export_run(
 
 
 def _exported(
-    store: DuckStore, run: str, form: Format, *, rank: int, theme: PageTheme, statistic: str
+    store: DuckStore,
+    run: str,
+    form: Format,
+    *,
+    rank: int,
+    theme: PageTheme,
+    statistic: str,
+    track: str | None,
 ) -> bytes:
     if form == "html":
-        return export_html(store, run, rank=rank, theme=theme, statistic=statistic).encode()
+        return export_html(store, run, rank=rank, theme=theme, statistic=statistic, track=track).encode()
     if form == "json":
-        document = export_json(store, run, rank=rank, statistic=statistic)
+        document = export_json(store, run, rank=rank, statistic=statistic, track=track)
         return json.dumps(document, allow_nan=False).encode()
-    return export_table(store, run, form, rank=rank, statistic=statistic)
+    return export_table(store, run, form, rank=rank, statistic=statistic, track=track)
 
 
 def _replace(path: Path, body: bytes) -> None:

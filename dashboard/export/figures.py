@@ -60,8 +60,9 @@ def _draw(snapshot: Snapshot, theme: Theme) -> Iterator[tuple[str, str, int, dic
     steps = snapshot.covered
     series = with_derived(snapshot.series)
     known = [str(name) for name in series["name"].unique()]
+    alone = None if snapshot.track is None else snapshot.track.id
     for spec in CHARTS:
-        if spec.lines(known):
+        if spec.lines(known) and alone in (None, spec.id):
             yield spec.id, spec.title, 200, _plain(_chart(snapshot, series, spec, theme))
     yield "timeline", "Events", 130, _plain(timeline_figure(snapshot.events, theme=theme, steps=steps))
     if snapshot.heatmap is not None:

@@ -42,6 +42,7 @@ def export_html(
     steps: StepRange = ALL_STEPS,
     theme: PageTheme = "dark",
     statistic: str = DEFAULT_STATISTIC,
+    track: str | None = None,
 ) -> str:
     """Return one rank of a run as a self-contained HTML document.
 
@@ -52,11 +53,14 @@ def export_html(
         steps: Range of steps; open ends mean the whole run.
         theme: What it opens in; its reader can switch. "system" follows the reader's setting.
         statistic: What the heatmap shows, an id of `STATISTICS`.
+        track: The only one that is drawn, see `tracks.py`; None is all of them.
 
     Raises:
         UnknownRunError: the store has no such run or rank.
+        UnknownTrackError: the rank has no such track.
     """
-    return page_html(take_snapshot(store, run, rank=rank, steps=steps, statistic=statistic), theme=theme)
+    snapshot = take_snapshot(store, run, rank=rank, steps=steps, statistic=statistic, track=track)
+    return page_html(snapshot, theme=theme)
 
 
 def page_html(snapshot: Snapshot, *, theme: PageTheme) -> str:
@@ -120,6 +124,7 @@ def run_facts(snapshot: Snapshot) -> list[Fact]:
     (rank,) = [known for known in summary.ranks if known.rank == snapshot.rank]
     pairs = {
         "Run": summary.run,
+        "Track": "" if snapshot.track is None else f"{snapshot.track.title}, alone",
         "Rank": f"{snapshot.rank} of {start.world_size}",
         "State when exported": rank.state,
         "Started": facts.absolute_time(summary.started),

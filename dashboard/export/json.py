@@ -5,6 +5,7 @@ Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN
     {"format", "v", "exported",                     UNIX seconds
      "run": {"id", "name", "state", "started", ...}  plus every field of the run's `run.json`
      "rank",
+     "track",                                        id of the only one that the file has | null: all of them
      "range": {"asked": {"first", "end"}, "covered": {"first", "end"},    half-open, in steps
                "steps_per_point", "steps_per_column"},                     1 is: nothing is down-sampled
      "layout": {"model", "layers": [...], "parameters": [...]} | null,
@@ -49,19 +50,24 @@ def export_json(
     rank: int = 0,
     steps: StepRange = ALL_STEPS,
     statistic: str = DEFAULT_STATISTIC,
+    track: str | None = None,
 ) -> dict[str, Any]:
-    """Return one rank of a run as the object described above; every JSON encoder can write it.
+    """Return one rank of a run, or one track of it, as the object above; every JSON encoder can write it.
 
     Raises:
         UnknownRunError: the store has no such run or rank.
+        UnknownTrackError: the rank has no such track.
     """
-    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=JSON_POINTS, statistic=statistic)
+    snapshot = take_snapshot(
+        store, run, rank=rank, steps=steps, max_points=JSON_POINTS, statistic=statistic, track=track
+    )
     return {
         "format": FORMAT,
         "v": VERSION,
         "exported": snapshot.exported,
         "run": _run(snapshot),
         "rank": rank,
+        "track": None if snapshot.track is None else snapshot.track.id,
         "range": {
             "asked": _range(snapshot.asked),
             "covered": _range(snapshot.covered),

@@ -17,7 +17,9 @@ from ..page.views.event_facts import event_order
 from ..page.views.heatmap import most_columns, widened
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
 from ..page.views.theme import ALL_STEPS
+from ..page.views.throughput import stored_names, with_derived
 from ..store.protocol import GapRange, Heatmap, RunSummary, StepNote, StepRange, Store, StreamPosition
+from .tracks import HEATMAP, Track, choose_track, tracks_of
 
 MAX_POINTS = 1000
 MAX_COLUMNS = 1000
@@ -39,7 +41,7 @@ class Snapshot:
     """UNIX seconds."""
     layout: Layout | None
     series: pd.DataFrame
-    """As `Store.scalars` returns it, all names."""
+    """As `Store.scalars` returns it, all names; of one track those that it draws."""
     statistic: Statistic
     """What the heatmap shows."""
     heatmap: Heatmap | None
@@ -50,6 +52,8 @@ class Snapshot:
     """What people have written at these steps."""
     gaps: tuple[GapRange, ...]
     positions: tuple[StreamPosition, ...]
+    track: Track | None = None
+    """The only one that is exported; None is the whole view."""
 
     @property
     def steps_per_point(self) -> int:
@@ -71,20 +75,34 @@ def take_snapshot(
     max_points: int = MAX_POINTS,
     max_columns: int = MAX_COLUMNS,
     statistic: str = DEFAULT_STATISTIC,
+    track: str | None = None,
 ) -> Snapshot:
     """Read everything that an export of one rank needs.
 
+    Args:
+        store: Has the run.
+        run: Run id.
+        rank: Rank whose data is read.
+        steps: Range of steps; open ends mean the whole run.
+        max_points: Most points of a series.
+        max_columns: Most columns of the heatmap.
+        statistic: What the heatmap shows.
+        track: The only one to read, see `tracks.py`; None is all of them. Events come with it.
+
     Raises:
         UnknownRunError: the store has no such run, or the run no such rank.
+        UnknownTrackError: the rank has no such track.
     """
     summary = _summary(store, run, rank)
-    names = store.scalar_names(run, rank)
-    points = max(16, min(max_points, MAX_VALUES // max(1, len(names))))
-    series = store.scalars(run, rank, names, steps, points)
-    layout, chosen = store.layout(run, rank), statistic_of(statistic)
-    rows = () if layout is None else layout.layers if chosen.of == "layer" else layout.modules
-    columns = most_columns(max_columns, rows=len(rows))
-    heatmap = store.heatmap(run, rank, chosen.id, steps, columns)
+    names, layout = store.scalar_names(run, rank), store.layout(run, rank)
+    alone = None if track is None else choose_track(track, tracks_of(names, has_heatmap=layout is not None))
+    series = _series(store, run, rank, names, alone, steps=steps, max_points=max_points)
+    chosen = statistic_of(statistic)
+    heatmap = None
+    if alone is None or alone.id == HEATMAP:
+        rows = () if layout is None else layout.layers if chosen.of == "layer" else layout.modules
+        columns = most_columns(max_columns, rows=len(rows))
+        heatmap = store.heatmap(run, rank, chosen.id, steps, columns)
     wide, every = (None, 1) if heatmap is None else widened(heatmap)
     events = sorted((event for event in store.events(run, rank) if _within(event, steps)), key=event_order)
     return Snapshot(
@@ -102,7 +120,28 @@ def take_snapshot(
         notes=tuple(note for note in store.notes(run) if _within(note, steps)),
         gaps=tuple(store.gaps(run, rank)),
         positions=tuple(store.positions(run)),
+        track=alone,
     )
+
+
+def _series(
+    store: Store,
+    run: str,
+    rank: int,
+    names: list[str],
+    track: Track | None,
+    *,
+    steps: StepRange,
+    max_points: int,
+) -> pd.DataFrame:
+    """Read all series, or those of one track with what is computed from stored ones."""
+    wanted = names if track is None else stored_names(track.series)
+    points = max(16, min(max_points, MAX_VALUES // max(1, len(wanted))))
+    series = store.scalars(run, rank, wanted, steps, points)
+    if track is None:
+        return series
+    known = with_derived(series)
+    return known[known["name"].isin(list(track.series))].reset_index(drop=True)
 
 
 def _summary(store: Store, run: str, rank: int) -> RunSummary:

@@ -5,12 +5,16 @@ One row per point. Columns: `run`, `rank`, `name` (a series, or a statistic of l
 `mean`, `max` (over the finite values; of layers only `max`), `nan` and `inf` (how many steps were not
 finite; of layers 1 for some), and `pooled` (steps in the point; 1: nothing is down-sampled). Written by
 DuckDB, which needs no other library.
+
+In CSV a text that a spreadsheet would take for a formula has an apostrophe before it, for names come from the
+script. Parquet has range and down-sampling of the whole file in its metadata, key `nanscope`, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -29,6 +33,8 @@ TABLE_POINTS: Final = 10_000
 _NUMBERS: Final = ("step", "time", "min", "mean", "max", "nan", "inf", "pooled")
 COLUMNS: Final = ("run", "rank", "name", "layer", *_NUMBERS)
 _TYPES: Final = {"rank": "int64", "step": "int64", "nan": "int64", "inf": "int64", "pooled": "int64"}
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_BLANKS: Final = ("\t", "\r", "\n")
 _OPTIONS: Final = {"csv": "FORMAT csv, HEADER", "parquet": "FORMAT parquet, COMPRESSION zstd"}
 
 
@@ -40,14 +46,18 @@ def export_table(
     rank: int = 0,
     steps: StepRange = ALL_STEPS,
     statistic: str = DEFAULT_STATISTIC,
+    track: str | None = None,
 ) -> bytes:
-    """Return one rank of a run as the file described above.
+    """Return one rank of a run, or one track of it, as the file described above.
 
     Raises:
         UnknownRunError: the store has no such run or rank.
+        UnknownTrackError: the rank has no such track.
     """
-    snapshot = take_snapshot(store, run, rank=rank, steps=steps, max_points=TABLE_POINTS, statistic=statistic)
-    return write_table(run_table(snapshot), form)
+    snapshot = take_snapshot(
+        store, run, rank=rank, steps=steps, max_points=TABLE_POINTS, statistic=statistic, track=track
+    )
+    return write_table(run_table(snapshot), form, facts=_facts(snapshot))
 
 
 def run_table(snapshot: Snapshot) -> pd.DataFrame:
@@ -69,18 +79,26 @@ def series_table(run: str, rank: int, series: pd.DataFrame) -> pd.DataFrame:
     return table.astype(_TYPES)
 
 
-def write_table(table: pd.DataFrame, form: TableForm) -> bytes:
-    """Return a table with the columns of this file as one of these files; NaN is a null."""
+def write_table(table: pd.DataFrame, form: TableForm, *, facts: Mapping[str, Any] | None = None) -> bytes:
+    """Return a table with the columns of this file as one of these files; NaN is a null.
+
+    Args:
+        table: Rows.
+        form: Of the file.
+        facts: What the metadata of a Parquet file says; CSV has no place for it.
+    """
     with tempfile.TemporaryDirectory(prefix="nanscope-table-") as folder:
         path = Path(folder) / "table"
         database = duckdb.connect(
             ":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"}
         )
         try:
-            database.register("rows", _plain(table))
-            quoted = str(path).replace("'", "''")
+            database.register("rows", _plain(table, is_text=form == "csv"))
             columns = ", ".join(_selected(name) for name in COLUMNS)
-            database.execute(f"COPY (SELECT {columns} FROM rows) TO '{quoted}' ({_OPTIONS[form]})")
+            options = _OPTIONS[form]
+            if form == "parquet" and facts is not None:
+                options += f", KV_METADATA {{nanscope: {_quoted(json.dumps(facts))}}}"
+            database.execute(f"COPY (SELECT {columns} FROM rows) TO {_quoted(str(path))} ({options})")
         finally:
             database.close()
         return path.read_bytes()
@@ -108,10 +126,37 @@ def _selected(name: str) -> str:
     return f'"{name}"'
 
 
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Texts as Python objects: DuckDB would ask pyarrow for other ones."""
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _facts(snapshot: Snapshot) -> dict[str, Any]:
+    """What the whole file covers, and how it was down-sampled."""
+    return {
+        "format": "nanscope-table",
+        "v": 1,
+        "run": snapshot.run.run,
+        "rank": snapshot.rank,
+        "track": None if snapshot.track is None else snapshot.track.id,
+        "first": snapshot.covered.first,
+        "end": snapshot.covered.end,
+        "steps_per_point": snapshot.steps_per_point,
+        "steps_per_column": snapshot.steps_per_column,
+        "exported": snapshot.exported,
+    }
+
+
+def _plain(table: pd.DataFrame, *, is_text: bool) -> pd.DataFrame:
+    """Texts as Python objects: DuckDB would ask pyarrow for other ones. In a file of text, no formulas."""
     texts = {name: table[name].astype(object) for name in ("run", "name", "layer")}
+    if is_text:
+        texts = {name: column.map(_no_formula) for name, column in texts.items()}
     return table.assign(**texts)
+
+
+def _no_formula(text: str) -> str:
+    """Spreadsheets compute what begins so, also with blanks before it, and may start programs by it."""
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1] in _BLANKS else text
 
 
 def _series_rows(series: pd.DataFrame) -> pd.DataFrame:

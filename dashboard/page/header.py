@@ -22,6 +22,7 @@ _EXPORTS: Final = (
     ("export-json", "JSON"),
     ("export-csv", "CSV"),
     ("export-parquet", "Parquet"),
+    ("export-track", "One track\u2026"),
 )
 _THEMES: Final = (("theme-dark", "Dark"), ("theme-light", "Light"), ("theme-system", "System"))
 
@@ -164,7 +165,11 @@ def _menu() -> Component:
         _menu_item(["Editor: ", html.Span("off", id="editor-name")], "editor"),
     ]
     entries = [
-        _menu_group("Export what is on screen", [_menu_item(text, item) for item, text in _EXPORTS]),
+        _menu_group(
+            "Export what is on screen",
+            [_menu_item(text, item) for item, text in _EXPORTS],
+            note=html.Div("", id="export-covers", className="ns-menu-note"),
+        ),
         html.Div(rest, role="group", className="ns-menu-group", **{"aria-label": "This view"}),
         html.Div(
             [
@@ -190,9 +195,12 @@ def _menu() -> Component:
     )
 
 
-def _menu_group(title: str, items: list[Component]) -> Component:
+def _menu_group(title: str, items: list[Component], *, note: Component | None = None) -> Component:
+    """A group with its heading; the note below that is filled in by a script, and describes the group."""
     heading = html.Div(title, className="ns-menu-title", **{"aria-hidden": "true"})
-    return html.Div([heading, *items], role="group", className="ns-menu-group", **{"aria-label": title})
+    attributes = {"aria-label": title} | ({} if note is None else {"aria-describedby": note.id})
+    notes = [] if note is None else [note]
+    return html.Div([heading, *notes, *items], role="group", className="ns-menu-group", **attributes)
 
 
 def _menu_item(text: str | list[str | Component], id_: str, *, role: str = "menuitem") -> Component:

@@ -26,6 +26,7 @@ from .views.dialogs import editor_dialog, palette, toast, value_table, views_dia
 from .views.empty_state import empty_state
 from .views.event_facts import SEVERITY_ICONS
 from .views.event_table import event_list
+from .views.export_dialog import export_dialog
 from .views.heatmap import CIVIDIS
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
@@ -79,6 +80,7 @@ def page_layout(*, page: str, ingest: str) -> Component:
             note_dialog(),
             html.Div(id="tooltip", className="ns-tooltip", hidden=True),
             key_sheet(),
+            export_dialog(),
             palette(),
             value_table(),
             toast(),

@@ -105,6 +105,10 @@ def in_dialogs(page: Page, look: Callable[[str], None]) -> None:
     expect(page.locator("#editor-said")).not_to_be_empty()
     look("editor")
     close_dialog(page)
+    page.evaluate("nanscope.openExport('loss')")
+    expect(page.locator("#export-choice")).to_have_value("loss")
+    look("export of one track")
+    close_dialog(page)
     page.evaluate(
         "nanscope.setText(nanscope.byId('toast-text'), 'NaN first at step 60');"
         "nanscope.byId('toast').hidden = false"

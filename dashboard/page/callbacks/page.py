@@ -27,6 +27,7 @@ BRIDGES: Final = (
     ("exportJson", "export-json", "n_clicks"),
     ("exportCsv", "export-csv", "n_clicks"),
     ("exportParquet", "export-parquet", "n_clicks"),
+    ("exportTrack", "export-track", "n_clicks"),
     ("copyLink", "copy-link", "n_clicks"),
     ("openKeys", "open-keys", "n_clicks"),
     ("themeDark", "theme-dark", "n_clicks"),

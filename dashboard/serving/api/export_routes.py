@@ -7,19 +7,27 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query, Response
+from pydantic import BaseModel
 
 from probe.wire.event_json import event_json
 
+from ...errors import UnknownTrackError
 from ...export.html import PageTheme, export_html
 from ...export.json import export_json
 from ...export.table import export_table
+from ...export.tracks import MAX_NAME, tracks_of
 from ...page.views.heatmap_statistics import DEFAULT_STATISTIC
 from ...store.protocol import StepRange
 from .context import ApiContext, EndStep, FirstStep, Rank, RunId, make_router, steps_between
+from .models import Answer
 from .tags import TaggedRoute
 
 Form: TypeAlias = Literal["html", "json", "csv", "parquet"]
 Statistic = Annotated[str, Query(max_length=64, description="what the heatmap shows")]
+TrackId = Annotated[
+    str | None,
+    Query(min_length=1, max_length=MAX_NAME, description="this track alone; GET /runs/RUN/tracks lists them"),
+]
 QueryRun = Annotated[str, Query(min_length=1, max_length=64, description="id of a run")]
 _MEDIA: Final[dict[Form, str]] = {
     "html": "text/html; charset=utf-8",
@@ -27,6 +35,22 @@ _MEDIA: Final[dict[Form, str]] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
+
+
+class TrackRow(BaseModel):
+    """A track, and the series that it shows."""
+
+    id: str
+    title: str
+    series: list[str]
+
+
+class TrackList(Answer):
+    """The tracks of a rank."""
+
+    run: str
+    rank: int
+    tracks: list[TrackRow]
 
 
 def _described(*forms: Form) -> dict[int | str, dict[str, Any]]:
@@ -43,9 +67,18 @@ def export_routes(context: ApiContext) -> APIRouter:
     """Return the versioned route."""
     router = make_router("export")
 
+    @router.get("/runs/{run}/tracks", summary="What can be exported alone: charts, heatmap, logged values")
+    def tracks(run: RunId, rank: Rank = 0) -> TrackList:
+        context.require_rank(run, rank)
+        found = tracks_of(
+            context.store.scalar_names(run, rank), has_heatmap=context.store.layout(run, rank) is not None
+        )
+        rows = [TrackRow(id=one.id, title=one.title, series=list(one.series)) for one in found]
+        return TrackList(run=run, rank=rank, tracks=rows)
+
     @router.get(
         "/runs/{run}/export",
-        summary="One rank of a run as one file",
+        summary="One rank of a run, or one track of it, as one file",
         response_class=Response,
         responses=_described("html", "json", "csv", "parquet"),
     )
@@ -57,9 +90,12 @@ def export_routes(context: ApiContext) -> APIRouter:
         end: EndStep = None,
         theme: PageTheme = "system",
         heatmap: Statistic = DEFAULT_STATISTIC,
+        track: TrackId = None,
     ) -> Response:
         steps = steps_between(first, end)
-        return _exported(context, run, format, rank=rank, steps=steps, theme=theme, statistic=heatmap)
+        return _exported(
+            context, run, format, rank=rank, steps=steps, theme=theme, statistic=heatmap, track=track
+        )
 
     return router
 
@@ -120,17 +156,24 @@ def _exported(
     steps: StepRange,
     theme: PageTheme,
     statistic: str,
+    track: str | None = None,
 ) -> Response:
     context.require_rank(run, rank)
-    if form == "html":
-        text = export_html(context.store, run, rank=rank, steps=steps, theme=theme, statistic=statistic)
-        body = text.encode()
-    elif form == "json":
-        document = export_json(context.store, run, rank=rank, steps=steps, statistic=statistic)
-        body = msgspec.json.encode(document)
-    else:
-        body = export_table(context.store, run, form, rank=rank, steps=steps, statistic=statistic)
-    return _download(body, name=run, form=form)
+    store = context.store
+    try:
+        if form == "html":
+            text = export_html(
+                store, run, rank=rank, steps=steps, theme=theme, statistic=statistic, track=track
+            )
+            body = text.encode()
+        elif form == "json":
+            document = export_json(store, run, rank=rank, steps=steps, statistic=statistic, track=track)
+            body = msgspec.json.encode(document)
+        else:
+            body = export_table(store, run, form, rank=rank, steps=steps, statistic=statistic, track=track)
+    except UnknownTrackError as error:
+        raise HTTPException(422, str(error)) from error
+    return _download(body, name=run if track is None else f"{run}-{track[:64]}", form=form)
 
 
 def _download(body: bytes, *, name: str, form: Form) -> Response:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import api_server
 import duckdb
@@ -200,6 +202,40 @@ def test_export_is_a_download_with_the_runs_values(server: Server, form: str, tm
         assert duckdb.sql(layers).fetchall() == [(27,)]
 
 
+@pytest.mark.parametrize("form", ["html", "json", "csv", "parquet"])
+def test_export_of_one_track_has_that_track_alone(server: Server, form: str, tmp_path: Path) -> None:
+    got = call(server, f"{API}/export?format={form}&track=log/accuracy&first=2&end=6")
+    assert got.headers["content-disposition"] == f'attachment; filename="nanscope-{RUN}-log_accuracy.{form}"'
+    if form == "html":
+        assert b"Covers steps 2 to 5." in got.body and b'id="chart-loss"' not in got.body
+    elif form == "json":
+        (series,) = got.json()["series"].values()
+        assert series["mean"] == [0.002, 0.003, 0.004, 0.005]
+    else:
+        path = tmp_path / f"track.{form}"
+        path.write_bytes(got.body)
+        assert duckdb.sql(f"SELECT name, step, mean FROM '{path}' ORDER BY step").fetchall() == [
+            ("log/accuracy", step, step / 1000) for step in range(2, 6)
+        ]
+
+
+def test_tracks_are_listed_and_each_can_be_exported(server: Server) -> None:
+    tracks = call(server, f"{API}/tracks").json()["tracks"]
+    assert {"loss", "grad_norm", "heatmap", "log/accuracy", "log/<b>bold</b>"} <= {
+        one["id"] for one in tracks
+    }
+    for track in tracks:
+        got = call(server, f"{API}/export?format=csv&track={quote(track['id'])}")
+        names = {row["name"] for row in csv.DictReader(io.StringIO(got.body.decode()))}
+        assert names == set(track["series"] or ["grad_norm"])
+        assert re.fullmatch(r'attachment; filename="[\w.-]+"', got.headers["content-disposition"])
+
+
+def test_export_of_an_unknown_track_lists_those_that_there_are(server: Server) -> None:
+    got = call(server, f"{API}/export?format=csv&track=nosuch")
+    assert (got.status, "choose one of loss" in got.problem) == (422, True)
+
+
 def test_answer_that_has_not_changed_is_sent_once(own_server: Server) -> None:
     first = call(own_server, f"{API}/layers")
     again = call(
@@ -256,6 +292,12 @@ def test_run_that_is_still_written_is_not_deleted(own_server: Server) -> None:
         ("GET", "/api/v1/nothing", None, 404, "not_found"),
         ("GET", "/api/v1/runs/nobody", None, 404, "not_found"),
         ("GET", f"{API}/series?rank=7", None, 404, "not_found"),
+        ("GET", f"{API}/export?format=csv&rank=7", None, 404, "not_found"),
+        ("GET", f"{API}/tracks?rank=7", None, 404, "not_found"),
+        ("GET", f"/export/json?run={RUN}&rank=55", None, 404, "not_found"),
+        ("GET", f"{API}/export?first=5&end=2", None, 422, "invalid"),
+        ("GET", f"/export/html?run={RUN}&first=5&end=2", None, 422, "invalid"),
+        ("GET", f"{API}/export?track=nosuch", None, 422, "invalid"),
         ("PATCH", "/api/v1/runs", None, 405, "method_not_allowed"),
         ("GET", f"{API}/events?limit=0", None, 422, "invalid"),
         ("GET", f"{API}/events?first=9&end=3", None, 422, "invalid"),
