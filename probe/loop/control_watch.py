@@ -18,6 +18,7 @@ from ..detectors.base import Finding
 from ..errors import WireError
 from ..guard import Guard
 from ..incidents.event_writer import EventWriter
+from ..memory.run_snapshots import RunSnapshots
 from ..wire import Event
 from .control import Command, SetFeatures, SetLevel, SetLimit, SetPreset
 from .control import Source as CommandSource
@@ -55,10 +56,14 @@ class ControlWatch:
         recorder: asks this watch; its folder takes the requests.
         tracker: of the session.
         events: makes the events that say what was asked.
+        snapshots: takes those of memory.
     """
 
-    def __init__(self, recorder: Recorder, tracker: StepTracker, events: EventWriter) -> None:
+    def __init__(
+        self, recorder: Recorder, tracker: StepTracker, events: EventWriter, snapshots: RunSnapshots
+    ) -> None:
         self._recorder, self._tracker, self._events = recorder, tracker, events
+        self._snapshots = snapshots
         self._folder = recorder.folder
         self._guard = Guard()
         self._requests = FolderChanges(request_folder(recorder.folder))
@@ -115,6 +120,7 @@ class ControlWatch:
             Profile,
             RemoveWatchpoint,
             Resume,
+            TakeMemorySnapshot,
             WriteBundle,
             decode_ask,
         )
@@ -124,6 +130,9 @@ class ControlWatch:
         if isinstance(request, AddWatchpoint | WriteBundle | Pause | KeepSnapshot):
             if isinstance(request, Pause) and rules.is_paused:
                 raise ValueError("the training is paused already")
+            if not isinstance(request, AddWatchpoint) and self._tracker.asked_settings.level == "off":
+                # It would wait for a step that is followed, perhaps for ever.
+                raise ValueError("at level off no step is followed: set another level first")
             options = self._options(request)
             rules.add_watchpoint(options)
             if isinstance(request, AddWatchpoint):
@@ -139,6 +148,8 @@ class ControlWatch:
                 raise ValueError("the training is not paused")
         elif isinstance(request, Profile):
             self._tracker.profiles.ask(request.steps, who)
+        elif isinstance(request, TakeMemorySnapshot):
+            return self._take_memory_snapshot(who)
         elif isinstance(request, Clear):
             if self.clear is None:
                 raise ValueError("the training has ended")
@@ -173,9 +184,16 @@ class ControlWatch:
         if not self._tracker.post(command):
             raise ValueError("too many commands wait for the next step; the training stands still")
 
-    def _note(self, subject: str, message: str) -> Event:
+    def _take_memory_snapshot(self, who: str) -> Event:
+        from ..wire.findings import size_text
+
+        taken = self._snapshots.take_asked(who)
+        size = "" if taken.rss_bytes is None else f": {size_text(taken.rss_bytes)} in the process"
+        return self._note(taken.label, f"Memory snapshot {taken.label}{size}", kind="snapshot")
+
+    def _note(self, subject: str, message: str, *, kind: str = "custom") -> Event:
         finding = Finding(
-            kind="custom",
+            kind=kind,
             severity="info",
             subject=subject,
             message=message,
@@ -188,7 +206,7 @@ class ControlWatch:
     def _state(self) -> TrainerState:
         from ..delivery.control.control_messages import TrainerState, WatchpointState
 
-        settings = self._tracker.settings
+        settings = self._tracker.asked_settings
         return TrainerState(
             step=self._tracker.last_step,
             level=settings.level,
@@ -196,6 +214,7 @@ class ControlWatch:
             overhead_limit=settings.limit,
             is_paused=self._tracker.rules.is_paused,
             is_profiling=self._tracker.profiles.is_profiling,
+            features=settings.features.periods(),
             watchpoints=[
                 WatchpointState(name=one.name, condition=one.condition, action=one.action, once=one.once)
                 for one in self._tracker.rules.watchpoints

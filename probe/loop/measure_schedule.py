@@ -80,6 +80,15 @@ class MeasureSchedule:
         return self._settings
 
     @property
+    def asked_settings(self) -> Settings:
+        """As `settings`, with the commands that wait for the next step; from any thread."""
+        # Copied first: a command that is followed meanwhile is followed twice, which changes nothing.
+        waiting, settings = self.mailbox.waiting.copy(), self._settings
+        for command in waiting:
+            settings = command.apply(settings)
+        return settings
+
+    @property
     def is_basic(self) -> bool:
         """Whether nothing dearer is measured than level basic does, not even for a closer look."""
         return self._settings.level == "basic" and self._closer.until is None

@@ -127,7 +127,7 @@ def build_session(
         )
         tracker = StepTracker(parts, guard)
         progress = ProgressBoard()
-        control = ControlWatch(recorder, tracker, incidents)
+        control = ControlWatch(recorder, tracker, incidents, parts.snapshots)
         recorder.look_with(
             HangWatch(
                 start,

@@ -367,6 +367,11 @@ class StepTracker:
         return self._schedule.settings
 
     @property
+    def asked_settings(self) -> Settings:
+        """As `settings`, with the commands that wait for the next step; from any thread."""
+        return self._schedule.asked_settings
+
+    @property
     def optimizers(self) -> list[Optimizer]:
         """Those that were seen to update the watched model."""
         return self._measures.optimizers

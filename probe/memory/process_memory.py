@@ -14,7 +14,7 @@ from ..wire.memory_snapshots import CudaMemory, MemorySnapshot
 def read_snapshot(
     label: str,
     *,
-    cause: Literal["call", "steps", "epoch"] = "call",
+    cause: Literal["call", "steps", "epoch", "request"] = "call",
     step: int | None = None,
     uss: bool = True,
     tracked: tuple[int, int] = (0, 0),

@@ -22,6 +22,8 @@ _KEPT: Final = 1000
 _STAGE: Final = 64
 _CADENCE_S: Final = 0.25
 _USUAL_S: Final = 1.0
+MOST_ASKED: Final = 256
+"""Snapshots of a session that somebody outside may ask for."""
 _FREE: Final = 16
 """So many snapshots of epochs are taken whatever they cost."""
 _REST: Final = 50.0
@@ -71,7 +73,7 @@ class RunSnapshots:
         self._due, self._previous = every, -1
         self._ended: deque[tuple[int, int | None]] = deque(maxlen=_FREE)
         """Epochs whose snapshot is still to be taken: number, last step."""
-        self._epochs = 0
+        self._epochs = self._asked = 0
         self._epoch_not_before_s = 0.0
         self._of_steps, self._of_epochs, self._of_calls = Thinning(), Thinning(), Thinning(4 * _STAGE)
 
@@ -97,6 +99,24 @@ class RunSnapshots:
             at = "" if step is None else f"step {step:,}"
             self._recorder.document(_document(snapshot, f"{label}, {at}" if label and at else label or at))
         return snapshot
+
+    def take_asked(self, who: str) -> MemorySnapshot:
+        """Take one that somebody outside asks for, and write it; on the recorder's thread.
+
+        Args:
+            who: asks, in words.
+
+        Raises:
+            ValueError: `MOST_ASKED` of this session were asked for already.
+        """
+        if self._asked >= MOST_ASKED:
+            raise ValueError(
+                f"{MOST_ASKED} memory snapshots of this session were asked for, which is the most"
+            )
+        self._asked += 1
+        document = self._read("request", f"asked for by {who} ({self._asked})", self._last_step())
+        self._recorder.document(document)
+        return self._kept[-1]
 
     # -- Watch
 
@@ -139,7 +159,7 @@ class RunSnapshots:
             self._epoch_not_before_s = now_s + _REST * (now_s - began_s)
         return found
 
-    def _read(self, cause: Literal["steps", "epoch"], label: str, step: int | None) -> Document:
+    def _read(self, cause: Literal["steps", "epoch", "request"], label: str, step: int | None) -> Document:
         from .process_memory import read_snapshot
 
         snapshot = read_snapshot(label, cause=cause, step=step)

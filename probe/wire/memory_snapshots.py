@@ -44,8 +44,8 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one process and of its machine at one moment. None: not known."""
 
     label: Annotated[str, msgspec.Meta(max_length=512)]
-    cause: Literal["call", "steps", "epoch"]
-    """Who asked for it: the script, the cadence in steps, or the end of an epoch."""
+    cause: Literal["call", "steps", "epoch", "request"]
+    """Who asked for it: the script, the cadence in steps, the end of an epoch, or somebody outside."""
     time: float
     """UNIX seconds."""
     step: Count | None = None

@@ -20,7 +20,7 @@ from .quantities import bytes_text, number_text
 ROWS: Final = 100
 """The newest snapshots that the table shows."""
 _UNREADABLE: Final = "Snapshots that cannot be read, for they come from another version: {:,}."
-_CAUSES: Final = {"call": "the script", "steps": "cadence", "epoch": "end of epoch"}
+_CAUSES: Final = {"call": "the script", "steps": "cadence", "epoch": "end of epoch", "request": "a request"}
 Size: TypeAlias = Callable[[MemorySnapshot], int | None]
 _HOST: Final[tuple[tuple[str, Size], ...]] = (
     ("Process", lambda one: one.rss_bytes),

@@ -26,6 +26,7 @@ from probe.delivery.control.control_messages import (
     Pause,
     RemoveWatchpoint,
     Resume,
+    TakeMemorySnapshot,
     WriteBundle,
     read_request,
 )
@@ -179,6 +180,10 @@ def _add_actions(router: APIRouter, context: ApiContext) -> None:
     @router.post(f"{_CONTROL}/snapshot", summary="Keep all numbers of the next step")
     def snapshot(run: RunId, rank: AnyRank = None) -> ControlAnswer:
         return _ask(context, run, KeepSnapshot(), rank)
+
+    @router.post(f"{_CONTROL}/memory-snapshot", summary="Read memory now, and keep it")
+    def memory_snapshot(run: RunId, rank: AnyRank = None) -> ControlAnswer:
+        return _ask(context, run, TakeMemorySnapshot(), rank)
 
     @router.post(f"{_CONTROL}/clear", summary="Forget what was found so far")
     def clear(run: RunId, rank: AnyRank = None) -> ControlAnswer:

@@ -83,6 +83,10 @@ class KeepSnapshot(_Struct, tag="snapshot", tag_field="do", frozen=True):
     """Keep all numbers of the next step."""
 
 
+class TakeMemorySnapshot(_Struct, tag="memory_snapshot", tag_field="do", frozen=True):
+    """Read memory now: process, machine, CUDA's allocator."""
+
+
 class Clear(_Struct, tag="clear", tag_field="do", frozen=True):
     """Forget what was found so far, as the session's own call does."""
 
@@ -108,6 +112,7 @@ Request: TypeAlias = (
     | Resume
     | Pause
     | KeepSnapshot
+    | TakeMemorySnapshot
     | Clear
     | WriteBundle
     | Profile
@@ -143,6 +148,8 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     watchpoints: Annotated[list[WatchpointState], msgspec.Meta(max_length=1000)]
     is_profiling: bool = False
     """Whether steps are profiled, or about to be."""
+    features: Annotated[dict[Text, Count], msgspec.Meta(max_length=64)] = {}
+    """Period of each switch in steps, 0 is never; empty where the probe is older than this field."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

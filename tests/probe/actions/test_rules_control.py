@@ -29,17 +29,25 @@ from probe.delivery.control.control_messages import (
     ChangeLevel,
     ChangeLimit,
     ChangePreset,
+    KeepSnapshot,
+    Pause,
     Profile,
     RemoveWatchpoint,
     Request,
     Resume,
+    TakeMemorySnapshot,
     WriteBundle,
     decode_answer,
     decode_ask,
     encode_ask,
     read_request,
 )
+from probe.delivery.journal.journal_reader import read_stream
 from probe.errors import WireError
+from probe.settings.levels import LEVEL_FEATURES
+from probe.wire import Document, decode_record
+from probe.wire.documents import read_body
+from probe.wire.memory_snapshots import MemorySnapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
@@ -151,6 +159,76 @@ def test_level_preset_switch_and_limit_are_followed_at_the_next_step(session: Se
     (change,) = [e for e in read_journal(session.run_folder).latest_events if e.kind == "level_changed"]
     assert "asked for by the HTTP API" in change.message
     assert "Activations: every 3 steps" in change.message
+
+
+def test_state_has_what_is_asked_for_before_the_next_step_follows_it(session: Session) -> None:
+    before = session.ask(AskState()).state
+    assert before.features == LEVEL_FEATURES["basic"].periods()
+    told = session.ask(ChangeFeatures(features={"activations": 3, "memory": 0})).state
+    assert (told.features["activations"], told.features["memory"]) == (3, 0)
+    assert session.ask(ChangeLevel(level="advanced")).state.level == "advanced"
+    off = session.ask(ChangeLevel(level="off")).state
+    assert set(off.features.values()) == {0} and off.level == "off"
+    assert session.run._tracker.settings.level == "basic", "no step has followed it yet"
+
+
+@pytest.mark.parametrize("request_", [WriteBundle(), KeepSnapshot(), Pause()])
+def test_what_needs_a_step_is_refused_at_level_off(session: Session, request_: Request) -> None:
+    session.ask(ChangeLevel(level="off"))
+    assert "at level off no step is followed" in (session.ask(request_).problem or "")
+    session.train(2)
+    assert session.ask(AskState()).state.watchpoints == []
+    session.ask(ChangeLevel(level="basic"))
+    assert session.ask(KeepSnapshot()).problem is None, "the level that is asked for counts"
+
+
+@pytest.mark.parametrize("level", ["basic", "off"])
+def test_memory_snapshot_on_request_is_a_document_and_an_event(session: Session, level: str) -> None:
+    session.train(3)
+    session.ask(ChangeLevel(level=level))
+    assert [session.ask(TakeMemorySnapshot()).problem for _ in range(2)] == [None, None]
+    session.run.close()
+    journal = read_journal(session.run_folder)
+    taken = [
+        read_body(one, MemorySnapshot)
+        for one in (decode_record(data) for _, data in read_stream(session.folder, "events"))
+        if isinstance(one, Document) and one.kind == "memory_snapshot"
+    ]
+    labels = [f"asked for by the HTTP API ({number})" for number in (1, 2)]
+    assert [(one.label, one.cause, one.step) for one in taken] == [(label, "request", 2) for label in labels]
+    assert all(one.rss_bytes and one.uss_bytes for one in taken)
+    found = [event for event in journal.latest_events if event.kind == "snapshot"]
+    assert [(event.subject, event.severity) for event in found] == [(label, "info") for label in labels]
+    assert "MiB in the process" in found[0].message or "GiB in the process" in found[0].message
+
+
+def test_memory_snapshots_on_request_are_bounded(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.memory.run_snapshots.MOST_ASKED", 1)
+    assert session.ask(TakeMemorySnapshot()).problem is None
+    assert "which is the most" in (session.ask(TakeMemorySnapshot()).problem or "")
+
+
+def test_requests_leave_the_training_bit_identical(session: Session) -> None:
+    requests = (
+        TakeMemorySnapshot(),
+        ChangePreset(preset="gradients"),
+        ChangeFeatures(features={"activations": 1}),
+        ChangeLimit(overhead_limit=0.5),
+        KeepSnapshot(),
+        WriteBundle(),
+        ChangeLevel(level="off"),
+        ChangeLevel(level="extreme"),
+    )
+    torch.manual_seed(3)
+    for request in requests:
+        assert session.ask(request).problem is None
+        session.train(2)
+    plain = seeded_model()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    torch.manual_seed(3)
+    for _ in requests:
+        train(plain, optimizer, 2)
+    assert all(map(torch.equal, plain.parameters(), session.model.parameters()))
 
 
 def test_bundle_on_request_is_of_the_next_step(session: Session) -> None:
