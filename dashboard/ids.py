@@ -77,6 +77,13 @@ PROFILE_STEPS: Final = "profile-steps"
 PROFILE_ASK: Final = "profile-ask"
 PROFILE_SAID: Final = "profile-said"
 
+CONTROLS_REASON: Final = "controls-reason"
+CONTROLS_FEATURES: Final = "controls-features"
+CONTROLS_STATE: Final = "controls-state"
+"""Store: what the training was asked for when it answered last, {features}; written by the callback."""
+PRESET_CHOICE: Final = "preset-choice"
+LIMIT_VALUE: Final = "limit-value"
+
 ACTIONS_SCOPE: Final = "actions-scope"
 """Store: which run may be changed, {run, state, level}; written by the scripts."""
 ACTIONS_SUMMARY: Final = "actions-summary"

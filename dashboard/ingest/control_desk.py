@@ -76,8 +76,8 @@ class ControlDesk:
             One answer for each trainer, by rank.
 
         Raises:
-            UnreachableError: no helper of the run is connected, no trainer of it is alive, or there is no
-                such rank; or too much waits already.
+            UnreachableError: no helper of the run is connected, or none answers; no trainer of it is alive,
+                or there is no such rank; or too much waits already.
         """
         data = encode_ask(Ask(request=request, source=source))
         control = Control(id=new_id(), run=run, rank=rank, request=data)
@@ -93,6 +93,8 @@ class ControlDesk:
         if not pending.helpers:
             raise UnreachableError(f"no training of run {run} is connected: it has ended, or its helper has")
         answers = sorted(_answers_of(pending.answers), key=lambda one: (one.rank, one.incarnation))
+        if not pending.is_complete and not answers:
+            raise UnreachableError(f"the helper of run {run} has not answered within {PATIENCE_S:g} s")
         if not answers:
             which = "no training of it is alive" if rank is None else f"it has no rank {rank} that is alive"
             raise UnreachableError(f"run {run} cannot be asked: {which}")

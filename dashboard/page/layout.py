@@ -22,6 +22,7 @@ from .ranks_panel import ranks_panel
 from .tabs import TABS, charts_of, panel
 from .views.chart_specs import CHARTS, LOGGED, ChartSpec
 from .views.charts import LOG_RATIO
+from .views.controls import controls_section
 from .views.dialogs import editor_dialog, palette, toast, value_table, views_dialog
 from .views.empty_state import empty_state
 from .views.event_facts import SEVERITY_ICONS
@@ -205,7 +206,7 @@ def _charts() -> Component:
                             html.Div(id="storage", className="ns-storage"),
                         ],
                     ),
-                    panel("controls", [run_actions_section(), watchpoint_section()]),
+                    panel("controls", [run_actions_section(), controls_section(), watchpoint_section()]),
                 ],
                 id="step-charts",
             ),

@@ -15,6 +15,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from ..ingest.control_desk import ControlDesk
 from ..live.hub import Hub
 from ..packaged import packaged_file
+from ..page.callbacks.controls import register_controls
 from ..page.callbacks.documents import register_documents
 from ..page.callbacks.events import register_events
 from ..page.callbacks.page import register_page
@@ -84,6 +85,7 @@ def create_app(
     register_documents(app, store)
     register_watchpoints(app, desk)
     register_profiles(app, desk)
+    register_controls(app, store, desk)
     register_run_actions(app, store, desk, spool=spool, changed=hub.notify)
     register_run_picker(app, store)
     register_runs(app, store, spool=spool, changed=hub.notify)

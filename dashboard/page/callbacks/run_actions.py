@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from dash import Dash, Input, Output, State, ctx, no_update
@@ -21,9 +21,9 @@ from ...ingest.run_removal import remove_runs, run_rows
 from ...store.protocol import Store
 from ...store.run_row import RunRow
 from ..views.run_actions import delete_question, delete_reason, level_reason
+from ..views.trainer_answers import answer_text
 
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
-_SILENT: Final = "The training does not answer: it is stopped, or busy in C code."
 
 
 class ActionsScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,8 +120,8 @@ def section_view(store: Store, data: Any, choice: Any = None) -> SectionView:
         data: scope of the page.
         choice: level that is chosen in the form now. One that somebody has chosen and not set yet stays.
     """
-    scope = _scope(data)
-    row = _row(store, scope.run) if scope is not None else None
+    scope = scope_of(data)
+    row = row_of(store, scope.run) if scope is not None else None
     state = None if row is None else row.state
     stays = level_reason(state)
     kept = _stays(row)
@@ -133,8 +133,8 @@ def section_view(store: Store, data: Any, choice: Any = None) -> SectionView:
 
 def ask_for_level(store: Store, desk: ControlDesk, data: Any, level: Any) -> str:
     """Ask the trainers of the shown run for a level, and return what is said then."""
-    scope = _scope(data)
-    row = _row(store, scope.run) if scope is not None else None
+    scope = scope_of(data)
+    row = row_of(store, scope.run) if scope is not None else None
     if row is None or (reason := level_reason(row.state)):
         return "No run is shown." if row is None else reason
     chosen = next((one for one in LEVELS if one == level), None)
@@ -144,12 +144,7 @@ def ask_for_level(store: Store, desk: ControlDesk, data: Any, level: Any) -> str
         answers = desk.ask(row.run, ChangeLevel(level=chosen), source="browser")
     except UnreachableError as error:
         return f"The level stays: {error}."
-    problems = [one.answer.problem for one in answers if one.answer is not None and one.answer.problem]
-    if problems:
-        return f"The level stays: {problems[0]}."
-    if all(one.answer is None for one in answers):
-        return _SILENT
-    return f"The level is {chosen} from the next step on."
+    return answer_text(answers, done=f"The level is {chosen} from the next step on")
 
 
 def dialog_view(
@@ -172,8 +167,8 @@ def dialog_view(
         changed: called after a deletion.
     """
     if trigger == ids.DELETE_ASK:
-        scope = _scope(data)
-        row = _row(store, scope.run) if scope is not None else None
+        scope = scope_of(data)
+        row = row_of(store, scope.run) if scope is not None else None
         reason = _stays(row)
         if row is None or reason:
             return DialogView(True, "", None, reason)
@@ -192,7 +187,7 @@ def delete_run(store: Store, run: str, *, spool: Path | None, changed: Callable[
         spool: see `register_run_actions`.
         changed: called after a deletion.
     """
-    row = _row(store, run)
+    row = row_of(store, run)
     if row is None:
         return "The run is not there any more."
     if reason := _stays(row):
@@ -204,7 +199,7 @@ def delete_run(store: Store, run: str, *, spool: Path | None, changed: Callable[
 
 def _said_of(store: Store, run: str, *, spool: Path | None, changed: Callable[[], None]) -> str:
     """Delete a run, and return what is said then."""
-    row = _row(store, run)
+    row = row_of(store, run)
     problem = delete_run(store, run, spool=spool, changed=changed)
     return problem or f"{row.name if row else run} ({run}) is deleted."
 
@@ -213,12 +208,14 @@ def _stays(row: RunRow | None) -> str:
     return delete_reason(None if row is None else row.state, is_starred=row is not None and row.starred)
 
 
-def _scope(data: Any) -> ActionsScope | None:
+def scope_of(data: Any) -> ActionsScope | None:
+    """Return which run the page shows; None for a malformed scope."""
     try:
         return msgspec.convert(data, ActionsScope)
     except msgspec.ValidationError:
         return None
 
 
-def _row(store: Store, run: str) -> RunRow | None:
+def row_of(store: Store, run: str) -> RunRow | None:
+    """Return what the store says of a run; None for one that it does not have."""
     return next((row for row in run_rows(store) if row.run == run), None)
