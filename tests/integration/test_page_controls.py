@@ -30,7 +30,7 @@ def open_controls(page: Page, served: Served, run: str) -> None:
     until_true(page, lambda: run in [one.run for one in served.server.store.runs()])
     page.goto(f"{served.server.address}&run={run}&tab=controls")
     expect(page.locator("#controls-reason")).to_contain_text("The level is")
-    expect(page.locator("#control-memory")).to_be_enabled()
+    expect(page.locator("#control-memory_snapshot")).to_be_enabled()
 
 
 def events(served: Served, run: str, kind: str) -> list[Event]:
@@ -86,8 +86,8 @@ def test_snapshot_bundle_and_memory_are_taken_now_and_are_events(page: Page, ser
         said(page, "snapshot", "Accepted")
         page.locator("#control-bundle").click()
         said(page, "bundle", "Accepted")
-        page.locator("#control-memory").click()
-        said(page, "memory", "it is listed under Memory")
+        page.locator("#control-memory_snapshot").click()
+        said(page, "memory_snapshot", "it is listed under Memory")
         run, folder = training.run, served.folder / "spool" / training.run
         until_true(page, lambda: len(events(served, run, "snapshot")) == 2)
         memory, numbers = sorted(events(served, run, "snapshot"), key=lambda event: event.subject)

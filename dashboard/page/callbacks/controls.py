@@ -40,7 +40,7 @@ _SIMPLE: Final[Mapping[str, tuple[Request, str]]] = {
     "resume": (Resume(), "Accepted: the training goes on"),
     "snapshot": (KeepSnapshot(), "Accepted: an event will name the file of the next step's numbers"),
     "bundle": (WriteBundle(), "Accepted: an event will name the bundle of the next step"),
-    "memory": (TakeMemorySnapshot(), "Taken: it is listed under Memory, and an event of the run"),
+    "memory_snapshot": (TakeMemorySnapshot(), "Taken: it is listed under Memory, and an event of the run"),
 }
 """Button -> what it asks, and what is said where that was accepted."""
 _FROM_NEXT: Final = "Accepted, from the next step on"
@@ -155,7 +155,8 @@ def outputs_of(view: ControlsView, trigger: Any, scope: Any) -> list[Any]:
     known: Any = no_update
     if state is not None:
         known = {"level": state.level, "preset": state.preset, "features": state.features}
-    is_fresh = trigger == ids.ACTIONS_SUMMARY or (isinstance(scope, dict) and scope.get("before") is None)
+    is_new_run = trigger == ids.ACTIONS_SCOPE and isinstance(scope, dict) and scope.get("before") is None
+    is_fresh = trigger == ids.ACTIONS_SUMMARY or is_new_run
     # What somebody has chosen and not set yet stays.
     preset = limit = no_update
     if state is not None and (is_fresh or name in ("preset", "record")):

@@ -29,9 +29,9 @@ ACTS: Final[Mapping[str, str]] = {
     "resume": "Resume the training",
     "snapshot": "Keep the next step's numbers",
     "bundle": "Write a replay bundle",
-    "memory": "Take a memory snapshot",
+    "memory_snapshot": "Take a memory snapshot",
 }
-"""Button -> what it says."""
+"""Button -> what it says. None is called as a feature: both are names of what was clicked."""
 NEEDS_STEPS: Final = ("pause", "snapshot", "bundle")
 """What waits for a step that is followed."""
 AT_OFF: Final = "At level off no step is followed: set another level first."
@@ -40,8 +40,8 @@ _NOTES: Final[Mapping[str, str]] = {
     "pause": "Before its next update, until somebody resumes it.",
     "resume": "",
     "snapshot": "Of every parameter, as a JSON file beside the journals.",
-    "bundle": "Of the next step: what runs it again with `dashboard replay`.",
-    "memory": "Process, machine and CUDA, now; listed under Memory.",
+    "bundle": "Of the next step: dashboard replay runs it again.",
+    "memory_snapshot": "Process, machine and CUDA, now; listed under Memory.",
     "preset": "",
     "limit": "",
 }
@@ -142,9 +142,15 @@ def feature_switches(state: TrainerState | None, said: Mapping[str, str], *, is_
         is_off: nothing can be asked.
     """
     if state is None or not state.features:
-        text = "" if state is None else "The training's probe is too old to tell what it measures."
-        return [html.P(text, className="ns-small")] if text else []
-    note = [html.P("They count once a level other than off is set.", className="ns-small")]
+        old = "The training's probe is too old to tell what it measures."
+        text = "Known while the training runs." if state is None else old
+        return [html.P(text, className="ns-small")]
+    note = [
+        html.P(
+            "At level off nothing is measured; the switches count from the next level on.",
+            className="ns-small",
+        )
+    ]
     known = [name for name in FEATURES if name in state.features]
     rows = [_switch(name, state.features[name], said.get(name, ""), is_off=is_off) for name in known]
     return [*(note if state.level == "off" else []), *rows]
@@ -208,14 +214,14 @@ def _limit_field() -> Component:
 def _form(act: str, field: Component) -> Component:
     """A field with its button, and the answer below."""
     return html.Div(
-        [html.Div([field, _button(act)], className="ns-watchpoint-form"), _said(act)], className="ns-control"
+        [html.Div([field, _button(act)], className="ns-watchpoint-form"), _said(act)],
+        className="ns-control ns-control-form",
     )
 
 
 def _row(act: str) -> Component:
-    return html.Div(
-        [_button(act), html.Span(_NOTES[act], className="ns-small"), _said(act)], className="ns-control"
-    )
+    texts = [html.Span(_NOTES[act], className="ns-small"), _said(act)]
+    return html.Div([_button(act), html.Div(texts, className="ns-control-texts")], className="ns-control")
 
 
 def _button(act: str) -> Component:

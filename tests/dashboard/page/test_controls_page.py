@@ -76,7 +76,7 @@ def switch(name: str) -> dict[str, str]:
         ("resume", {}, Resume()),
         ("snapshot", {}, KeepSnapshot()),
         ("bundle", {}, WriteBundle()),
-        ("memory", {}, TakeMemorySnapshot()),
+        ("memory_snapshot", {}, TakeMemorySnapshot()),
         (switch("activations"), {}, ChangeFeatures(features={"activations": 0})),
         (switch("histograms"), {}, ChangeFeatures(features={"histograms": 20})),
         (
@@ -84,6 +84,7 @@ def switch(name: str) -> dict[str, str]:
             {"known": {**KNOWN, "features": {"activations": 0}}},
             ChangeFeatures(features={"activations": None}),
         ),
+        (switch("memory"), {}, ChangeFeatures(features={"memory": 0})),
         (switch("__class__"), {}, AskState()),
         (switch("activations"), {"known": "nonsense"}, ChangeFeatures(features={"activations": 2})),
     ],
@@ -145,8 +146,8 @@ def test_run_that_nobody_answers_for_says_so_and_can_be_asked_again(
     store: PageStore, trainers: Trainers
 ) -> None:
     trainers.helpers = 0
-    view = click(store, trainers, "memory")
-    assert "no training of run demo-run is connected" in view.said["memory"]
+    view = click(store, trainers, "memory_snapshot")
+    assert "no training of run demo-run is connected" in view.said["memory_snapshot"]
     assert not view.is_off
 
 
@@ -168,8 +169,8 @@ def test_level_off_says_why_steps_cannot_be_waited_for_and_offers_to_go_on(
     trainers.state = msgspec.structs.replace(
         trainers.state, level="off", features=LEVEL_FEATURES["off"].periods()
     )
-    view = click(store, trainers, "memory")
-    shown = by_name(outputs_of(view, views.act_id("memory"), SCOPE))
+    view = click(store, trainers, "memory_snapshot")
+    shown = by_name(outputs_of(view, views.act_id("memory_snapshot"), SCOPE))
     for act in views.ACTS:
         assert shown[f"off {act}"] == (act in views.NEEDS_STEPS)
         assert (shown[f"said {act}"] == views.AT_OFF) == (act in views.NEEDS_STEPS)
@@ -193,6 +194,15 @@ def test_opening_fills_the_form_and_what_is_chosen_later_stays(store: PageStore,
     assert shown["said bundle"] == "", "what level off forbade"
 
 
+def test_click_elsewhere_leaves_what_is_chosen_and_not_set_yet(store: PageStore, trainers: Trainers) -> None:
+    view = click(store, trainers, "record")
+    shown = by_name(outputs_of(view, views.act_id("record"), {**SCOPE, "before": None}))
+    assert shown["limit"] is no_update and shown["preset"] == "none", "a level leaves its preset"
+    view = click(store, trainers, "pause")
+    shown = by_name(outputs_of(view, views.act_id("pause"), {**SCOPE, "before": None}))
+    assert shown["limit"] is no_update and shown["preset"] is no_update
+
+
 def test_every_feature_has_a_switch_and_each_one_can_be_turned_on() -> None:
     state = msgspec.structs.replace(trainer_state(), features=LEVEL_FEATURES["basic"].periods())
     shown = repr(views.feature_switches(state, {"memory": "Accepted."}, is_off=False))
@@ -208,6 +218,10 @@ def trainer_state() -> TrainerState:
     return TrainerState(
         step=1, level="basic", preset=None, overhead_limit=0.02, is_paused=False, watchpoints=[]
     )
+
+
+def test_no_button_is_called_as_a_feature() -> None:
+    assert not set(views.ACTS) & set(FEATURES)
 
 
 def test_probe_that_does_not_tell_its_switches_is_said_to_be_old() -> None:
