@@ -13,12 +13,13 @@
   ns.isFlow = () => ns.isLayers() && ns.view.flow;
   ns.decadesBetween = (code, other) => ((code - other) / CODES) * DECADES;
 
-  let known = { rows: null, filter: null, found: [] };
+  let known = { rows: null, mark: null, found: [] };
   // Layers or modules that the filter leaves, in model order. Parameters are in their layer.
   function rowsOf() {
-    if (known.rows !== map.rows || known.filter !== ns.view.filter) {
-      const found = ns.matchingRows().filter((row) => map.kinds[row] !== "parameter");
-      known = { rows: map.rows, filter: ns.view.filter, found };
+    const mark = `${ns.layersFilterMark()} ${ns.view.filter}`;
+    if (known.rows !== map.rows || known.mark !== mark) {
+      const found = ns.filteredRows().filter((row) => map.kinds[row] !== "parameter");
+      known = { rows: map.rows, mark, found };
     }
     return known.found;
   }
