@@ -1,5 +1,6 @@
 # make demo   train a small model with a NaN in it, and watch it live
 # make test   everything the repository checks: lint, types, tests, the browser included
+# make js     types and unit tests of the page's scripts alone (needs node and npm)
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
@@ -9,17 +10,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
+NODE_PACKAGES := nodejs npm
 # A file's tests stay together on one worker: they share what the file has trained, and its one Chromium.
 WORKERS ?= logical
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint capabilities detection browser compiler clean
+.PHONY: demo test lint js capabilities detection browser compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-test: compiler $(VENV)/.dev browser lint
+test: compiler $(VENV)/.dev browser lint js
 	$(BIN)/python -m pytest -m fresh_process -n0 tests/probe/memory
 	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
@@ -28,6 +30,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What the lock file names is installed once; tsc and node's own runner are all of it.
+js: node
+	@command -v npm >/dev/null || exit 0; cd tests/js; \
+	if ! [ node_modules/.package-lock.json -nt package-lock.json ]; then npm ci --no-audit --no-fund --silent; fi; \
+	npm run --silent types && npm test --silent
 
 capabilities: $(VENV)/.dev browser
 	$(BIN)/python -m pytest --capabilities -n $(WORKERS) --maxprocesses 4 --dist loadfile
@@ -61,6 +69,12 @@ compiler:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(COMPILER_PACKAGES) >/dev/null; \
 	else echo "no C compiler: installed without the native kernel, whose tests skip. To have it: sudo apt-get install $(COMPILER_PACKAGES)"; fi
 
+node:
+	@if command -v node >/dev/null && command -v npm >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(NODE_PACKAGES) >/dev/null; \
+	else echo "node or npm is missing: the page's scripts are not checked. To check them: sudo apt-get install $(NODE_PACKAGES)"; fi
+
 clean:
 	rm -f probe/measure/kernels/*.so
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tests/js/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

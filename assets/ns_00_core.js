@@ -1,6 +1,6 @@
 // The one namespace of the page's scripts, and the small things all of them need: events, elements, numbers.
 // Dash loads the files of this folder in alphabetical order as classic scripts; each adds to `nanscope`.
-window.nanscope = window.nanscope || {};
+window.nanscope = window.nanscope || /** @type {any} */ ({});
 (function (ns) {
   "use strict";
 
@@ -37,7 +37,7 @@ window.nanscope = window.nanscope || {};
     due.add(draw);
   };
 
-  ns.byId = (id) => document.getElementById(id);
+  ns.byId = (id) => /** @type {any} */ (document.getElementById(id));
 
   // What cannot be seen, or turns the order of the rest, is its number in brackets: U+202E is "[U+202E]". As
   // dashboard/page/views/visible_text.py.
@@ -75,7 +75,10 @@ window.nanscope = window.nanscope || {};
   const given = new Map(); // id of a select -> its value, as the scripts know it
   const touched = new Set(); // those that the user has been at since
   for (const kind of ["pointerdown", "keydown"]) {
-    document.addEventListener(kind, ({ target }) => given.has(target.id) && touched.add(target.id), true);
+    document.addEventListener(kind, (event) => {
+      const { id } = /** @type {Element} */ (event.target);
+      if (given.has(id)) touched.add(id);
+    }, true);
   }
   ns.give = function (id, value, props = {}) {
     const isNew = given.get(id) !== value;

@@ -10,6 +10,7 @@
 
   // Those of the message that is on screen. An answer to an older wish changes what the server's next one builds
   // on, and must not change what is drawn: fields and arrays of a picture belong together.
+  /** @type {Map<string, Numbers>} */
   let picture = new Map();
   ns.array = (key) => picture.get(key) || new Float64Array(0);
   ns.showArrays = () => { picture = new Map(ns.arrays); };

@@ -12,6 +12,7 @@
   ns.MOST_COMPARED = 5; // as in dashboard/page/views/runs_section.py
   const VISITED = ["run", "tab", "event", "row"]; // a change of these is a step that Back takes back
 
+  /** @type {View} */
   const view = {
     run: null,
     rank: 0,

@@ -3,6 +3,7 @@
   "use strict";
 
   // Tabs that a run may have nothing for, and whether it has something.
+  /** @type {Record<string, (header: Header) => boolean>} */
   const HAS_DATA = {
     memory: (header) => header.charts.memory.present || ns.byId("documents-in-memory").childElementCount > 0,
     ranks: (header) => header.rankCount > 1,
@@ -32,6 +33,7 @@
     ns.emit("tab", chosen);
   }
 
+  /** @param {Header} header */
   function place(header) {
     if (!header.charts) return;
     for (const [name, has] of Object.entries(HAS_DATA)) {
@@ -39,6 +41,7 @@
     }
   }
 
+  /** @param {Header} header */
   function count(header) {
     if (!header.verdict) return;
     const [critical, warnings] = header.verdict.counts;
@@ -48,6 +51,7 @@
     ns.setTitle(badge, `${ns.count(critical)} critical, ${ns.count(warnings)} warnings`);
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
     const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
     if (!(event.key in steps)) return;

@@ -4,6 +4,7 @@
 
   const FIRST_WAIT_MS = 300;
   const LONGEST_WAIT_MS = 4000;
+  /** @type {WebSocket | null} */
   let socket = null;
   let wait = FIRST_WAIT_MS;
   let subscription = 0;
@@ -42,6 +43,7 @@
     });
   };
 
+  /** @param {MessageEvent<ArrayBuffer>} event */
   function receive(event) {
     ns.link.heardAt = performance.now();
     ns.link.bytes += event.data.byteLength;

@@ -191,9 +191,9 @@
 
   ns.startHeatmapRows = function () {
     ns.on("crosshair", () => { if (!ns.isLayers() && ns.heatmap.fields) ns.later(drawValues); });
-    ns.byId("heatmap-select").addEventListener("change", (event) => {
+    ns.byId("heatmap-select").addEventListener("change", () => {
       ns.focusRows("");
-      ns.change({ heatmap: event.target.value });
+      ns.change({ heatmap: ns.byId("heatmap-select").value });
     });
     ns.on("heatmap", () => { if (!ns.isLayers()) { drawLabels(); drawValues(); drawScale(); } drawSelect(); drawFacts(); });
   };

@@ -21,6 +21,7 @@
   const rowOf = () => new Map(map.rows.map((name, row) => [name, row]));
   ns.isFolded = (path) => ns.view.folded.includes(path) !== ns.view.folded.includes("*");
 
+  /** @returns {LayersLine} */
   function leaf(row, depth, parent) {
     const path = map.rows[row];
     const start = parent && path.startsWith(parent + ".") ? parent.length + 1 : 0;
@@ -31,6 +32,7 @@
     };
   }
 
+  /** @param {number[]} rows */
   function tree(rows) {
     const own = rowOf();
     // A group of one row would say nothing that the row does not.
@@ -81,6 +83,7 @@
   }
 
   // By which a sorted list goes; the largest first, lines without a value last.
+  /** @type {Record<string, (codes: Uint16Array) => number>} */
   const SORTS = {
     value: (codes) => {
       const code = codes[ns.layersColumn()] ?? 0;
@@ -99,11 +102,12 @@
     },
   };
 
+  /** @param {number[]} rows */
   function sorted(rows) {
     const measure = SORTS[ns.view.sort];
     const keyed = rows.map((row) => {
       const line = { ...leaf(row, 0, ""), canOpen: false };
-      return [measure(ns.lineCodes(line)), line];
+      return /** @type {[number, LayersLine]} */ ([measure(ns.lineCodes(line)), line]);
     });
     return keyed.sort((a, b) => b[0] - a[0]).map(([, line]) => line);
   }

@@ -19,6 +19,7 @@
 
   ns.forgetLines = () => { all.clear(); relative.clear(); };
 
+  /** @param {LayersLine} line */
   const keyOf = (line) => line.rows[0] + "/" + line.rows.length;
 
   // Codes by column; of several rows the largest.
@@ -48,12 +49,14 @@
     const high = values[Math.ceil(0.99 * (values.length - 1))] ?? FIRST + 1;
     return [low, Math.max(low + 1, high)];
   };
+  /** @param {Uint16Array} codes */
   function perRow(codes) {
     const [low, high] = ns.ownRange(codes);
     return codes.map((code) => (isValue(code) ? placed((code - low) / (high - low)) : code));
   }
 
   // Difference to the median of the values before; the first one has no past, so it is its own.
+  /** @param {Uint16Array} codes */
   function ownPast(codes) {
     const before = new Uint16Array(codes.length);
     let count = 0;
@@ -73,6 +76,7 @@
       return placed((decades - PAST[0]) / (PAST[1] - PAST[0]));
     });
   }
+  /** @type {Record<string, (codes: Uint16Array) => Uint16Array>} */
   const SCALES = { row: perRow, past: ownPast };
 
   ns.scaledCodes = function (line) {

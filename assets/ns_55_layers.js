@@ -7,8 +7,10 @@
   const LINE_PX = 15;
   const MOST_PX = 22;
   const HEAD_PX = 68, FOOT_PX = 22;
+  /** @type {LayersLine[]} */
   let lines = [], first = 0, count = 0, height = LINE_PX; // all lines; those on screen
   let active = ""; // path of the line that the keys are at
+  /** @type {HTMLInputElement} */
   let input = null;
 
   const cardWidth = () => ns.plot("heatmap").clientWidth;
@@ -46,6 +48,7 @@
 
   const idOf = (at) => "layers-line-" + (first + at);
 
+  /** @param {LayersLine} line @param {number} at @param {string} value */
   function lineElement(line, at, value) {
     const item = ns.make("div", "ns-line");
     item.id = idOf(at);
@@ -116,6 +119,7 @@
 
   const redraw = () => ns.isLayers() && ns.later(ns.drawHeatmap);
 
+  /** @param {LayersLine} line */
   function toggle(line) {
     if (!line.canOpen) return;
     if (!line.isGroup) return ns.toggleUnfolded(line.path);
@@ -124,6 +128,7 @@
     ns.change({ folded: isListed ? folded.filter((path) => path !== line.path) : [...folded, line.path] });
   }
 
+  /** @param {LayersLine} line */
   function open(line) {
     if (line.isGroup) toggle(line);
     else ns.openRow(line.path);
@@ -138,6 +143,7 @@
     redraw();
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
     if (!lines.length || event.ctrlKey || event.metaKey || event.altKey) return;
     const at = lines.findIndex((line) => line.path === active);
@@ -157,6 +163,7 @@
     moves[event.key]();
   }
 
+  /** @param {MouseEvent} event */
   function click(event) {
     const item = event.target.closest(".ns-line");
     const line = item && lines[Number(item.dataset.at)];
@@ -198,9 +205,10 @@
       event.preventDefault();
       tree.scrollTop += event.deltaY * (event.deltaMode === 1 ? height : 1);
     }, { passive: false });
-    ns.byId("layers-sort").addEventListener("change", (event) => ns.change({ sort: event.target.value }));
+    ns.byId("layers-sort").addEventListener("change", () => ns.change({ sort: ns.byId("layers-sort").value }));
     ns.byId("layers-scales").addEventListener("click", (event) => {
-      if ("scale" in event.target.dataset) ns.change({ scale: event.target.dataset.scale });
+      const { scale } = /** @type {HTMLElement} */ (event.target).dataset;
+      if (scale !== undefined) ns.change({ scale });
     });
     ns.byId("layers-fold").addEventListener("click", () => ns.change({ folded: ns.view.folded.includes("*") ? [] : ["*"] }));
     ns.on("heatmap", () => { if (ns.isLayers()) { if (!ns.isFlow()) drawLines(); drawTools(); } });

@@ -4,6 +4,7 @@
 
   const SPARK_COLUMNS = 200;
 
+  /** @param {PlotBox} box @param {number} height */
   function drawSparks(box, height) {
     const canvas = ns.byId("layers-sparks");
     canvas.hidden = !ns.layersWidths().hasSparks;

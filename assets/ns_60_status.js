@@ -5,13 +5,16 @@
 
   const LAG_S = 5;
   const SILENT_LINK_MS = 7000;
+  /** @type {Header | null} */
   let status = null; // newest header about a run
+  /** @type {RunEntry[] | null} */
   let runs = null; // null until the server has said which there are
   let given = null; // run that the picker's button has as its value
   let clockOffset = 0; // server clock minus ours, seconds
 
   const AHEAD_S = 60; // a clock that goes before ours by more says nothing of ages
 
+  /** @type {Record<string, (age: number | null) => string>} */
   const STATES = {
     connecting: () => "connecting",
     reconnecting: () => "reconnecting",
@@ -68,6 +71,7 @@
     return behind ? `${ns.count(behind)} new` : "paused";
   }
 
+  /** @param {Header} header */
   function drawTiles(header) {
     for (const tile of header.tiles) {
       const element = ns.byId("tile-" + tile.id);
@@ -82,6 +86,7 @@
   }
 
   // How far the training is, where it tells; what it does not know it does not show.
+  /** @param {Header} header */
   function drawProgress(header) {
     const { progress } = header;
     ns.byId("progress").hidden = !progress;
@@ -96,6 +101,7 @@
     + "another level is chosen, under Controls or by the script with run.set_level(\"basic\").";
 
   // Before its first step a run has nothing to draw: the charts' place says so.
+  /** @param {Header} header */
   function drawNoStep(header) {
     const isEmpty = header.newestStep === null && header.eventEnd === null;
     const isOver = header.state in STATES && header.state !== "silent";
@@ -116,6 +122,7 @@
     ns.byId("notice").hidden = !text;
   }
 
+  /** @param {RunEntry} run */
   const isRunning = (run) => run.ranks.some((rank) => rank.state === "running");
 
   function drawRuns() {
@@ -150,6 +157,7 @@
   }
 
   // An address may name a rank that the run has not.
+  /** @param {RunEntry | undefined} shown */
   function checkRank(shown) {
     if (!shown || !shown.ranks.length || shown.ranks.some(({ rank }) => rank === ns.view.rank)) return;
     const [{ rank }] = shown.ranks;
@@ -158,6 +166,7 @@
     ownNotice = text;
   }
 
+  /** @param {RunEntry[]} list */
   function takeRuns(list) {
     runs = list;
     ns.runs = runs;

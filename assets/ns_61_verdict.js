@@ -4,9 +4,11 @@
   "use strict";
 
   const ICONS = { critical: "\u25c6", warning: "\u25b2", none: "\u2713" };
+  /** @type {Header | null} */
   let newest = null; // header of the run that is shown
   let shown = "";
 
+  /** @param {Verdict["parts"]} parts */
   function sentence(parts) {
     return parts.map(([text, isCode]) => ns.make(isCode ? "code" : "span", "", text));
   }
@@ -16,6 +18,7 @@
   }
 
   // What stands at the line's end: of a fault when and where it was, else what there was besides.
+  /** @param {Header} header @param {number} now */
   function facts(header, now) {
     const { severity, time, rank, step, counts } = header.verdict;
     if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning"), ...cost(header)];
@@ -29,6 +32,7 @@
   }
 
   // What the probe takes of a step, by its own clock: its budget is part of the promise.
+  /** @param {Header} header */
   function cost({ tiles }) {
     const tile = tiles.find((each) => each.id === "probe");
     return tile && tile.unit ? [`probe ${tile.value} ${tile.unit}`] : [];
@@ -55,6 +59,7 @@
     ns.setText(ns.byId("verdict-facts"), facts(newest, ns.now()).join(" \u00b7 "));
   }
 
+  /** @param {Header} header */
   function drawTitle({ name, newestStep, verdict }) {
     const step = newestStep === null ? "" : ` \u00b7 step ${ns.count(newestStep)}`;
     const isBad = verdict.severity === "critical";

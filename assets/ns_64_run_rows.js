@@ -21,7 +21,7 @@
   ns.makeRunRow = function (run) {
     const row = ns.make("tr");
     row.dataset.run = run;
-    const cells = {};
+    const cells = /** @type {Record<string, HTMLTableCellElement>} */ ({});
     for (const name of ns.RUN_CELLS) {
       cells[name] = ns.make(name === "name" ? "th" : "td", `ns-runs-${name}${NUMBERS.includes(name) ? " ns-number" : ""}`);
       row.append(cells[name]);
@@ -45,6 +45,7 @@
     return { row, cells, parts };
   };
 
+  /** @param {HTMLCanvasElement} canvas @param {(number | null)[]} values @param {string} colour */
   function spark(canvas, values, colour) {
     const key = JSON.stringify([values, colour]);
     if (canvas.dataset.key === key) return;
@@ -76,6 +77,7 @@
     return part;
   };
 
+  /** @param {HTMLElement} cell @param {RunRow} data */
   function drawFaults(cell, { critical, warnings }) {
     const key = `${critical} ${warnings}`;
     if (cell.dataset.key === key) return;

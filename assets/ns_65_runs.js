@@ -9,7 +9,9 @@
   const PATIENCE_MS = 5000; // an answer that takes longer is asked for again
   const MOST_ROWS = 64; // of one asking that names them, as in dashboard/page/callbacks/runs.py
   const MOST_SHOWN = 200;
+  /** @type {Map<string, RunRowElements>} */
   const elements = new Map(); // run -> its row and cells
+  /** @type {RunRow[]} */
   let rows = []; // newest first
   let askings = 0;
   let askedAt = -Infinity; // when all rows were asked for; not since the answer
@@ -45,18 +47,21 @@
   };
 
   // Every word that is searched for is in the row.
+  /** @param {RunRow} row */
   function isFound(row) {
     const text = [row.name, row.run, row.model, row.note, ns.RUN_STATES[row.state], row.starred ? "starred" : ""].join(" ").toLowerCase();
     return ns.view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
   }
 
   // A training of several models is one entry with its models inside, in the order in which they began.
+  /** @param {RunRow[]} found */
   function ordered(found) {
     const groups = new Map();
     for (const row of found.slice(0, MOST_SHOWN)) groups.set(row.group, [row, ...(groups.get(row.group) || [])]);
     return [...groups.values()];
   }
 
+  /** @param {RunRow[]} models */
   function heading(models) {
     const row = ns.make("tr", "ns-runs-group");
     const cell = ns.make("th", "", `${models[0].name.replace(` (${models[0].model})`, "")} \u00b7 ${models.length} runs of one process`);
@@ -89,11 +94,12 @@
     ns.setText(ns.byId("runs-count"), count + isMore);
     const ticked = ns.view.compared.length;
     ns.setText(ns.byId("runs-ticked"), ticked ? `${ticked} of at most ${ns.MOST_COMPARED} ticked` : `Tick up to ${ns.MOST_COMPARED} runs to compare them`);
-    const input = ns.byId("runs-search").firstElementChild;
+    const input = /** @type {HTMLInputElement} */ (ns.byId("runs-search").firstElementChild);
     if (document.activeElement !== input) input.value = ns.view.find;
   }
 
   // A row that stays where it is is not touched: it may have the focus.
+  /** @param {Element[]} wanted */
   function place(wanted) {
     const body = ns.byId("runs-body");
     const kept = new Set(wanted);
@@ -131,7 +137,8 @@
       const row = ns.runRow(target.closest("[data-run]")?.dataset.run);
       if (act && row) ns.actOnRow(act, row, elements.get(row.run));
     });
-    ns.byId("runs-body").addEventListener("change", ({ target }) => {
+    ns.byId("runs-body").addEventListener("change", (event) => {
+      const target = /** @type {HTMLInputElement} */ (event.target);
       if (target.type === "checkbox") tick(target.closest("[data-run]").dataset.run, target.checked);
     });
     ns.on("view", draw);

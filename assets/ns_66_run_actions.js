@@ -57,6 +57,7 @@
   }
 
   // Nothing is deleted until the time is up; a page that is closed before has deleted nothing.
+  /** @param {RunRow} row */
   function remove(row) {
     problem = "";
     const timer = window.setTimeout(() => act(row.run, "delete"), UNDO_MS);
@@ -90,6 +91,7 @@
 
   // ---------------------------------------------------------------------------------------------------- notes
 
+  /** @param {RunRow} row @param {RunRowElements} elements */
   function editNote(row, { cells, parts }) {
     const input = ns.make("input", "ns-runs-input");
     Object.assign(input, { value: row.note, maxLength: 4000 });

@@ -9,12 +9,15 @@
   const COLUMNS = ["severity", "step", "message", "line", "kind", "count", "rank", "time"];
   const TITLES = ["Severity", "Step", "Event", "Line", "Kind", "Count", "Rank", "Time"];
   const open = new Set(); // ids of origins that are unfolded
+  /** @type {any} */
   let search = null, body = null, rows = null; // elements
   let listed = []; // {row, origin, folded, isOpen} in order
   let focused = null; // id of the row that has the list's one place in the order of the Tab key
 
+  /** @param {EventRow} row */
   const isHidden = (row) => ns.view.muted.includes(row.kind) || ns.view.muted.includes(row.severity.split(" ")[1]);
 
+  /** @param {EventRow} row @param {string[]} words */
   function matches(row, words) {
     const text = `${row.message} ${row.line} ${row.kind} ${row.step}`.toLowerCase();
     return words.every((word) => text.includes(word));
@@ -36,7 +39,7 @@
       else heads.push(row);
     }
     const sign = ns.view.newestFirst ? -1 : 1;
-    heads.sort((a, b) => a.is_last - b.is_last || sign * (a.step - b.step) || a.severity_order - b.severity_order);
+    heads.sort((a, b) => Number(a.is_last) - Number(b.is_last) || sign * (a.step - b.step) || a.severity_order - b.severity_order);
     listed = heads.flatMap((row) => {
       const own = (members.get(row.id) || []).sort(byTime);
       const isOpen = open.has(row.id) || own.some((each) => each.id === ns.view.event);
@@ -126,6 +129,7 @@
   let chips = "";
 
   // How many there are of each, whether shown or not; the kinds of which there are most.
+  /** @param {EventRow[]} all */
   function drawChips(all) {
     const count = (of) => all.reduce((found, row) => found.set(of(row), (found.get(of(row)) || 0) + 1), new Map());
     const severities = count((row) => row.severity.split(" ")[1]);
@@ -147,6 +151,7 @@
   }
 
   // Arrows move through the rows, right and left open and close a fault, Enter shows the event.
+  /** @param {KeyboardEvent} event */
   function move(event) {
     const at = listed.findIndex(({ row }) => row.id === focused);
     const page = Math.max(1, Math.floor(body.clientHeight / ROW_PX) - 1);

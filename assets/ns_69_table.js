@@ -4,9 +4,13 @@
   "use strict";
 
   const PATIENCE_MS = 5000; // an answer that takes longer is asked for again
+  /** @type {Map<string, EventRow>} */
   const rows = new Map(); // id -> row
+  /** @type {Record<string, string>} */
   let causes = {}; // id of an event that followed from another -> id of that one
+  /** @type {EventRowsAnswer | null} */
   let held = null; // the numbers of the last answer: what of the run is here
+  /** @type {EventRow[] | null} */
   let inOrder = null; // rows by step; null until somebody asks
   let mark = null; // changes whenever any event does
   let heldMark = null; // the newest one that an answer was asked for with
@@ -58,7 +62,7 @@
   ns.rowsInOrder = function () {
     if (!isComplete()) return null;
     inOrder ||= [...rows.values()].sort(
-      (a, b) => a.is_last - b.is_last || a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
+      (a, b) => Number(a.is_last) - Number(b.is_last) || a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
     );
     return inOrder;
   };

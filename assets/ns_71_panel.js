@@ -13,6 +13,7 @@
 
   // Sections come and go with what is known, so a fold is counted within its own; one outside of them is in the
   // panel's head. The panel's own label is no name: it is the headline, which may change.
+  /** @param {HTMLDetailsElement} fold */
   function foldName(fold) {
     const section = fold.closest("section");
     const folds = [...(section || ns.panelShown()).querySelectorAll("details")];
@@ -78,7 +79,7 @@
     content.addEventListener("scroll", () => { scroll = content.scrollTop; }, { passive: true });
     content.addEventListener("click", rememberFold);
     content.addEventListener("focusin", (moved) => {
-      focus = [...content.querySelectorAll(FOCUSABLE)].indexOf(moved.target);
+      focus = [...content.querySelectorAll(FOCUSABLE)].indexOf(/** @type {Element} */ (moved.target));
     });
     // A click on what takes no focus leaves it nowhere; one on what has it already is told by no event. Where it
     // is comes after the mouse's event.

@@ -6,6 +6,7 @@
   const STORED = "nanscope-single-keys";
   const ALWAYS = [" ", "Escape"];
 
+  /** @type {Record<string, () => void>} */
   const KEYS = {
     " ": () => ns.togglePause(),
     0: () => ns.reset(),
@@ -57,6 +58,7 @@
   };
 
   // Keys belong to whatever takes text or, for Space, can be pressed.
+  /** @param {KeyboardEvent} event */
   function isTaken(event) {
     const target = event.target;
     if (!isOn && !ALWAYS.includes(event.key)) return true;

@@ -20,6 +20,7 @@
   }
 
   // The item that a key leads to, or none.
+  /** @param {KeyboardEvent} event */
   function next(event) {
     const all = items();
     const at = all.indexOf(document.activeElement);
@@ -30,6 +31,7 @@
     return turned.find((item) => item.textContent.toLowerCase().startsWith(event.key.toLowerCase()));
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
     if (event.key === "Escape" || event.key === "Tab") close();
     const item = next(event);

@@ -6,7 +6,9 @@
   const MOST = 50; // entries that are listed
   const GROUPS = ["action", "view", "saved", "run", "event", "layer"]; // order while nothing is typed
   const field = ns.make("input", "ns-palette-field");
+  /** @type {PaletteEntry[]} */
   let entries = [];
+  /** @type {PaletteEntry[]} */
   let found = [];
   let at = 0;
 
@@ -16,6 +18,7 @@
   const PLAIN = ["This view", "Settings"]; // groups whose entries say it all
 
   function actions() {
+    /** @type {[string, () => void][]} */
     const own = [
       [ns.view.paused ? "Follow the newest step" : "Hold the charts still", ns.togglePause],
       ["Show the whole range again", ns.reset || ns.resume],
@@ -25,7 +28,7 @@
       ["Previous event", () => ns.moveEvent(-1)],
       ["Write a note", ns.addNote],
     ];
-    const ofMenu = MENU.map((id) => {
+    const ofMenu = MENU.map(/** @returns {[string, () => void]} */ (id) => {
       const item = ns.byId(id);
       const title = item.parentElement.getAttribute("aria-label");
       const text = id === "open-keys" ? "Keys" : item.textContent;
@@ -80,6 +83,7 @@
 
   function search(letters) {
     if (!letters.trim()) return entries.slice(0, MOST);
+    /** @type {[number, PaletteEntry][]} */
     const scored = [];
     for (const entry of entries) {
       const score = Math.max(ns.fuzzyScore(letters, entry.name), ns.fuzzyScore(letters, `${entry.kind} ${entry.name}`) - 1);
@@ -88,6 +92,7 @@
     return scored.sort((a, b) => b[0] - a[0]).slice(0, MOST).map(([, entry]) => entry);
   }
 
+  /** @param {PaletteEntry} entry @param {number} number */
   function option(entry, number) {
     const item = ns.make("li", "ns-palette-option");
     item.id = `palette-option-${number}`;
@@ -141,6 +146,7 @@
     ns.byId("palette-head").append(field);
   }
 
+  /** @type {Record<string, () => void>} */
   const MOVES = {
     ArrowDown: () => mark(at + 1),
     ArrowUp: () => mark(at - 1),

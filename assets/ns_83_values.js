@@ -5,7 +5,9 @@
 
   const MOST_ROWS = 500;
   const READ = 3; // values that are read out with a step
+  /** @type {Header | null} */
   let header = null; // newest message that carried data
+  /** @type {number[]} */
   let steps = [];
   let at = 0;
 
@@ -18,6 +20,7 @@
   }
 
   // The place in ascending numbers of the last one at or before a step, -1 without.
+  /** @param {ArrayLike<number>} numbers @param {number} step */
   function placeOf(numbers, step) {
     let low = 0, high = numbers.length;
     while (low < high) {
@@ -46,6 +49,7 @@
     return hit.length ? hit.map((part) => (part === "nan" ? "NaN" : "Inf")).join(" and ") : null;
   }
 
+  /** @param {string[]} line @param {number} step */
   function valueAt([chart, name, , unit], step) {
     const key = `${chart}/${name}`;
     const bad = badAt(key, step);
@@ -70,6 +74,7 @@
     ]);
   }
 
+  /** @param {string[]} pair name and value */
   function row([name, value]) {
     const line = ns.make("tr");
     const head = ns.make("th", "", name);

@@ -5,7 +5,9 @@
 
   const LEAST_MS = 5000; // between two toasts
   const SHOWN_MS = 10000;
+  /** @type {Set<string> | null} */
   let known = null; // ids of the run's critical events; null until all that there were are here
+  /** @type {EventRow[]} */
   let waiting = []; // rows that no toast has named
   let shownAt = -Infinity;
   let timer = 0, hiding = 0;

@@ -34,6 +34,7 @@
     }
   }
 
+  /** @param {Templates} templates */
   function start(templates) {
     if (ns.templates || !templates) return;
     ns.templates = templates;

@@ -38,6 +38,13 @@ def test_layout_has_every_element_that_the_scripts_look_up() -> None:
     assert "heatmap-canvas" in looked_up
 
 
+def test_layout_has_every_element_whose_type_the_scripts_declare() -> None:
+    declared = (Path(__file__).parents[2] / "js" / "nanscope.d.ts").read_text()
+    table = declared.partition("interface PageElements {")[2].partition("\n}")[0]
+    names = re.findall(r'^  "?([\w-]+)"?: ', table, re.MULTILINE)
+    assert "heatmap-canvas" in names and set(names) - set(all_ids()) == set()
+
+
 def test_layout_empty_state_says_how_to_attach() -> None:
     said = repr(LAYOUT)
     for needed in ("probe.watch(model, optimizer)", "tcp://127.0.0.1:8051", "dashboard demo"):

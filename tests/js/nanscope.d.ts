@@ -1,0 +1,331 @@
+// The namespace that the page's scripts share, `window.nanscope`: each of its members with its type, by the script that
+// sets it. A member that is not declared here is an error, wherever it is used.
+
+interface Window {
+  nanscope: Nanscope;
+  /** Dash's own; ours are its clientside functions. */
+  dash_clientside: any;
+  /** Loaded by Dash when a figure needs it. */
+  Plotly: any;
+}
+
+// The page has HTML elements alone: what querySelector, children and an event's target give is one.
+interface Element extends HTMLOrSVGElement, ElementCSSInlineStyle {
+  hidden: string | boolean;
+  title: string;
+}
+interface EventTarget {
+  closest(selectors: string): HTMLElement | null;
+}
+interface Node {
+  contains(other: EventTarget | null): boolean;
+}
+
+/** Elements of the layout that are more than an HTMLElement, by id. */
+interface PageElements {
+  "delete-dialog": HTMLDialogElement;
+  "heatmap-canvas": HTMLCanvasElement;
+  "heatmap-select": HTMLSelectElement;
+  "key-sheet": HTMLDialogElement;
+  "layers-sort": HTMLSelectElement;
+  "layers-sparks": HTMLCanvasElement;
+  lines: HTMLDetailsElement;
+  logged: HTMLDetailsElement;
+  palette: HTMLDialogElement;
+  /** Plotly keeps its figure on it. */
+  "plot-runs": any;
+  "progress-bar": HTMLProgressElement;
+  strip: HTMLCanvasElement;
+  values: HTMLDialogElement;
+  "values-after": HTMLButtonElement;
+  "values-before": HTMLButtonElement;
+  "verdict-text": HTMLButtonElement;
+}
+
+/** What the scripts tell each other of, by ns.emit and ns.on: the value's type. */
+interface PageEvents {
+  message: Header;
+  view: View;
+  tab: string;
+  crosshair: number | null;
+  range: Steps;
+  rows: EventRowsAnswer | null;
+  theme: string;
+  link: Link;
+  runs: RunEntry[];
+  "run-rows": RunRow[];
+  logged: Logged;
+  heatmap: HeatmapState;
+  "first-draw": string;
+  resized: string;
+}
+/** A name that is written out must be one of those; one out of a list is taken as it is. */
+type PageEvent<Name extends string> = string extends Name ? Name : Name extends keyof PageEvents ? Name : never;
+type PageEventValue<Name extends string> = Name extends keyof PageEvents ? PageEvents[Name] : any;
+
+/** What the user wants to see; all of it is in the address. */
+interface View {
+  run: string | null;
+  rank: number;
+  tab: string;
+  event: string | null;
+  row: string | null;
+  first: number | null;
+  end: number | null;
+  window: number | null;
+  paused: boolean;
+  unfolded: string[];
+  heatmap: string;
+  smooth: number;
+  log: boolean;
+  clip: boolean;
+  muted: string[];
+  newestFirst: boolean;
+  filter: string;
+  sort: string;
+  scale: string;
+  folded: string[];
+  logged: boolean;
+  compared: string[];
+  find: string;
+  isOwnChoice: boolean;
+}
+
+interface Link { isOpen: boolean; everOpen: boolean; heardAt: number; bytes: number; messages: number }
+
+/** The rows of the heatmap, and which of them are shown. */
+interface HeatmapState {
+  rows: string[];
+  kinds: string[];
+  tensors?: number[];
+  /** Indices into rows. */
+  shown: number[];
+  fields: HeatmapFields | null;
+  focus?: string;
+  /** Layers: all lines; how many of how many rows they show. */
+  lines?: LayersLine[];
+  matched?: [shown: number, all: number];
+}
+
+/** A line of the view Layers: a row, or a group of rows. */
+interface LayersLine {
+  path: string;
+  label: string;
+  depth: number;
+  parent: string;
+  rows: number[];
+  isGroup: boolean;
+  isOpen: boolean;
+  canOpen: boolean;
+  isParameter: boolean;
+  tensors: number;
+}
+
+/** Codes, column by column, and the ends of their colours. */
+interface HeatmapPicture { codes: ArrayLike<number>; rows: number; shown: number[]; low: number; high: number }
+interface PlotBox { l: number; t: number; w: number; h: number }
+interface RunRowElements { row: HTMLTableRowElement; cells: Record<string, HTMLTableCellElement>; parts: any }
+
+interface PaletteEntry { kind: string; name: string; detail?: string; run(): void }
+
+interface Nanscope {
+  // ns_00_core.js
+  on<Name extends string>(name: PageEvent<Name>, listener: (value: PageEventValue<Name>) => void): void;
+  emit<Name extends string>(name: PageEvent<Name>, value: PageEventValue<Name>): void;
+  later(draw: () => void): void;
+  byId<Id extends string>(id: Id): Id extends keyof PageElements ? PageElements[Id] : HTMLElement;
+  visible(text: string): string;
+  setText(element: Element | null, text: string): void;
+  setAttribute(element: Element | null, name: string, value: string): void;
+  setTitle(element: Element, ...lines: string[]): void;
+  make<Tag extends keyof HTMLElementTagNameMap>(tag: Tag, className?: string, text?: string): HTMLElementTagNameMap[Tag];
+  setProps(id: string, props: object): void;
+  give(id: string, value: string | null, props?: object): void;
+  isPicked(id: string, value: string): boolean;
+  count(number: number): string;
+  significant(number: number): string;
+  quantity(number: number, unit: string, precision?: number): string;
+  seconds(seconds: number): string;
+
+  // ns_10_codec.js
+  arrays: Map<string, Numbers>;
+  array(key: string): Numbers;
+  showArrays(): void;
+  decode(buffer: ArrayBuffer): Header;
+
+  // ns_20_view.js
+  MOST_COMPARED: number;
+  view: View;
+  range: Steps | null;
+  newestStep: number | null;
+  change(patch: Partial<View>, isByUser?: boolean): void;
+  chooseRun(run: string, isOwnChoice: boolean, also?: Partial<View>): void;
+  zoom(low: number, high: number): void;
+  pause(): void;
+  resume(): void;
+  reset(): void;
+  togglePause(): void;
+  setRange(range: Steps | null): void;
+  toggleUnfolded(layer: string): void;
+  startView(): void;
+
+  // ns_25_tabs.js
+  chooseTab(tab: string): void;
+  startTabs(): void;
+
+  // ns_30_socket.js
+  link: Link;
+  subscribe(): void;
+  startSocket(): void;
+
+  // ns_40_plots.js
+  theme(): Theme;
+  plot(id: string): any;
+  plotWidth(): number;
+  isTrack(id: string): boolean;
+  draw(id: string, traces: PlotlyJson[], layout: PlotlyJson, key?: unknown): boolean;
+  axisRange(): Steps;
+  withRange(layout: PlotlyJson): PlotlyJson;
+  drawLines(): void;
+  observe(card: Element): void;
+  forgetPlot(id: string): void;
+  startPlots(): void;
+
+  // ns_41_logged.js
+  startLogged(): void;
+
+  // ns_42_captions.js
+  escaped(text: string): string;
+  named(template: PlotlyJson, name: string): PlotlyJson;
+  labelOf(chart: ChartTemplate, name: string): string;
+  colourOf(chart: ChartTemplate, fields: ChartFields, name: string): number;
+  captioned(layout: PlotlyJson, chart: ChartTemplate, fields: ChartFields): PlotlyJson;
+
+  // ns_43_lines.js
+  smoothed(values: Numbers | number[], weight: number): Float64Array;
+  lineTraces(trace: PlotlyJson): PlotlyJson[];
+  innerLimits(values: number[]): [low: number, high: number] | null;
+  clipped(yaxis: PlotlyJson, limits: [low: number, high: number] | null): PlotlyJson;
+  lines: { smooth(): void; log(): void; clip(): void };
+  startLines(): void;
+
+  // ns_44_strip.js
+  pan(share: number): void;
+  zoomBy(factor: number): void;
+  startStrip(): void;
+
+  // ns_45_crosshair.js
+  crosshair(): number | null;
+  setCrosshair(step: number | null): void;
+  drawGutter(id: string, text?: Tile): void;
+  startCrosshair(): void;
+
+  // ns_50_heatmap.js
+  heatmap: HeatmapState;
+  codes: { FIRST: number; CODES: number; DECADES: number };
+  codeValue(code: number): number;
+  isBadCode(code: number): boolean;
+  poolCodes(a: number, b: number): number;
+  statistic(): Statistic;
+  heatmapBox(isWhole?: boolean): PlotBox | null;
+  drawHeatmap(): void;
+  focusRows(path: string): void;
+  startHeatmap(): void;
+
+  // ns_51_heatmap_rows.js, ns_52_heatmap_hover.js
+  startHeatmapRows(): void;
+  describeCell(code: number, size: number): string;
+  startHeatmapHover(): void;
+
+  // ns_53_layers_lines.js
+  isLayers(): boolean;
+  layersPattern(): RegExp | Error | null;
+  isFolded(path: string): boolean;
+  layersLines(): LayersLine[];
+
+  // ns_54_layers_scales.js
+  forgetLines(): void;
+  lineCodes(line: LayersLine): Uint16Array;
+  ownRange(codes: Uint16Array): [low: number, high: number];
+  scaledCodes(line: LayersLine): Uint16Array;
+  layersPicture(): HeatmapPicture;
+  layersColumn: { (): number; asked?(): number | null };
+  scaleWords(short: (code: number) => string): [low: string, high: string, of: string] | null;
+
+  // ns_55_layers.js, ns_56_layers_values.js
+  layersWidths(): { hasValues: boolean; hasSparks: boolean };
+  layersMargin(): { l: number; r: number; t: number; b: number };
+  visibleLines(): LayersLine[];
+  linesHeight(): number;
+  lineAt(at: number): LayersLine | null;
+  chooseLines(box: PlotBox): void;
+  focusFilter(): void;
+  startLayers(): void;
+  drawLayersValues(values: string[], height: number, column: number): void;
+
+  // ns_60_status.js, ns_61_verdict.js
+  now(): number;
+  runs: RunEntry[];
+  runCount: number;
+  startStatus(): void;
+  startVerdict(): void;
+
+  // ns_64_run_rows.js, ns_65_runs.js, ns_66_run_actions.js
+  RUN_CELLS: string[];
+  RUN_STATES: Record<string, string>;
+  runLabel(row: RunRow): string;
+  makeRunRow(run: string): RunRowElements;
+  drawRunRow(elements: RunRowElements, data: RunRow): void;
+  runRow(run: string): RunRow | undefined;
+  askRuns(): void;
+  takeRunRows(answer: { rows: RunRow[]; is_whole: boolean }): void;
+  drawRuns(): void;
+  startRuns(): void;
+  isLeaving(run: string): boolean;
+  isEditing(cell: Element): boolean;
+  takeRunSaid(said: { run: string; act: string; problem: string; mark: number }): void;
+  actOnRow(name: string, row: RunRow, element: RunRowElements): void;
+  drawOverlay(figure: PlotlyJson): void;
+  startRunActions(): void;
+
+  // ns_68_event_list.js, ns_69_table.js
+  startEventList(): void;
+  eventRows(): EventRow[];
+  causeOf(id: string): string | undefined;
+  takeRows(answer: EventRowsAnswer): void;
+  rowsInOrder(): EventRow[] | null;
+  startTable(): void;
+
+  // ns_70_events.js, ns_71_panel.js
+  takeTimeline(figure: PlotlyJson): void;
+  openEvent(id: string): void;
+  closeEvent(): void;
+  moveEvent(direction: 1 | -1): void;
+  startEvents(): void;
+  panelShown(): HTMLElement | null;
+  copy(text: string, button: Element): Promise<void>;
+  startPanel(): void;
+
+  // ns_72_rows.js, ns_73_documents.js, ns_74_actions.js
+  hasHistograms(): boolean;
+  openRow(name: string): void;
+  closeRow(): void;
+  chooseRow(name: string): void;
+  takeRow(figure: PlotlyJson): void;
+  startRows(): void;
+  startDocuments(): void;
+  startActions(): void;
+
+  // ns_80_keys.js to ns_90_callbacks.js
+  toggleFullScreen(): void;
+  startKeys(): void;
+  startMenu(): void;
+  fuzzyScore(letters: string, name: string): number;
+  openPalette(): void;
+  startPalette(): void;
+  openValues(): void;
+  startValues(): void;
+  startToast(): void;
+  themeName: string;
+  templates: Templates;
+}

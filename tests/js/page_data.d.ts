@@ -1,0 +1,180 @@
+// What the server sends to the page's scripts: the header of a live message (dashboard/live/live_view.py, pictures.py),
+// the templates (dashboard/page/layout.py) and the answers of the callbacks. null is a missing value.
+
+type Severity = "none" | "warning" | "critical";
+type Numbers = Float32Array | Float64Array | Uint8Array | Uint16Array;
+/** Steps [first, end). */
+type Steps = [first: number, end: number];
+/** What Plotly reads: plain JSON from Python. */
+type PlotlyJson = any;
+
+interface ChartTemplate {
+  id: string;
+  names: string[];
+  labels: Record<string, string>;
+  prefix: string;
+  log: boolean;
+  always: boolean;
+}
+
+interface Statistic {
+  id: string;
+  label: string;
+  title: string;
+  scale: string;
+  of: string;
+  unit: string;
+  isCount: boolean;
+}
+
+interface Theme {
+  layouts: Record<string, PlotlyJson>;
+  traces: Record<string, PlotlyJson[]>;
+  marks: Record<string, PlotlyJson>;
+  units: Record<string, string>;
+  logAxis: PlotlyJson;
+  heatmap: PlotlyJson;
+  colours: {
+    nan: string; inf: string; unmeasured: string; gap: string; text: string; muted: string;
+    series: string[];
+    /** By severity_order: critical, warning, info. */
+    severities: string[];
+  };
+}
+
+interface Templates {
+  themes: Record<string, Theme>;
+  parts: string[];
+  charts: ChartTemplate[];
+  logged: ChartTemplate;
+  logRatio: number;
+  cividis: string[];
+  statistics: Statistic[];
+  tracks: string[];
+}
+
+interface ChartFields {
+  series: string[];
+  note: string | null;
+  present: boolean;
+  /** Name of a mark -> its text. */
+  marks?: Record<string, string>;
+}
+
+interface HeatmapFields {
+  rowCount: number;
+  stepsPerColumn: number;
+  low: number | null;
+  high: number | null;
+  hasValues: boolean;
+  note: string;
+  every: number;
+  statistic: string;
+  statistics: string[];
+  /** Only where they have changed. */
+  rows?: string[];
+  kinds?: string[];
+  tensors?: number[];
+}
+
+interface Tile { id: string; value: string; unit: string; detail: string; is_bad: boolean; hint: string }
+interface RankState { rank: number; state: string }
+
+/** A line of the run selector. */
+interface RunEntry { run: string; name: string; started: number; group: string; model: string; ranks: RankState[] }
+
+interface Verdict {
+  severity: Severity;
+  parts: [text: string, isCode: boolean][];
+  title: string;
+  event: string | null;
+  consequences: number;
+  time: number | null;
+  step: number | null;
+  rank: number | null;
+  /** Critical events and warnings of the run. */
+  counts: [critical: number, warnings: number];
+}
+
+interface Logged { names: string[]; count: number }
+interface Gap { first: number | null; last: number | null; count: number; reason: string }
+
+/** Header of one live message. `charts` and what follows it are there only with new data. */
+interface Header {
+  arrays: [key: string, dtype: "f4" | "f8" | "u1" | "u2", drop: number, keep: number, count: number][];
+  subscription: number;
+  now: number;
+  notices: string[];
+  storage: string | null;
+  runs?: RunEntry[];
+  run: string | null;
+  name: string;
+  rank: number;
+  state: string;
+  newestStep: number | null;
+  newestTime: number | null;
+  stepSeconds: number | null;
+  tiles: Tile[];
+  progress: { text: string; fraction: number | null } | null;
+  events: number;
+  eventEnd: number | null;
+  level: { name: string; since: number | null };
+  histograms: number | null;
+  verdict: Verdict;
+  documents: number;
+  charts?: Record<string, ChartFields>;
+  range?: Steps;
+  gaps?: Gap[];
+  logged?: Logged;
+  heatmap?: HeatmapFields | null;
+}
+
+/** One row of the list of events (dashboard/page/views/event_table.py). */
+interface EventRow {
+  id: string;
+  /** Icon and word. */
+  severity: string;
+  severity_order: number;
+  is_last: boolean;
+  step: number;
+  message: string;
+  line: string;
+  kind: string;
+  rank: number;
+  count: number;
+  time: string;
+}
+
+/** A part of the rows (dashboard/page/callbacks/events.py). */
+interface EventRowsAnswer {
+  run: string;
+  clear: boolean;
+  rows: EventRow[];
+  epoch: string;
+  low: number;
+  high: number;
+  newest: number;
+  total: number;
+  causes: Record<string, string>;
+}
+
+/** One row of the table of all runs (dashboard/page/run_table.py). */
+interface RunRow {
+  run: string;
+  name: string;
+  group: string;
+  model: string;
+  started: number;
+  state: string;
+  written: number;
+  step: number | null;
+  best: number | null;
+  losses: (number | null)[];
+  is_read: boolean;
+  critical: number;
+  warnings: number;
+  note: string;
+  starred: boolean;
+  /** Why it cannot be deleted; "" where it can. */
+  stays: string;
+}
