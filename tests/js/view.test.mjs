@@ -1,0 +1,117 @@
+// What the user sees, and the address that says it (ns_20).
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { open, same } from "./page.mjs";
+
+const SCRIPTS = ["00", "20"];
+function at(address) {
+  const page = open(SCRIPTS, { address });
+  page.ns.startView();
+  return page;
+}
+
+const DEFAULTS = {
+  run: null, rank: 0, tab: "overview", event: null, row: null, first: null, end: null, window: null, paused: false,
+  unfolded: [], heatmap: "grad_norm", smooth: 0, log: false, clip: false, muted: [], newestFirst: false, filter: "",
+  sort: "", scale: "", folded: [], logged: false, compared: [], find: "", isOwnChoice: false,
+};
+
+test("an address that says nothing is the view that the page begins with", () => {
+  const { ns } = at("/");
+  same(ns.view, DEFAULTS);
+  assert.equal(ns.range, null);
+});
+
+test("each field is read from the parameter of its name", () => {
+  const { ns } = at(
+    "/?run=r%20%26&rank=3&tab=layers&event=e%2F1&heatmap=weight_norm&smooth=0.6&log=1&clip=1&mute=leak&mute=info" +
+    "&order=newest&filter=%5Eb&sort=bad&scale=row&fold=*&fold=blocks.0&logged=1&steps=5-90&open=a.b&compare=x&compare=y&find=two%20words",
+  );
+  same(ns.view, {
+    run: "r &", rank: 3, tab: "layers", event: "e/1", row: null, first: 5, end: 90, window: null, paused: true,
+    unfolded: ["a.b"], heatmap: "weight_norm", smooth: 0.6, log: true, clip: true, muted: ["leak", "info"], newestFirst: true,
+    filter: "^b", sort: "bad", scale: "row", folded: ["*", "blocks.0"], logged: true, compared: ["x", "y"], find: "two words",
+    isOwnChoice: true,
+  });
+  same(ns.range, [5, 90]);
+});
+
+const PATCHES = {
+  nothing: {},
+  "a run with hard letters": { run: "a&b=c #?%/\u03b1+ ", isOwnChoice: true },
+  rank: { rank: 7 },
+  tab: { tab: "runs" },
+  event: { event: "0123-nan" },
+  "the root as row": { row: "" },
+  row: { row: "blocks.0.mlp.weight" },
+  steps: { first: 0, end: 2, paused: true },
+  window: { window: 500 },
+  lists: { unfolded: ["a", "b.c"], muted: ["info", "x y"], folded: ["*"], compared: ["r1", "r2", "r3", "r4", "r5"] },
+  lines: { smooth: 0.37, log: true, clip: true },
+  layers: { filter: "^blocks\\.[0-3]&", sort: "change", scale: "past" },
+  rest: { heatmap: "update_ratio", newestFirst: true, logged: true, find: "fp16 \u26a0" },
+};
+for (const [name, patch] of Object.entries(PATCHES)) {
+  test(`a view is the same again behind its address: ${name}`, () => {
+    const page = at("/");
+    page.ns.change(patch);
+    const address = page.visited.length ? page.visited.at(-1)[1] : "/";
+    const again = at(address);
+    same(again.ns.view, { ...DEFAULTS, ...patch });
+    again.ns.change({}); // writes nothing that was not there
+    same(again.visited, []);
+  });
+}
+
+test("what an address cannot say is as if it were not there", () => {
+  const view = (query) => at("/?" + query).ns.view;
+  for (const steps of ["9-3", "4-4", "a-b", "5", "-1-4", "1.5-9", "1e3-2e3", "99999999999999999-999999999999999999"]) {
+    assert.equal(view("steps=" + steps).first, null, steps);
+    assert.equal(view("steps=" + steps).paused, false, steps);
+  }
+  for (const rank of ["-1", "x", "2147483648", ""]) assert.equal(view("rank=" + rank).rank, 0, rank);
+  assert.equal(view("rank=2147483647").rank, 2147483647);
+  for (const [text, smooth] of [["5", 0.99], ["-1", 0], ["abc", 0], ["NaN", 0]]) assert.equal(view("smooth=" + text).smooth, smooth);
+  assert.equal(view("newest=0").window, null);
+  assert.equal(view("newest=10&steps=1-5").window, null);
+  assert.equal(view("event=e&row=r").row, null);
+  assert.equal(view("run=" + "r".repeat(100)).run.length, 64);
+  same(view("compare=a&compare=a&compare=" + "x".repeat(65) + "&compare=b").compared, ["a", "b"]);
+  assert.equal(view(Array.from({ length: 9 }, (_, number) => `compare=${number}`).join("&")).compared.length, 5);
+});
+
+test("Back takes back runs, tabs, events and rows, and nothing else", () => {
+  const { ns, visited } = at("/");
+  const how = (patch, isByUser) => { ns.change(patch, isByUser); return visited.at(-1)[0]; };
+  assert.equal(how({ tab: "layers" }), "pushState");
+  assert.equal(how({ event: "e" }), "pushState");
+  assert.equal(how({ event: null, row: "r" }), "pushState");
+  assert.equal(how({ smooth: 0.5 }), "replaceState");
+  assert.equal(how({ run: "r" }, false), "replaceState"); // the page chose it by itself
+  ns.change({ run: "r" });
+  assert.equal(visited.length, 5); // nothing has changed: nothing is written
+});
+
+test("a zoom holds the whole steps between its ends, at least two", () => {
+  const { ns } = at("/");
+  ns.zoom(2.3, 7.9);
+  same([ns.view.first, ns.view.end, ns.view.paused, ns.range], [3, 8, true, [3, 8]]);
+  ns.zoom(-4, 0.2);
+  same([ns.view.first, ns.view.end], [0, 2]);
+  ns.reset();
+  same([ns.view.first, ns.view.end, ns.view.paused], [null, null, false]);
+});
+
+test("another run begins anew but keeps how it is looked at", () => {
+  const { ns } = at("/?run=a&rank=2&event=e&steps=3-9&smooth=0.9&tab=layers");
+  ns.chooseRun("b", true);
+  same(ns.view, { ...DEFAULTS, run: "b", isOwnChoice: true, smooth: 0.9, tab: "layers" });
+  assert.equal(ns.range, null);
+});
+
+test("a range is told of once, and nothing of one without ends", () => {
+  const { ns } = at("/"), heard = [];
+  ns.on("range", (range) => heard.push(range));
+  for (const range of [[1, 5], [1, 5], null, [null, null], [1, 6]]) ns.setRange(range);
+  same(heard, [[1, 5], [1, 6]]);
+});
