@@ -304,7 +304,7 @@ def _print(now: Replaying, *values: Any, file: Any = None, **options: Any) -> No
         return
     if not now.is_fresh(file):
         now.refuse("they print into a file, which cannot be put back", is_certain=True)
-    print(*values, file=file, **options)
+    print(*values, file=file, **options)  # as the script calls it, into what the replay has made
 
 
 def _with_store(now: Replaying, change: Callable[..., Any], owner: Any, name: str, *value: Any) -> Any:
