@@ -110,10 +110,14 @@ class TestPalette:
         expect(page.locator("#values-step")).to_have_text("Step 1")
 
     def test_full_screen_key_shows_the_charts_alone_and_back(self, page: Page) -> None:
+        at_top = "document.elementFromPoint(innerWidth / 2, 4).closest('.ns-body') !== null"
+        assert not page.evaluate(at_top)
         page.keyboard.press("f")
         until(page, "document.fullscreenElement?.className === 'ns-body'")
+        assert page.evaluate(at_top)
         page.keyboard.press("f")
         until(page, "document.fullscreenElement === null")
+        assert not page.evaluate(at_top)
 
     def test_switch_turns_keys_of_one_letter_off_and_is_remembered(self, page: Page) -> None:
         page.keyboard.press("?")

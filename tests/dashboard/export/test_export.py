@@ -111,7 +111,9 @@ def test_export_json_unknown_run_or_rank_is_refused(store: DuckStore) -> None:
 
 
 def test_export_html_has_no_address_to_load_from(store: DuckStore) -> None:
-    for tag, attributes in Page(export_html(store, RUN)).tags:
+    tags = Page(export_html(store, RUN)).tags
+    assert "script" in {tag for tag, _ in tags}
+    for tag, attributes in tags:
         assert not {"src", "href", "srcset", "action", "data"} & set(attributes), tag
         assert tag not in ("link", "iframe", "object", "embed", "base")
 

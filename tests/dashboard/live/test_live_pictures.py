@@ -197,6 +197,7 @@ def test_message_client_that_missed_a_picture_holds_the_same_as_a_fresh_one(stor
         page_runs.fill(store, steps=range(50 + 20 * number, 70 + 20 * number))
         for index in present:
             clients[index].decode(views[index].message(wish, with_data=True))
+    assert {"loss/loss/line/y", "heatmap/codes"} <= clients[2].arrays.keys()
     for key, values in clients[2].arrays.items():
         np.testing.assert_array_equal(clients[0].arrays[key], values, err_msg=key)
         np.testing.assert_array_equal(clients[1].arrays[key], values, err_msg=key)
@@ -204,7 +205,9 @@ def test_message_client_that_missed_a_picture_holds_the_same_as_a_fresh_one(stor
 
 def test_look_a_picture_cannot_be_changed_by_who_gets_it(store: PageStore) -> None:
     pictures = Pictures(store)
-    for values in arrays(pictures.look(WISH, with_data=True)).values():
+    shared = arrays(pictures.look(WISH, with_data=True))
+    assert shared
+    for values in shared.values():
         with pytest.raises(ValueError, match="read-only"):
             values[...] = 0
 

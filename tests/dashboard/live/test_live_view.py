@@ -135,9 +135,11 @@ def test_message_after_unfolding_equals_a_fresh_one() -> None:
     page_runs.fill(store, steps=range(50))
     view = ClientView(Pictures(store))
     client.decode(view.message(Subscription(id=1), with_data=True))
+    folded = len(client.arrays["heatmap/codes"])
     unfolded = Subscription(id=2, unfolded=["embed"])
     client.decode(view.message(unfolded, with_data=True))
     fresh.decode(ClientView(Pictures(store)).message(unfolded, with_data=True))
+    assert len(fresh.arrays["heatmap/codes"]) > folded
     np.testing.assert_array_equal(client.arrays["heatmap/codes"], fresh.arrays["heatmap/codes"])
 
 

@@ -89,6 +89,7 @@ def test_pool_rows_any_values_agree_with_plain_python(items):
     flags = flags_of(raw)
     flags[[not measured for _, _, measured in items]] = 0
     group, pooled, pooled_flags = pool_rows(np.array([g for g, _, _ in items]), raw, flags)
+    assert group.tolist() == sorted({g for g, _, _ in items})
     for index, key in enumerate(group.tolist()):
         mine = [float(np.float32(v)) for g, v, measured in items if g == key and measured]
         finite = [v for v in mine if math.isfinite(v)]

@@ -224,8 +224,9 @@ def test_logger_of_the_users_own_gets_the_error_that_ends_the_run(caplog: pytest
     assert any(message.startswith("exception: ValueError: cannot take (2,) times 3") for message in errors)
 
 
-def test_inert_handle_records_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inert_handle_records_and_raises_nothing(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NANSCOPE_OFF", "1")
     run = probe.watch(nn.Linear(2, 1))
     run.record_event("x", severity="loud", y=object())
     run.track_error(ValueError("x"), category=1)
+    assert not spool.exists()

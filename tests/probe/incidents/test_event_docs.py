@@ -33,6 +33,7 @@ def test_docs_example_of_options_runs() -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     scope: dict[str, Any] = {"probe": probe, "model": nn.Linear(2, 1), "optimizer": None}
     exec(compile(block, "docs/detectors.md", "exec"), scope)  # noqa: S102
+    assert scope["run"].active
     scope["run"].close()
 
 
