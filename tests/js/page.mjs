@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import vm from "node:vm";
 
-const ASSETS = new URL("../../assets/", import.meta.url);
+export const ASSETS = new URL("../../assets/", import.meta.url);
 export const SCRIPTS = readdirSync(ASSETS).filter((name) => /^ns_\d\d_\w+\.js$/.test(name)).sort();
 
 class Element {
