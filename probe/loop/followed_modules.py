@@ -16,7 +16,6 @@ from ..attach.watched_model import WatchedModel
 from ..delivery.recorder.recorder import Recorder
 from ..guard import Guard
 from ..step.frames import modules_frame
-from ..step.step_meters import StepMeters
 from .followed_records import FollowedRecords
 from .measure_schedule import MeasureSchedule
 from .step_measures import StepMeasures
@@ -30,14 +29,12 @@ class FollowedModules:
         model: WatchedModel,
         measures: StepMeasures,
         schedule: MeasureSchedule,
-        meters: StepMeters,
         *,
         recorder: Recorder,
         records: FollowedRecords,
         guard: Guard,
     ) -> None:
-        self._model, self._measures = model, measures
-        self._schedule, self._meters = schedule, meters
+        self._model, self._measures, self._schedule = model, measures, schedule
         self._recorder, self._records, self._guard = recorder, records, guard
         self._collected: tuple[int, ModuleStatistics | None] | None = None
 
@@ -74,7 +71,7 @@ class FollowedModules:
         if collected is None:
             return
         self._measures.forget_collected()
-        scalars = self._meters.read_memory() if self._schedule.period("memory") else {}
+        scalars = self._measures.memory.read() if self._schedule.period("memory") else {}
         if self._guard.failures:
             scalars["probe_failures"] = float(self._guard.failures)
         step, modules = collected

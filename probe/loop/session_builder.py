@@ -20,6 +20,7 @@ from ..actions.progress_board import ProgressBoard
 from ..actions.rules.entry_points import add_installed_rules
 from ..actions.rules.rule_book import RuleBook
 from ..actions.step_hooks import StepHooks
+from ..actions.tracked_watch import TrackedWatch
 from ..attach.hooks import Attachment
 from ..attach.layout import ModelLayout, describe_model, unwrap
 from ..attach.observation.gradient_meters import GradientMeters
@@ -252,9 +253,7 @@ def _tracker_parts(
     recorder.look_with(records, judge.queue)
     recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
     lookout = Lookout(judge, schedule, mark)
-    modules = FollowedModules(
-        model, measures, schedule, meters, recorder=recorder, records=records, guard=guard
-    )
+    modules = FollowedModules(model, measures, schedule, recorder=recorder, records=records, guard=guard)
     followed = FollowedTraining(
         model,
         measures,
@@ -319,7 +318,7 @@ def _tracker_parts(
         policies.add_to(hooks)
     EvaluationLoss(hooks, log=logged.log, guard=guard)
     snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
-    recorder.look_with(snapshots)
+    recorder.look_with(snapshots, TrackedWatch(last_step=last_step))
     profiles = ProfileDesk(
         ProfileParts(
             model,

@@ -31,6 +31,7 @@ from ..measure.update_meter import UpdateMeter, UpdatePlaces, UpdateRatios
 from ..step.clipping import clipping_scalars
 from ..step.frames import Floats, MeasuredStep
 from ..step.late_values import LateClipping, LateValues
+from ..step.memory_meter import MemoryMeter
 from ..step.open_step import FinishedStep, OpenStep
 from ..step.step_meters import StepMeters
 from ..wire import ModuleInfo
@@ -72,7 +73,8 @@ class StepMeasures:
         black_box: BlackBox,
         guard: Guard,
     ) -> None:
-        self._model, self._schedule, self._meters = model, schedule, meters
+        self._model, self._schedule = model, schedule
+        self.memory = MemoryMeter(model, meters, guard=guard, optimizers=self._alive)
         self._hooks, self._black_box, self._guard = hooks, black_box, guard
         self._updates, self._turns = updates, turns
         self._rates, self._scale = LearningRates(), LossScale()
@@ -195,7 +197,7 @@ class StepMeasures:
         features, opened = self._schedule.features, finished.opened
         scalars = self._clip_scalars(opened, finished.late) if features.clipping else {}
         if features.memory:
-            scalars |= self._meters.read_memory()
+            scalars |= self.memory.read()
         if opened.before_backward_ns:
             scalars["before_backward_s"] = opened.before_backward_ns / 1e9
         if opened.own_backward_ns:
@@ -266,6 +268,8 @@ class StepMeasures:
         if self._observer.is_observing:
             self.collect_modules()
         measured.modules, self._collected = self._collected, None
+        if features.module_memory:
+            self.memory.note_modules(measured.modules, micro_steps=opened.backwards)
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The optimizer is about to update the parameters, and `due.update_ratios` is set."""

@@ -233,6 +233,13 @@ SCALARS: Final[dict[str, str]] = {
     "gpu_fraction": "part (0-1) of the time in which the CUDA device ran a kernel, where NVML tells",
     "cuda_allocated_bytes": "torch.cuda.memory_allocated",
     "cuda_reserved_bytes": "torch.cuda.memory_reserved",
+    "memory_parameters_bytes": "all parameters, frozen ones too; this and the next four are sums of "
+    "what lies on the model's device (that of most of its parameters), taken where memory was read",
+    "memory_gradients_bytes": "gradients that are there before the update",
+    "memory_optimizer_bytes": "tensors of the optimizers' state",
+    "memory_activations_bytes": "what the newest measured forward kept for its backward; where "
+    "module_memory is measured",
+    "memory_other_bytes": "cuda_allocated_bytes, on a CPU process_rss_bytes, without the first three",
 }
 
 

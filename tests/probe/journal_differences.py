@@ -17,6 +17,7 @@ OWN = (
     "process_",
     "system_",
     "cuda_",
+    "memory_",
     "before_backward_s",
     "own_backward_s",
     "processor_wait",

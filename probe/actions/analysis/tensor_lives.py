@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...compat import torch_memory
 from ...delivery.host_memory import resident_bytes
+from ...wire.tracked_tensors import MOST, TensorRow, TrackedBody
 from . import tables
 from .call_results import Result
 from .tensor import occupied_bytes
@@ -98,6 +99,20 @@ class TrackedTensor:
             lifetime_s=until_s - self._since_s,
         )
 
+    def row(self, *, monotonic_s: float, unix_s: float) -> TensorRow:
+        """Return what a document says of it, given two clocks at the same moment."""
+        is_alive, ahead_s = self._reference() is not None, unix_s - monotonic_s
+        freed_s = None if is_alive else monotonic_s if self._freed_s is None else self._freed_s
+        return TensorRow(
+            name=self._name[:512],
+            dtype=self._dtype,
+            shape=self._shape,
+            device=self._device,
+            bytes=self._bytes,
+            since=round(self._since_s + ahead_s, 3),
+            freed=None if freed_s is None else round(freed_s + ahead_s, 3),
+        )
+
 
 _tracked: deque[TrackedTensor] = deque(maxlen=MOST_TRACKED)
 _lock = threading.Lock()
@@ -122,6 +137,22 @@ def tracked_tensors() -> TrackedTensors:
     with _lock:
         tracked = list(_tracked)
     return TrackedTensors(tensors=tuple(one.life() for one in tracked))
+
+
+def tracked_body() -> TrackedBody:
+    """Return what a document says of all of them: the largest of those that live, then those freed last."""
+    with _lock:
+        tracked = list(_tracked)
+    monotonic_s, unix_s = time.monotonic(), time.time()
+    rows = [one.row(monotonic_s=monotonic_s, unix_s=unix_s) for one in tracked]
+    alive = [row for row in rows if row.freed is None]
+    rows.sort(key=lambda row: (row.freed is not None, -row.bytes if row.freed is None else -row.freed))
+    return TrackedBody(
+        tensors=tuple(rows[:MOST]),
+        alive=len(alive),
+        alive_bytes=sum(row.bytes for row in alive),
+        tracked=len(rows),
+    )
 
 
 def alive_now() -> tuple[int, int]:

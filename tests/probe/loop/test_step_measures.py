@@ -78,6 +78,11 @@ def test_step_is_its_numbers_and_what_is_due_of_it() -> None:
     measured = bench.measures.measure(finished, waits=True)
     assert (measured.step, measured.samples, measured.loss.value, measured.total_norm) == (4, 8, 0.5, 3.0)
     assert measured.scalars.pop("process_rss_bytes") == 1.0 and bench.kept == [4]
+    kinds = {
+        name: measured.scalars.pop(name) for name in sorted(measured.scalars) if name.startswith("memory_")
+    }
+    # float32: six weights and two biases; the rest of one byte cannot be.
+    assert kinds == {"memory_gradients_bytes": 0, "memory_optimizer_bytes": 0, "memory_parameters_bytes": 32}
     assert measured.scalars == {"grad_norm_clipped": 1.0, "clip_fired": 1.0, "before_backward_s": 2.0}
     norms = [float(parameter.detach().double().norm()) for parameter in bench.root.parameters()]
     assert measured.parameter_norm == pytest.approx(norms) and bench.guard.failures == 0
@@ -115,7 +120,7 @@ def test_feature_that_fails_is_off_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     for step in range(2):
         bench.schedule.begin_step(step)
         measured = bench.measures.measure(bench.finished(step), waits=True)
-    assert measured.parameter_norm is None and measured.scalars == {"process_rss_bytes": 1.0}
+    assert measured.parameter_norm is None and measured.scalars["process_rss_bytes"] == 1.0
     assert bench.guard.failures == 1
 
 
