@@ -5,8 +5,9 @@
   // Tabs that a run may have nothing for, and whether it has something.
   /** @type {Record<string, (header: Header) => boolean>} */
   const HAS_DATA = {
-    memory: (header) => header.charts.memory.present || ns.byId("documents-in-memory").childElementCount > 0,
     ranks: (header) => header.rankCount > 1,
+    memory: (header) => ["memory_kinds", "memory", "allocator"].some((id) => header.charts[id].present)
+      || ns.byId("documents-in-memory").childElementCount + ns.byId("memory-details").childElementCount > 0,
   };
   let shown = "";
 

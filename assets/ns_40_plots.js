@@ -91,7 +91,7 @@
     const lines = [], areas = [], bands = [];
     for (const name of fields.series) {
       const key = `${chart.id}/${name}/`;
-      const colour = ns.theme().colours.series[ns.colourOf(chart, fields, name)];
+      const colour = ns.colourOf(chart, fields, name);
       const x = ns.array(key + "line/x"), y = ns.array(key + "line/y");
       const label = ns.labelOf(chart, name), half = halfOf(x);
       lines.push({ name, label, x, y, colour, hasDots: x.length <= FEW_POINTS });

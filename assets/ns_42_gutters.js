@@ -13,7 +13,8 @@
   ns.colourOf = function (chart, fields, name) {
     const own = chart.names.indexOf(name);
     const others = fields.series.filter((each) => !chart.names.includes(each));
-    return (own >= 0 ? own : chart.names.length + others.indexOf(name)) % ns.theme().colours.series.length;
+    const colours = chart.stacked ? ns.theme().colours.kinds : ns.theme().colours.series;
+    return colours[(own >= 0 ? own : chart.names.length + others.indexOf(name)) % colours.length];
   };
 
   // Index of the point of a series that is nearest to a step; -1 where none is near.
@@ -72,7 +73,7 @@
     const { series } = ns.theme().colours;
     const items = [];
     fields.series.slice(0, MOST_NAMED).forEach((name, index) => {
-      const colour = series[ns.colourOf(chart, fields, name)];
+      const colour = ns.colourOf(chart, fields, name);
       const label = ns.labelOf(chart, name);
       if (index === 0 && fields.series.length === 1) return; // the chart's own name and colour
       items.push({ name, text: label, colour, sign: "\u25cf" });

@@ -66,6 +66,8 @@
     ns.startTensorHistograms();
     ns.startRows();
     ns.startDocuments();
+    ns.startMemory();
+    ns.startSystem();
     ns.startActions();
     ns.startRunActions();
     ns.startOverlay();

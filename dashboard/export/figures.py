@@ -97,6 +97,7 @@ def _chart(snapshot: Snapshot, series: pd.DataFrame, spec: ChartSpec, theme: The
         breaks=off_steps(snapshot.events, snapshot.rank),
         names=lines,
         log=spec.log,
+        stacked=spec.stacked,
         remarks=[mark_note(by_name[name], mark) for name, mark in marks.items()],
     )
     for name, mark in marks.items():

@@ -13,6 +13,7 @@ import pandas as pd
 from ..page.views.chart_marks import mark_note, mark_part
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
 from ..page.views.charts import line_parts, off_steps, pooling_note
+from ..page.views.memory_series import GROWTH
 from ..page.views.throughput import stored_names, with_derived, with_derived_names
 from ..store.protocol import StepRange, Store
 from .tracks import Track, line_track
@@ -49,6 +50,8 @@ def read_charts(
     breaks = off_steps(store.events(run, rank), rank)
     by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
     tracks = [_times(data)]
+    # Growth over so few readings that there is none yet takes no place.
+    known = [name for name in known if name in by_name or name not in GROWTH]
     fields = {spec.id: _draw(spec, known, by_name, breaks, tracks) for spec in specs}
     return {"charts": fields, "logged": {"names": logged[:MAX_LOGGED], "count": len(logged)}}, tracks
 

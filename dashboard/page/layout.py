@@ -32,10 +32,12 @@ from .views.heatmap import CIVIDIS
 from .views.heatmap_statistics import GROUPS, STATISTICS
 from .views.key_sheet import key_sheet
 from .views.magnitude_facts import magnitude_axis
+from .views.memory_panel import memory_panel
 from .views.note_sections import note_dialog, note_list, note_undo
 from .views.profile_section import profile_form
 from .views.run_actions import run_actions_section
 from .views.runs_section import runs_section
+from .views.system_panel import system_panel
 from .views.theme import THEMES, Theme, colours
 from .views.tiles import TILES
 from .views.watchpoint_panel import watchpoint_section
@@ -142,6 +144,7 @@ def _chart(spec: ChartSpec) -> dict[str, Any]:
         "marks": {name: {"isCount": mark.is_count} for name, mark in spec.marks.items()},
         "log": spec.log,
         "always": spec.always,
+        "stacked": spec.stacked,
     }
 
 
@@ -156,6 +159,7 @@ def _colours(theme: Theme) -> dict[str, Any]:
         "text": palette.text,
         "muted": palette.muted,
         "series": list(palette.series),
+        "kinds": list(palette.kinds),
         "severities": [palette.severity(severity) for severity in SEVERITIES],
     }
 
@@ -173,6 +177,9 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.ROW_TRACKS_SCOPE),
         dcc.Store(id=ids.ROW_TRACKS),
         dcc.Store(id=ids.DOCUMENTS_SCOPE),
+        dcc.Store(id=ids.MEMORY_SCOPE),
+        dcc.Store(id=ids.SYSTEM_SCOPE),
+        dcc.Store(id=ids.DOCTOR_NEXT),
     ]
 
 
@@ -191,7 +198,7 @@ def _charts() -> Component:
                 [
                     panel("overview", [_tracks(), *own, html.Div(id="pinned"), _logged_section()]),
                     panel("events", [note_list(), event_list()]),
-                    panel("memory", [*charts("memory"), html.Div(id=ids.DOCUMENTS_MEMORY)]),
+                    panel("memory", memory_panel(charts("memory"))),
                     panel("ranks", ranks_panel()),
                     panel(
                         "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
@@ -199,12 +206,7 @@ def _charts() -> Component:
                     panel("runs", runs_section()),
                     panel(
                         "system",
-                        [
-                            html.Div([_tile(id_, label) for id_, label in TILES], className="ns-tiles"),
-                            *charts("system"),
-                            html.Div(id=ids.DOCUMENTS_SYSTEM),
-                            html.Div(id="storage", className="ns-storage"),
-                        ],
+                        system_panel([_tile(id_, label) for id_, label in TILES], charts("system")),
                     ),
                     panel("controls", [run_actions_section(), controls_section(), watchpoint_section()]),
                 ],

@@ -32,7 +32,12 @@ TABS: Final = (
     Tab(id="overview", title="Overview", panel=ids.TRACKS_PANEL),
     Tab(id="layers", title="Layers", panel=ids.TRACKS_PANEL),
     Tab(id="events", title="Events", panel="panel-events"),
-    Tab(id="memory", title="Memory", panel="panel-memory", charts=("memory",)),
+    Tab(
+        id="memory",
+        title="Memory",
+        panel="panel-memory",
+        charts=("memory_kinds", "memory", "allocator", "memory_growth"),
+    ),
     Tab(id="ranks", title="Ranks", panel="panel-ranks"),
     Tab(
         id="profile",
@@ -41,7 +46,7 @@ TABS: Final = (
         charts=("step_time", "steps_per_s", "samples_per_s"),
     ),
     Tab(id="runs", title="Runs", panel="panel-runs"),
-    Tab(id="system", title="System", panel="panel-system", charts=("utilisation",)),
+    Tab(id="system", title="System", panel="panel-system", charts=("utilisation", "machine_memory")),
     Tab(id="controls", title="Controls", panel="panel-controls"),
 )
 _BY_ID: Final = {tab.id: tab for tab in TABS}

@@ -18,17 +18,20 @@ from ..packaged import packaged_file
 from ..page.callbacks.controls import register_controls
 from ..page.callbacks.documents import register_documents
 from ..page.callbacks.events import register_events
+from ..page.callbacks.memory import register_memory
 from ..page.callbacks.page import register_page
 from ..page.callbacks.profiles import register_profiles
 from ..page.callbacks.rows import register_rows
 from ..page.callbacks.run_actions import register_run_actions
 from ..page.callbacks.run_picker import register_run_picker
 from ..page.callbacks.runs import register_runs
+from ..page.callbacks.system import register_doctor, register_system
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
 from ..page.visible_components import return_visible_text
 from ..store.protocol import Store
 from .api.context import ApiContext
+from .doctor_checks import probe_findings, serving_findings
 from .profile_routes import add_profile_routes
 from .routes import add_routes
 
@@ -83,6 +86,9 @@ def create_app(
     register_events(app, store)
     register_rows(app, store, desk)
     register_documents(app, store)
+    register_memory(app, store)
+    register_system(app, store, spool=spool)
+    register_doctor(app, serving=serving_findings, recording=probe_findings)
     register_watchpoints(app, desk)
     register_profiles(app, desk)
     register_controls(app, store, desk)

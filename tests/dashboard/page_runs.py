@@ -105,6 +105,13 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
         "process_cpu_fraction": 0.4,
         "system_cpu_fraction": 0.5,
         "gpu_fraction": 0.9,
+        "cuda_allocated_bytes": 2e9,
+        "cuda_reserved_bytes": 3e9,
+        "memory_parameters_bytes": 4e8,
+        "memory_gradients_bytes": 4e8,
+        "memory_optimizer_bytes": 8e8,
+        "memory_activations_bytes": 3e8,
+        "memory_other_bytes": 4e8,
         "log/accuracy": step / 1000,
         "log/<b>bold</b>": 1.0,
     }

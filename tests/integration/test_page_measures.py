@@ -36,7 +36,7 @@ def test_page_run_that_measures_little_has_no_empty_charts(page: Page, served: S
     wait_drawn(page)
     assert visible_charts(page) == ["loss", "grad_norm", "heatmap", "timeline"]
     page.locator("#tab-memory").click()
-    assert visible_charts(page) == ["memory"]
+    assert visible_charts(page) == ["memory", "memory_growth"]
     page.locator("#tab-profile").click()
     assert visible_charts(page) == list(SPEED)
     page.locator("#tab-layers").click()

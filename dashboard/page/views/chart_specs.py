@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from .memory_series import CUDA_GROWTH, CUDA_UNUSED, PROCESS_GROWTH
 from .throughput import SAMPLES_PER_S, STEPS_PER_S
 
 
@@ -42,6 +43,9 @@ class ChartSpec:
     """Logarithmic y-axis once the values differ by `LOG_RATIO`."""
     always: bool = False
     """Takes its place even in a run that has none of its series."""
+    stacked: bool = False
+    """Its lines are parts of a whole: areas, one upon the other, the first at the bottom, in the colours of
+    `theme.Colours.kinds`."""
 
     def lines(self, known: Iterable[str]) -> dict[str, str]:
         """Return the lines that it has among the known series, in drawing order: name -> label."""
@@ -100,16 +104,49 @@ _SLOW_AND_LOSS: Final = (
         log=True,
     ),
     ChartSpec(
-        id="memory",
-        title="Memory",
+        id="memory_kinds",
+        title="Memory by kind",
         unit="GiB",
-        names=("process_rss_bytes", "system_used_bytes", "cuda_allocated_bytes", "cuda_reserved_bytes"),
+        names=(
+            "memory_parameters_bytes",
+            "memory_gradients_bytes",
+            "memory_optimizer_bytes",
+            "memory_activations_bytes",
+            "memory_other_bytes",
+        ),
         labels={
-            "process_rss_bytes": "process (RSS)",
-            "system_used_bytes": "system RAM in use",
-            "cuda_allocated_bytes": "CUDA allocated",
-            "cuda_reserved_bytes": "CUDA reserved",
+            "memory_parameters_bytes": "parameters",
+            "memory_gradients_bytes": "gradients",
+            "memory_optimizer_bytes": "optimizer",
+            "memory_activations_bytes": "activations",
+            "memory_other_bytes": "other",
         },
+        stacked=True,
+    ),
+    ChartSpec(
+        id="memory",
+        title="Process memory",
+        unit="GiB",
+        names=("process_rss_bytes",),
+        labels={"process_rss_bytes": "process (RSS)"},
+    ),
+    ChartSpec(
+        id="allocator",
+        title="CUDA allocator",
+        unit="GiB",
+        names=("cuda_allocated_bytes", "cuda_reserved_bytes", CUDA_UNUSED),
+        labels={
+            "cuda_allocated_bytes": "allocated",
+            "cuda_reserved_bytes": "reserved",
+            CUDA_UNUSED: "reserved, in no tensor",
+        },
+    ),
+    ChartSpec(
+        id="memory_growth",
+        title="Growth per 1,000 steps",
+        unit="MiB",
+        names=(PROCESS_GROWTH, CUDA_GROWTH),
+        labels={PROCESS_GROWTH: "process", CUDA_GROWTH: "CUDA allocated"},
     ),
 )
 
@@ -142,12 +179,20 @@ _SPEED: Final = (
         id="utilisation",
         title="Processor and GPU use",
         unit="0-1",
-        names=("process_cpu_fraction", "system_cpu_fraction", "gpu_fraction"),
+        names=("process_cpu_fraction", "system_cpu_fraction", "gpu_fraction", "processor_wait"),
         labels={
             "process_cpu_fraction": "process (CPU)",
             "system_cpu_fraction": "machine (CPU)",
             "gpu_fraction": "GPU",
+            "processor_wait": "waiting for processors",
         },
+    ),
+    ChartSpec(
+        id="machine_memory",
+        title="Machine memory",
+        unit="GiB",
+        names=("system_used_bytes", "system_total_bytes"),
+        labels={"system_used_bytes": "in use", "system_total_bytes": "of the machine"},
     ),
 )
 CHARTS: Final = (*_SLOW_AND_LOSS, *_SPEED)

@@ -25,7 +25,8 @@ from .visible_text import plotly_text
 BAND_DOMAIN: Final = (0.9, 1.0)
 """Share of the plot's height that is kept for marks of NaN and Inf."""
 VALUE_DOMAIN: Final = (0.0, 0.86)
-GIB: Final = 2.0**30
+SCALES: Final = {"GiB": 2.0**-30, "MiB": 2.0**-20}
+"""Units of series that are stored in bytes, and what these are multiplied by."""
 LOG_RATIO: Final = 20.0
 """Below this ratio of largest to smallest value a log axis has no room for readable ticks."""
 FEW_POINTS: Final = 3
@@ -61,10 +62,10 @@ def line_parts(data: pd.DataFrame, *, unit: str = "", breaks: Sequence[int] = ()
 
     Args:
         data: Rows of one name, as `Store.scalars` returns them.
-        unit: "GiB" divides by 2**30; every other unit leaves values as they are.
+        unit: those of `SCALES` divide; every other one leaves values as they are.
         breaks: Steps after which steps are missing; no line is drawn across.
     """
-    scale = 1.0 / GIB if unit == "GiB" else 1.0
+    scale = SCALES.get(unit, 1.0)
     pooled = data["pooled"].to_numpy(dtype=np.float64)
     x = data["step"].to_numpy(dtype=np.float64) + (pooled - 1.0) / 2.0
     mean = data["mean"].to_numpy(dtype=np.float64) * scale
@@ -178,6 +179,7 @@ def series_figure(
     breaks: Sequence[int] = (),
     names: Mapping[str, str] | None = None,
     log: bool = False,
+    stacked: bool = False,
     remarks: Sequence[str] = (),
 ) -> go.Figure:
     """Draw scalar series over steps.
@@ -192,6 +194,7 @@ def series_figure(
         breaks: Steps after which steps are missing, see `line_parts`.
         names: Series name -> label, in drawing order; None takes the names of `data`.
         log: Logarithmic y-axis where `is_wide` says so.
+        stacked: Areas, one upon the other, in the order of `names`.
         remarks: Small print before that of `pooling_note`.
     """
     present = list(dict.fromkeys(data["name"].tolist()))
@@ -200,12 +203,17 @@ def series_figure(
     figure = go.Figure()
     palette = colours(theme)
     for index, (name, label) in enumerate((n, labels[n]) for n in labels if n in present):
-        colour = palette.series[index % len(palette.series)]
+        own = palette.kinds if stacked else palette.series
+        colour = own[index % len(own)]
         for part, points in line_parts(data[data["name"] == name], unit=unit, breaks=breaks).items():
             trace = part_trace(part, label=label, colour=colour, theme=theme, unit=unit)
             trace["showlegend"] = part == "line" and len(labels) > 1
             if part == "line" and len(points.x) <= FEW_POINTS:
                 trace["mode"] = "lines+markers"
+            if stacked and part in ("low", "high"):
+                continue  # the range of a part says nothing of the sum
+            if stacked and part == "line":
+                trace |= {"stackgroup": "parts", "fillcolor": _faint(colour, 0.62)}
             figure.add_trace({**trace, "x": points.x, "y": points.y})
     note = ", ".join(filter(None, [*remarks, pooling_note(shown)]))
     is_log = log and is_wide(shown["mean"].to_numpy(dtype=np.float64))
@@ -233,13 +241,13 @@ def _scale(values: Floats, *, unit: str, log: bool) -> dict[str, Any]:
     """Ticks of a log axis; a constant stands in the middle of a scale that begins at 0."""
     if log:
         return {"dtick": log_tick(values)}
-    finite = values[np.isfinite(values)] * (1.0 / GIB if unit == "GiB" else 1.0)
+    finite = values[np.isfinite(values)] * SCALES.get(unit, 1.0)
     if finite.size and finite.min() == finite.max() > 0:
         return {"range": [0.0, 2.0 * float(finite.max())], "autorange": False}
     return {}
 
 
-def _faint(colour: str) -> str:
-    """The same hex colour at 22 % opacity."""
+def _faint(colour: str, opacity: float = 0.22) -> str:
+    """The same hex colour, partly transparent."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.22)"
+    return f"rgba({red},{green},{blue},{opacity})"

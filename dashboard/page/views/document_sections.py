@@ -42,7 +42,7 @@ class Section:
 
 
 SECTIONS: Final[tuple[Section, ...]] = (
-    Section(kind=MEMORY_SNAPSHOT, place=ids.DOCUMENTS_MEMORY, title="Memory", content=memory_section),
+    Section(kind=MEMORY_SNAPSHOT, place=ids.DOCUMENTS_MEMORY, title="Snapshots", content=memory_section),
     Section(kind=profiles.KIND, place=ids.DOCUMENTS_PROFILE, title="Profiles", content=profile_content),
     Section(kind=REGION_KIND, place=ids.DOCUMENTS_PROFILE, title="Regions", content=region_table),
     Section(kind=start_facts.KIND, place=ids.DOCUMENTS_SYSTEM, title="Run", content=start_facts_table),

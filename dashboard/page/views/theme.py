@@ -51,6 +51,8 @@ class Colours:
     good: str
     series: tuple[str, ...]
     """Lines in order; distinguishable with colour-blindness (Okabe-Ito, lightened or darkened)."""
+    kinds: tuple[str, ...]
+    """Areas of a stacked chart from the bottom up: parameters, gradients, optimizer, activations, other."""
     nan: str
     inf: str
     unmeasured: str
@@ -61,6 +63,7 @@ class Colours:
         return {"critical": self.critical, "warning": self.warning, "info": self.info}[severity]
 
 
+_KINDS: Final = ("#5b8def", "#4fb3a5", "#a08be0", "#54718f", "#c9a23a")
 _DARK: Final = Colours(
     background="#17181b",
     surface="#1e2023",
@@ -73,6 +76,7 @@ _DARK: Final = Colours(
     info="#74c0fc",
     good="#63e6be",
     series=("#74c0fc", "#ffa94d", "#63e6be", "#e599f7", "#ffd43b"),
+    kinds=_KINDS,
     nan="#ff8787",
     inf="#ffa94d",
     unmeasured="#232529",
@@ -90,6 +94,7 @@ _LIGHT: Final = Colours(
     info="#1864ab",
     good="#087f5b",
     series=("#1864ab", "#b35400", "#087f5b", "#862e9c", "#7a5d00"),
+    kinds=_KINDS,
     nan="#c92a2a",
     inf="#b8560b",
     unmeasured="#f0f1f3",

@@ -1,4 +1,4 @@
-"""Throughput out of what is stored: steps and samples per second. Pure: rows in, rows of the same form out.
+"""Series out of what is stored: steps and samples per second, and those of memory. Pure: rows in, rows out.
 
 A series of its own would say nothing new: the step times and the samples of each step are stored.
 """
@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from .memory_series import CUDA_GROWTH, CUDA_UNUSED, PROCESS_GROWTH, cuda_growth, cuda_unused, process_growth
 
 STEPS_PER_S: Final = "steps_per_s"
 SAMPLES_PER_S: Final = "samples_per_s"
@@ -67,6 +69,9 @@ class Derived:
 DERIVED: Final[Mapping[str, Derived]] = {
     STEPS_PER_S: Derived(("step_time_s",), steps_per_s),
     SAMPLES_PER_S: Derived(("step_time_s", "samples"), samples_per_s),
+    CUDA_UNUSED: Derived(("cuda_reserved_bytes", "cuda_allocated_bytes"), cuda_unused),
+    PROCESS_GROWTH: Derived(("process_rss_bytes",), process_growth),
+    CUDA_GROWTH: Derived(("cuda_allocated_bytes",), cuda_growth),
 }
 
 

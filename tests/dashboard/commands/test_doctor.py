@@ -19,6 +19,7 @@ import pytest
 
 from dashboard.commands import doctor
 from dashboard.commands.doctor import Report
+from dashboard.serving import doctor_checks
 from dashboard.serving.server import Server
 from probe import self_check
 from probe.delivery.control.place_check import check_serve
@@ -105,31 +106,31 @@ def test_doctor_imports_nothing_heavy(tmp_path: Path) -> None:
 
 def test_probe_side_that_dies_is_one_finding_with_its_last_words(tmp_path: Path) -> None:
     environment = with_torch(tmp_path, "raise ValueError('a torch of another kind')")
-    (finding,) = doctor.probe_findings(environment)
+    (finding,) = doctor_checks.probe_findings(environment)
     assert (finding.name, finding.state) == ("self-check", "missing")
     assert finding.found == "it ended with exit code 1: ValueError: a torch of another kind"
 
 
 def test_probe_side_that_is_killed_is_one_finding_with_the_signal(tmp_path: Path) -> None:
-    (finding,) = doctor.probe_findings(with_torch(tmp_path, "import os; os.kill(os.getpid(), 4)"))
+    (finding,) = doctor_checks.probe_findings(with_torch(tmp_path, "import os; os.kill(os.getpid(), 4)"))
     assert finding.found == "it ended with exit code -4"
 
 
 def test_probe_side_that_hangs_is_limited(tmp_path: Path) -> None:
     environment = with_torch(tmp_path, "import time; time.sleep(600)")
-    (finding,) = doctor.probe_findings(environment, timeout_s=0.5)
+    (finding,) = doctor_checks.probe_findings(environment, timeout_s=0.5)
     assert (finding.state, finding.found) == ("limited", "it took more than 0.5 s")
 
 
 def test_probe_side_without_an_interpreter_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    (finding,) = doctor.probe_findings()
+    (finding,) = doctor_checks.probe_findings()
     assert finding.found == "'/no/such/python' cannot be started: No such file or directory"
 
 
 def test_libraries_and_their_versions_are_those_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    libraries = [library for library in self_check.LIBRARIES + doctor.LIBRARIES if library.minimum]
+    libraries = [library for library in self_check.LIBRARIES + doctor_checks.LIBRARIES if library.minimum]
     ours = {
         f"{library.name}>={library.minimum}" + (f",<{library.below}" if library.below else "")
         for library in libraries
@@ -145,14 +146,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_folder_that_cannot_be_made_is_missing() -> None:
-    finding = doctor.check_data_folder({"XDG_STATE_HOME": "/proc/nowhere"})
+    finding = doctor_checks.check_data_folder({"XDG_STATE_HOME": "/proc/nowhere"})
     assert finding.state == "missing"
     assert "set XDG_STATE_HOME" in finding.advice
 
 
 def test_data_folder_on_a_network_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "file_system_type", lambda path: "nfs4")
-    finding = doctor.check_data_folder({"XDG_STATE_HOME": str(tmp_path)})
+    finding = doctor_checks.check_data_folder({"XDG_STATE_HOME": str(tmp_path)})
     assert (finding.state, finding.found.endswith("on nfs4")) == ("limited", True)
 
 
@@ -162,20 +163,20 @@ def test_data_folder_with_little_space_is_limited(
     free: int, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    assert doctor.check_data_folder({"XDG_STATE_HOME": str(tmp_path)}).state == state
+    assert doctor_checks.check_data_folder({"XDG_STATE_HOME": str(tmp_path)}).state == state
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("token", "state"), [("short", "missing"), ("with spaces in it", "missing")])
 def test_token_that_cannot_be_used_is_missing_and_not_shown(token: str, state: str) -> None:
-    (finding,) = doctor.check_token({"NANSCOPE_TOKEN": token})
+    (finding,) = doctor_checks.check_token({"NANSCOPE_TOKEN": token})
     assert (finding.state, token in repr(finding)) == (state, False)
 
 
 def test_token_that_can_be_used_is_ok_and_one_that_is_not_set_no_finding() -> None:
-    (finding,) = doctor.check_token({"NANSCOPE_TOKEN": "long-enough-a-token"})
+    (finding,) = doctor_checks.check_token({"NANSCOPE_TOKEN": "long-enough-a-token"})
     assert (finding.state, "long-enough" in repr(finding)) == ("ok", False)
-    assert doctor.check_token({}) == []
+    assert doctor_checks.check_token({}) == []
 
 
 @pytest.fixture
@@ -191,12 +192,12 @@ def page(listener: socket.socket) -> str:
 def test_port_that_is_free_is_ok(tmp_path: Path, listener: socket.socket) -> None:
     address = page(listener)
     listener.close()
-    finding = doctor.check_port("page", address, {"XDG_STATE_HOME": str(tmp_path)})
+    finding = doctor_checks.check_port("page", address, {"XDG_STATE_HOME": str(tmp_path)})
     assert (finding.name, finding.state) == ("page port", "ok")
 
 
 def test_port_in_use_is_limited_and_names_the_process(tmp_path: Path, listener: socket.socket) -> None:
-    finding = doctor.check_port("page", page(listener), {"XDG_STATE_HOME": str(tmp_path)})
+    finding = doctor_checks.check_port("page", page(listener), {"XDG_STATE_HOME": str(tmp_path)})
     assert finding.state == "limited"
     assert f"in use by process {os.getpid()} (" in finding.found
     assert finding.advice.endswith("dashboard serve --port 0")
@@ -206,7 +207,7 @@ def test_port_of_the_running_serve_is_ok(tmp_path: Path, listener: socket.socket
     variables = {"XDG_STATE_HOME": str(tmp_path)}
     state = ServeState(page=page(listener), ingest="tcp://127.0.0.1:1", pid=os.getpid(), secret="ab" * 16)
     write_serve_state(state, variables)
-    finding = doctor.check_port("page", page(listener), variables)
+    finding = doctor_checks.check_port("page", page(listener), variables)
     assert (finding.state, finding.found.endswith(f"process {os.getpid()}")) == ("ok", True)
 
 
@@ -215,13 +216,13 @@ def test_port_of_a_process_that_may_not_be_seen_is_limited(
 ) -> None:
     monkeypatch.setattr("psutil.net_connections", lambda kind: [])
     address = page(listener).replace("http", "tcp")
-    finding = doctor.check_port("ingest", address, {"XDG_STATE_HOME": str(tmp_path)})
+    finding = doctor_checks.check_port("ingest", address, {"XDG_STATE_HOME": str(tmp_path)})
     assert finding.found.endswith("in use by a process of another user")
     assert "--ingest" in finding.advice
 
 
 def test_port_of_an_address_that_is_not_ours_is_missing(tmp_path: Path) -> None:
-    finding = doctor.check_port("page", "http://203.0.113.1:8050/", {"XDG_STATE_HOME": str(tmp_path)})
+    finding = doctor_checks.check_port("page", "http://203.0.113.1:8050/", {"XDG_STATE_HOME": str(tmp_path)})
     assert finding.state == "missing"
 
 
@@ -230,7 +231,7 @@ def test_port_of_an_address_that_is_not_ours_is_missing(tmp_path: Path) -> None:
     [({"DISPLAY": ":0"}, "opens it"), ({"DISPLAY": ":0", "SSH_CONNECTION": "x"}, "no screen"), ({}, "no sc")],
 )
 def test_browser_is_told_by_the_screen(environment: dict[str, str], text: str) -> None:
-    assert text in doctor.check_browser(environment).found
+    assert text in doctor_checks.check_browser(environment).found
 
 
 def test_running_server_is_found_from_both_sides(tmp_path: Path) -> None:
@@ -240,7 +241,9 @@ def test_running_server_is_found_from_both_sides(tmp_path: Path) -> None:
     server.start()
     try:
         serve = check_serve(variables)
-        ports = [doctor.check_port("any", address, variables) for address in (server.page, server.ingest)]
+        ports = [
+            doctor_checks.check_port("any", address, variables) for address in (server.page, server.ingest)
+        ]
     finally:
         server.stop()
     assert (serve.state, server.page in serve.found, server.ingest in serve.found) == ("ok", True, True)
@@ -301,13 +304,16 @@ def test_spool_size_counts_runs_and_tells_what_the_cap_has_deleted(tmp_path: Pat
 
     write_run(tmp_path, steps=20)
     environment = {"NANSCOPE_SPOOL": str(tmp_path)}
-    found = doctor.check_spool_size(environment)
+    found = doctor_checks.check_spool_size(environment)
     assert "KiB in 1 run of at most 20.0 GiB" in found.found and "dashboard clean" in found.advice
     (tmp_path / ".removed.log").write_text("earlier\n2026-01-01: the oldest finished run was deleted\n")
-    assert doctor.check_spool_size(environment).found.endswith(
+    assert doctor_checks.check_spool_size(environment).found.endswith(
         "; 2026-01-01: the oldest finished run was deleted"
     )
 
 
 def test_spool_size_of_no_spool_is_nothing(tmp_path: Path) -> None:
-    assert "0.0 KiB in 0 runs" in doctor.check_spool_size({"NANSCOPE_SPOOL": str(tmp_path / "none")}).found
+    assert (
+        "0.0 KiB in 0 runs"
+        in doctor_checks.check_spool_size({"NANSCOPE_SPOOL": str(tmp_path / "none")}).found
+    )

@@ -159,7 +159,8 @@ def test_export_html_shows_event_origin_frame_and_source(store: DuckStore) -> No
 def test_export_html_has_every_chart(store: DuckStore) -> None:
     page = Page(export_html(store, RUN))
     data = json.loads(page.scripts[0])
-    assert list(data) == ["loss", "grad_norm", "memory", "timeline", "heatmap"]
+    lines = ["loss", "grad_norm", "memory", "memory_growth", "machine_memory"]
+    assert list(data) == [*lines, "timeline", "heatmap"]
     charts = {tag["id"] for _, tag in page.tags if tag.get("class") == "chart"}
     assert charts == {f"chart-{name}" for name in data}
 
