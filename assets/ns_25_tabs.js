@@ -34,9 +34,12 @@
     ns.emit("tab", chosen);
   }
 
+  let last = null; // newest header that carried data
+
   /** @param {Header} header */
   function place(header) {
     if (!header.charts) return;
+    last = header;
     for (const [name, has] of Object.entries(HAS_DATA)) {
       tabOf(name).hidden = name !== ns.view.tab && !has(header);
     }
@@ -74,6 +77,9 @@
     ns.on("view", draw);
     ns.on("message", place);
     ns.on("message", count);
+    // What documents fill comes after the message that told of them.
+    const filled = new MutationObserver(() => last && place(last));
+    for (const id of ["documents-in-memory", "memory-details"]) filled.observe(ns.byId(id), { childList: true });
     draw();
   };
 })(window.nanscope);

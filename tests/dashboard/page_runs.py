@@ -7,6 +7,7 @@ import numpy as np
 
 from dashboard.store.protocol import Store
 from probe.wire import (
+    Document,
     Event,
     Evidence,
     Frame,
@@ -25,8 +26,12 @@ from probe.wire import (
     event_id,
 )
 from probe.wire.columns import pack_column
+from probe.wire.documents import make_document
 from probe.wire.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
+from probe.wire.memory_snapshots import MEMORY_SNAPSHOT, MemorySnapshot
 from probe.wire.module_frames import pack_histogram, pack_module_columns
+from probe.wire.tracked_tensors import KIND as TRACKED
+from probe.wire.tracked_tensors import TensorRow, TrackedBody
 
 INCARNATION = 1_700_000_000_000_000_000
 
@@ -229,6 +234,27 @@ def add_event(store: Store, first: Event, *more: Event) -> None:
     """Append events of one rank to their run."""
     events = key("events", run=first.run, rank=first.rank)
     store.append(events, store.position(events).next_seq, [encode(event) for event in (first, *more)])
+    store.commit()
+
+
+def memory_snapshot(step: int, label: str = "") -> Document:
+    """A snapshot of a process that has 1 MiB more at each step."""
+    rss_bytes = (100 + step) * 2**20
+    body = MemorySnapshot(label=label, cause="call", time=1.7e9 + step, step=step, rss_bytes=rss_bytes)
+    return make_document(body, kind=MEMORY_SNAPSHOT, key=f"s{step}", step=step, time=body.time)
+
+
+def tracked_tensor(name: str) -> Document:
+    """A tensor that has lived for a minute."""
+    row = TensorRow(name=name, dtype="float32", shape=(4, 4), device="cpu", bytes=64, since=1.7e9)
+    body = TrackedBody(tensors=(row,), alive=1, alive_bytes=64, tracked=1)
+    return make_document(body, kind=TRACKED, key="", step=1, time=1.7e9 + 60)
+
+
+def add_records(store: Store, *records: Event | Document) -> None:
+    """Append records to the events of the first run's rank 0."""
+    events = key("events")
+    store.append(events, store.position(events).next_seq, [encode(record) for record in records])
     store.commit()
 
 
