@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from .owners import supersede_older
 from .pyramid import FACTOR, LEVELS, closing, pool_rows
 from .retention import RESIDUE, keep_rewritten, kinds_of
 from .tensors import (
@@ -45,6 +46,9 @@ def advance(
     again = np.concatenate([repeated, _doubled(steps)])
     for first, end in closing(FACTOR, before=floor, after=floor, touched=repeated):
         keep_rewritten(database, timeline, first=first, end=end, is_scalar=is_scalar)
+    if len(again):
+        kinds = kinds_of(is_scalar)
+        supersede_older(database, timeline, kinds, low=int(again.min()), high=int(again.max()))
     for kind in kinds_of(is_scalar):
         if len(again):
             _mark_superseded(database, f"{kind}_raw", timeline, low=int(again.min()), high=int(again.max()))

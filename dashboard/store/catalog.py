@@ -26,6 +26,8 @@ SILENT_AFTER_S: Final = 30.0
 LIVE_WITHIN_S: Final = 300.0
 """Records that arrive within this time of their own clock count as live: clocks need not agree."""
 
+MAX_RETURNS: Final = 64
+
 SCALAR: Final = "scalar"
 LAYER: Final = "layer"
 PARAMETER: Final = "parameter"
@@ -55,6 +57,8 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     last_step: int | None = None
     """Step of the newest frame, not the largest one."""
     last_time: float | None = None
+    returns: list[tuple[int, int]] = []
+    """(step, newest step before) wherever the numbers went back: the newest `MAX_RETURNS`."""
     heard: float | None = None
     """Newest record time (the training machine's clock), UNIX seconds."""
     arrived: float | None = None

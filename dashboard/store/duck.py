@@ -55,8 +55,8 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 class DuckStore(KeptThings, RankReads, TensorReads):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
-    Where several incarnations, or a repeated step, have a value for the same step of a series, reads show the
-    one of the newest incarnation, and of that the last to arrive. Ranges are widened to whole columns.
+    A step belongs to the newest incarnation that has it; of what that has of a repeated step, reads show the
+    last to arrive. Ranges are widened to whole columns.
 
     Attributes:
         notice: What the user must be told about opening the file; None if nothing.

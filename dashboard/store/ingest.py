@@ -29,7 +29,7 @@ from probe.wire import (
     encode,
 )
 
-from .catalog import SCALAR, Catalog, Incarnation, IncarnationState
+from .catalog import MAX_RETURNS, SCALAR, Catalog, Incarnation, IncarnationState
 from .edge import GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
 from .protocol import StoredDocument
@@ -212,8 +212,11 @@ def _note_step(state: IncarnationState, frame: Frame) -> None:
         state.stage = frame.stage[:16]
     is_older = state.last_step is not None and frame.step < state.last_step
     only_adds = OF_EVERY_STEP.isdisjoint(frame.scalars) and not frame.columns
-    if not (is_older and only_adds and (frame.scalars or has_tensors(frame))):
-        state.last_step, state.last_time = frame.step, frame.time
+    if is_older and only_adds and (frame.scalars or has_tensors(frame)):
+        return
+    if is_older and state.last_step is not None:
+        state.returns = [*state.returns, (frame.step, state.last_step)][-MAX_RETURNS:]
+    state.last_step, state.last_time = frame.step, frame.time
 
 
 def _scalar_block(

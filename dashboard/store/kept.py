@@ -1,4 +1,4 @@
-"""The part of `DuckStore` that is not measured step by step: documents, and what people write of runs."""
+"""The part of `DuckStore` that is not measured step by step: documents, starts, what people say of runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from ..errors import DashboardError
+from .catalog import Catalog
 from .documents import document_kinds, read_documents
 from .marks import read_marks, write_mark
 from .notes import delete_note, note_order, read_notes, save_note
-from .protocol import RunMark, StepNote, StoredDocument
+from .protocol import RankStart, RunMark, StepNote, StoredDocument
 from .queries import Snapshot
+from .runs import list_starts
 from .schema import explain
 
 
@@ -22,6 +24,7 @@ class KeptThings:
     """Reads and writes of these; the fields are those of `DuckStore`."""
 
     _documents_seen: Counter[str]
+    _catalog: Catalog
     _lock: threading.Lock
     _commit_lock: threading.RLock
     _database: duckdb.DuckDBPyConnection
@@ -105,6 +108,10 @@ class KeptThings:
         self._notes[run] = sorted(notes, key=note_order)
         with self._lock:
             self._note_change(run)
+    def starts(self, run: str, rank: int = 0) -> list[RankStart]:
+        """All incarnations of a rank that have a step, oldest first."""
+        with self._lock:
+            return list_starts(self._catalog, run, rank)
 
     def documents_mark(self, run: str) -> int:
         """A number that changes with every document of the run; 0 before the first of this process."""

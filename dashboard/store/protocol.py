@@ -46,6 +46,20 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """One incarnation of a rank, and which steps it has written."""
+
+    incarnation: int
+    time: float
+    """UNIX seconds of its start."""
+    first_step: int | None
+    last_step: int | None
+    """Of its newest frame."""
+    returns: tuple[tuple[int, int], ...] = ()
+    """(step, newest step before) wherever its numbers went back, oldest first; the newest ones of many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One line of the run selector."""
 
@@ -268,6 +282,10 @@ class Store(Protocol):
 
     def run_start(self, run: str, rank: int = 0) -> RunStart | None:
         """The newest incarnation's description; None for an unknown run."""
+        ...
+
+    def starts(self, run: str, rank: int = 0) -> list[RankStart]:
+        """All incarnations of a rank that have a step, oldest first."""
         ...
 
     def layout(self, run: str, rank: int = 0) -> Layout | None:

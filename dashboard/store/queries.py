@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .edge import Pending, ScalarBlock
+from .owners import Owners, read_owners
 from .protocol import RunSummary, StepRange
 from .pyramid import (
     FACTOR,
@@ -31,8 +32,17 @@ from .pyramid import (
     pool_rows,
     uncovered,
 )
-from .retention import RESIDUE, kept_ranges
-from .tensors import Columns, Progress, SeriesRows, fetch_rows, merge_rows, read_progress, without_masks
+from .retention import RESIDUE, kept_ranges, kinds_of
+from .tensors import (
+    Columns,
+    Progress,
+    SeriesRows,
+    chosen_rows,
+    fetch_rows,
+    merge_rows,
+    read_progress,
+    without_masks,
+)
 
 SCALAR_COLUMNS: Final = ("name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled")
 Index = npt.NDArray[np.intp]
@@ -60,6 +70,8 @@ class Extent:
     """Steps of uncommitted frames."""
     kept: Ranges
     """Where raw rows exist below the floor."""
+    owners: Owners | None = None
+    """Whose the uncommitted steps are, where some have come twice."""
 
     @property
     def next_step(self) -> int:
@@ -105,11 +117,16 @@ class Extent:
         return result
 
 
-def read_extent(snapshot: Snapshot, timeline: int, steps: Sequence[Steps]) -> Extent:
-    """Return what a timeline holds, given the steps of its uncommitted frames."""
+def read_extent(
+    snapshot: Snapshot, timeline: int, blocks: Sequence[tuple[int, Steps]], *, is_scalar: bool
+) -> Extent:
+    """Return what a timeline holds, given incarnation and steps of its uncommitted frames."""
     progress = read_progress(snapshot.cursor, timeline)
     kept = kept_ranges(snapshot.cursor, timeline) if progress and progress.raw_floor else []
-    return Extent(progress, np.unique(np.concatenate([_NO_STEPS, *steps])), kept)
+    unsettled = np.unique(np.concatenate([_NO_STEPS, *(steps for _, steps in blocks)]))
+    next_step = progress.max_step + 1 if progress else 0
+    owners = read_owners(snapshot.cursor, timeline, kinds_of(is_scalar), blocks, next_step=next_step)
+    return Extent(progress, unsettled, kept, owners)
 
 
 # ---------------------------------------------------------------------------------------------- scalars
@@ -120,7 +137,8 @@ def read_scalars(
 ) -> pd.DataFrame:
     """Read and pool scalar series of one rank; see `Store.scalars`."""
     blocks = [b for item in snapshot.edge for b in item.scalars if b.timeline == timeline]
-    extent = read_extent(snapshot, timeline, [b.frame_steps for b in blocks])
+    steps_of = [(b.incarnation, b.frame_steps) for b in blocks]
+    extent = read_extent(snapshot, timeline, steps_of, is_scalar=True)
     span = extent.clip(steps)
     if span is None or not series:
         return _scalar_frame(None, series)
@@ -129,6 +147,9 @@ def read_scalars(
     parts = [_fetch_scalars(snapshot, timeline, numbers, piece) for piece in extent.pieces(grid)]
     parts.append(_edge_scalars(blocks, numbers, grid))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if extent.owners is not None:
+        shown = extent.owners.keeps(joined["step"], joined["incarnation"])
+        joined = {name: column[shown] for name, column in joined.items()}
     if len(parts[-1]["step"]):
         joined = _newest_only(joined)
     return _scalar_frame(_pool_scalars(joined, grid), series)
@@ -251,7 +272,7 @@ def blank_picture(grid: Grid, rows: int) -> Picture:
 def tensor_extent(snapshot: Snapshot, timeline: int) -> Extent:
     """Return what a layout's timeline holds."""
     blocks = [b for item in snapshot.edge for b in item.tensors if b.timeline == timeline]
-    return read_extent(snapshot, timeline, [b.step for b in blocks])
+    return read_extent(snapshot, timeline, [(b.incarnation, b.step) for b in blocks], is_scalar=False)
 
 
 def read_picture(
@@ -269,6 +290,7 @@ def read_picture(
         parts = fetch_rows(snapshot.cursor, kind, timeline, level=level, first=first, end=end, series=series)
         if level == 1:
             parts += [part for rows in pending if (part := _between(rows, first, end))]
+            parts = _owned(parts, extent.owners)
         if parts:
             _paint(picture, merge_rows(parts), grid, index)
     return picture
@@ -300,14 +322,15 @@ def _between(rows: SeriesRows, first: int, end: int) -> SeriesRows | None:
         return None
     order = inside[np.lexsort((rows.seq[inside], rows.step[inside]))]
     order = order[np.r_[rows.step[order][1:] != rows.step[order][:-1], True]]
-    return SeriesRows(
-        series=rows.series,
-        step=rows.step[order],
-        incarnation=rows.incarnation[order],
-        seq=rows.seq[order],
-        values=rows.values[order],
-        flags=None if rows.flags is None else rows.flags[order],
-    )
+    return chosen_rows(rows, order)
+
+
+def _owned(parts: list[SeriesRows], owners: Owners | None) -> list[SeriesRows]:
+    """Leave out what older starts have of steps that are a newer one's."""
+    if owners is None:
+        return parts
+    shown = [(part, owners.keeps(part.step, part.incarnation)) for part in parts]
+    return [part if mask.all() else chosen_rows(part, mask) for part, mask in shown if mask.any()]
 
 
 def _paint(picture: Picture, rows: SeriesRows, grid: Grid, index: Index) -> None:

@@ -13,7 +13,7 @@ from probe.wire import SEVERITIES, Event, StreamKey, decode_record
 from .catalog import Catalog, Incarnation
 from .edge import GapRow
 from .ingest import writer_of
-from .protocol import GapRange, RunSummary
+from .protocol import GapRange, RankStart, RunSummary
 from .queries import Snapshot
 
 
@@ -95,6 +95,22 @@ def summarise(catalog: Catalog, now: float) -> list[RunSummary]:
             )
         )
     return sorted(result, key=lambda summary: (summary.started, summary.run), reverse=True)
+
+
+def list_starts(catalog: Catalog, run: str, rank: int) -> list[RankStart]:
+    """Return the incarnations of a rank that have a step, oldest first."""
+    entries = [entry for key, entry in catalog.incarnations.items() if key[:2] == (run, rank)]
+    return [
+        RankStart(
+            incarnation=entry.number,
+            time=entry.description().time,
+            first_step=entry.state.first_step,
+            last_step=entry.state.last_step,
+            returns=tuple(entry.state.returns),
+        )
+        for entry in sorted(entries, key=lambda entry: entry.number)
+        if entry.state.last_step is not None
+    ]
 
 
 def note_skip(catalog: Catalog, key: StreamKey, *, first_seq: int, end_seq: int, reason: str) -> None:

@@ -152,6 +152,18 @@ def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
     )
 
 
+def chosen_rows(rows: SeriesRows, which: npt.NDArray[Any]) -> SeriesRows:
+    """Return the rows of a mask, or of positions in this order."""
+    return SeriesRows(
+        series=rows.series,
+        step=rows.step[which],
+        incarnation=rows.incarnation[which],
+        seq=rows.seq[which],
+        values=rows.values[which],
+        flags=None if rows.flags is None else rows.flags[which],
+    )
+
+
 def value_blobs(values: npt.NDArray[Any]) -> Iterable[bytes]:
     """Return one blob per row of a (rows, width) array."""
     whole, width = values.tobytes(), values.shape[1] * values.itemsize

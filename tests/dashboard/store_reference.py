@@ -86,15 +86,27 @@ def column_width(first: int, last: int, limit: int) -> int:
 
 @dataclass
 class Reference:
-    """What arrived: (series, step) -> (incarnation, seq, time, value), newest wins."""
+    """What arrived: (series, step) -> (incarnation, seq, time, value), newest wins.
+
+    A step belongs to the newest incarnation that has it: what an older one has there counts for nothing.
+    """
 
     values: dict[tuple[str, int], tuple[int, int, float, float]] = field(default_factory=dict)
-    steps: set[int] = field(default_factory=set)
+    owners: dict[int, int] = field(default_factory=dict)
+    """Step -> its newest incarnation."""
+
+    @property
+    def steps(self) -> set[int]:
+        return set(self.owners)
+
+    def shown(self, name: str, step: int) -> tuple[int, int, float, float] | None:
+        found = self.values.get((name, step))
+        return found if found is not None and found[0] == self.owners[step] else None
 
     def add(
         self, name: str, step: int, *, incarnation: int, seq: int, value: float, time: float = 0.0
     ) -> None:
-        self.steps.add(step)
+        self.owners[step] = max(incarnation, self.owners.get(step, incarnation))
         old = self.values.get((name, step))
         if old is None or old[:2] < (incarnation, seq):
             self.values[name, step] = (incarnation, seq, time, value)
@@ -107,8 +119,12 @@ class Reference:
             return []
         width = column_width(low, high, limit)
         groups: dict[int, list[tuple[int, float, float]]] = {}
-        for (series, step), (_, _, time, value) in sorted(self.values.items()):
-            if series == name and low // width <= step // width <= high // width:
+        for (series, step), (number, _, time, value) in sorted(self.values.items()):
+            if (
+                series == name
+                and number == self.owners[step]
+                and low // width <= step // width <= high // width
+            ):
                 groups.setdefault(step // width, []).append((step, time, value))
         return [self._point(groups[key]) for key in sorted(groups)]
 

@@ -123,7 +123,7 @@ def check_parameters(store: DuckStore, reference: Reference, look) -> None:
     for row, kind in enumerate(picture.row_kinds):
         if kind == "parameter":
             for column, start in enumerate(picture.steps.tolist()):
-                cell = [reference.values.get((picture.rows[row], s)) for s in range(start, start + width)]
+                cell = [reference.shown(picture.rows[row], s) for s in range(start, start + width)]
                 mine = [entry[3] for entry in cell if entry is not None and entry[3] is not None]
                 check_cell(picture, row, column, mine)
 
