@@ -15,9 +15,10 @@ import pandas as pd
 import plotly.graph_objects as go
 import plotly.io
 
+from ..page.views.breaks import break_shapes, steps_of
 from ..page.views.chart_marks import mark_note, mark_part, mark_trace
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
-from ..page.views.charts import off_steps, series_figure
+from ..page.views.charts import series_figure
 from ..page.views.heatmap import heatmap_figure
 from ..page.views.theme import Theme
 from ..page.views.throughput import with_derived
@@ -94,7 +95,8 @@ def _chart(snapshot: Snapshot, series: pd.DataFrame, spec: ChartSpec, theme: The
         theme=theme,
         steps=snapshot.covered,
         gaps=snapshot.gaps,
-        breaks=off_steps(snapshot.events, snapshot.rank),
+        breaks=steps_of(snapshot.breaks, "off"),
+        restarts=steps_of(snapshot.breaks, "restart"),
         names=lines,
         log=spec.log,
         stacked=spec.stacked,
@@ -103,7 +105,8 @@ def _chart(snapshot: Snapshot, series: pd.DataFrame, spec: ChartSpec, theme: The
     for name, mark in marks.items():
         points = mark_part(by_name[name], mark)
         figure.add_trace({**mark_trace(mark, theme=theme), "x": points.x, "y": points.y, "showlegend": True})
-    return figure.update_layout(showlegend=len(lines) + len(marks) > 1, legend=_LEGEND)
+    shapes = [*(figure.layout.shapes or ()), *break_shapes(snapshot.breaks, theme=theme)]
+    return figure.update_layout(shapes=shapes, showlegend=len(lines) + len(marks) > 1, legend=_LEGEND)
 
 
 def difference(base: Any, other: Any) -> dict[str, Any]:

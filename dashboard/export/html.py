@@ -136,6 +136,7 @@ def run_facts(snapshot: Snapshot) -> list[Fact]:
         "Options of watch": _pairs(start.options),
         "Hyperparameters": _pairs(start.config),
         "Seed of torch": "" if start.torch_seed is None else str(start.torch_seed),
+        "Breaks (dotted lines)": "; ".join(each.text for each in snapshot.breaks),
         "Devices": ", ".join(start.devices),
         "Events": facts.severity_counts(snapshot.events),
     }

@@ -14,6 +14,8 @@ Format ``nanscope-run``, ``v`` 1. Missing is null; non-finite numbers are ``"NaN
                  "values", "flags"} | null,
      "events": [...],                                docs/interfaces.md: Event, as JSON
      "notes": [{"id", "step", "text", "time"}],       what people have written at steps, by step
+     "breaks": [{"step", "kind": "restart" | "off", "text"}],   a restart's: the first step of other values
+     "starts": [{"incarnation", "time", "first_step", "last_step", "returns": [[step, newest before], ...]}],
      "gaps": [...], "delivery": [...]}
 
 A series is a set of equally long columns, one entry per point; `min`, `mean` and `max` are over the finite
@@ -32,6 +34,7 @@ import pandas as pd
 from probe.wire import SCALARS
 from probe.wire.event_json import event_json, jsonable
 
+from ..page.views.breaks import break_fields
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC
 from ..page.views.theme import ALL_STEPS
 from ..store.protocol import Heatmap, StepRange, Store
@@ -81,6 +84,8 @@ def export_json(
         "heatmap": _heatmap(snapshot),
         "events": [event_json(event) for event in snapshot.events],
         "notes": [_fields(note) for note in snapshot.notes],
+        "breaks": break_fields(snapshot.breaks),
+        "starts": [_fields(start) for start in snapshot.starts],
         "gaps": [_fields(gap) for gap in snapshot.gaps],
         "delivery": [{**_fields(position), "key": jsonable(position.key)} for position in snapshot.positions],
     }

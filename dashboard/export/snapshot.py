@@ -13,12 +13,22 @@ import pandas as pd
 from probe.wire import Event, Layout
 
 from ..errors import UnknownRunError
+from ..page.views.breaks import Break, line_breaks
 from ..page.views.event_facts import event_order
 from ..page.views.heatmap import most_columns, widened
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, Statistic, statistic_of
 from ..page.views.theme import ALL_STEPS
 from ..page.views.throughput import stored_names, with_derived
-from ..store.protocol import GapRange, Heatmap, RunSummary, StepNote, StepRange, Store, StreamPosition
+from ..store.protocol import (
+    GapRange,
+    Heatmap,
+    RankStart,
+    RunSummary,
+    StepNote,
+    StepRange,
+    Store,
+    StreamPosition,
+)
 from .tracks import HEATMAP, Track, choose_track, tracks_of
 
 MAX_POINTS = 1000
@@ -51,6 +61,9 @@ class Snapshot:
     notes: tuple[StepNote, ...]
     """What people have written at these steps."""
     gaps: tuple[GapRange, ...]
+    starts: tuple[RankStart, ...]
+    breaks: tuple[Break, ...]
+    """In these steps."""
     positions: tuple[StreamPosition, ...]
     track: Track | None = None
     """The only one that is exported; None is the whole view."""
@@ -104,7 +117,9 @@ def take_snapshot(
         columns = most_columns(max_columns, rows=len(rows))
         heatmap = store.heatmap(run, rank, chosen.id, steps, columns)
     wide, every = (None, 1) if heatmap is None else widened(heatmap)
-    events = sorted((event for event in store.events(run, rank) if _within(event, steps)), key=event_order)
+    known, starts = store.events(run, rank), store.starts(run, rank)
+    events = sorted((event for event in known if _holds(steps, event.step)), key=event_order)
+    breaks = line_breaks(starts, known, rank)
     return Snapshot(
         run=summary,
         rank=rank,
@@ -117,8 +132,10 @@ def take_snapshot(
         heatmap=wide,
         measured_every=every,
         events=tuple(events),
-        notes=tuple(note for note in store.notes(run) if _within(note, steps)),
+        notes=tuple(note for note in store.notes(run) if _holds(steps, note.step)),
         gaps=tuple(store.gaps(run, rank)),
+        starts=tuple(starts),
+        breaks=tuple(each for each in breaks if _holds(steps, each.step)),
         positions=tuple(store.positions(run)),
         track=alone,
     )
@@ -169,6 +186,6 @@ def _covered(series: pd.DataFrame, heatmap: Heatmap | None, events: tuple[Event,
     return StepRange(first=min(firsts), end=max(ends)) if firsts else ALL_STEPS
 
 
-def _within(it: Event | StepNote, steps: StepRange) -> bool:
-    after_first = steps.first is None or it.step >= steps.first
-    return after_first and (steps.end is None or it.step < steps.end)
+def _holds(steps: StepRange, step: int) -> bool:
+    after_first = steps.first is None or step >= steps.first
+    return after_first and (steps.end is None or step < steps.end)

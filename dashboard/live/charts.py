@@ -6,13 +6,15 @@ steps stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
 
+from ..page.views.breaks import Break, steps_of
 from ..page.views.chart_marks import mark_note, mark_part
 from ..page.views.chart_specs import CHARTS, MAX_LOGGED, ChartSpec, logged_chart, logged_names
-from ..page.views.charts import line_parts, off_steps, pooling_note
+from ..page.views.charts import line_parts, pooling_note
 from ..page.views.memory_series import GROWTH
 from ..page.views.throughput import stored_names, with_derived, with_derived_names
 from ..store.protocol import StepRange, Store
@@ -23,7 +25,14 @@ _TIMED_BY: Final = ("step_time_s", "loss", "grad_norm", "process_rss_bytes")
 
 
 def read_charts(
-    store: Store, run: str, rank: int, *, steps: StepRange, points: int, with_logged: bool = False
+    store: Store,
+    run: str,
+    rank: int,
+    *,
+    steps: StepRange,
+    points: int,
+    breaks: Sequence[Break] = (),
+    with_logged: bool = False,
 ) -> tuple[dict[str, Any], list[Track]]:
     """Read all line charts.
 
@@ -33,6 +42,7 @@ def read_charts(
         rank: Its rank in view.
         steps: Steps in view.
         points: Most points of a line.
+        breaks: Where lines are broken.
         with_logged: The user's own series too.
 
     Returns:
@@ -47,7 +57,6 @@ def read_charts(
     known = with_derived_names(known)
     names = stored_names(name for spec in specs for name in (*spec.lines(known), *spec.marks))
     data = with_derived(store.scalars(run, rank, names, steps, points))
-    breaks = off_steps(store.events(run, rank), rank)
     by_name = {str(name): rows for name, rows in data.groupby("name", sort=False)}
     tracks = [_times(data)]
     # Growth over so few readings that there is none yet takes no place.
@@ -68,14 +77,16 @@ def _draw(
     spec: ChartSpec,
     known: list[str],
     by_name: dict[str, pd.DataFrame],
-    breaks: list[int],
+    breaks: Sequence[Break],
     tracks: list[Track],
 ) -> dict[str, Any]:
     """Add the tracks of one chart and return its fields."""
     lines = spec.lines(known)
     series = [name for name in lines if name in by_name]
+    off, restarts = steps_of(breaks, "off"), steps_of(breaks, "restart")
     for name in series:
-        for part, trace in line_parts(by_name[name], unit=spec.unit, breaks=breaks).items():
+        parts = line_parts(by_name[name], unit=spec.unit, breaks=off, restarts=restarts)
+        for part, trace in parts.items():
             tracks.append(line_track(f"{spec.id}/{name}/{part}", trace.x, trace.y))
     marks = {name: mark for name, mark in spec.marks.items() if name in by_name}
     for name, mark in marks.items():

@@ -16,6 +16,7 @@ import pandas as pd
 
 from probe.wire.training_progress import KIND, TrainingProgress
 
+from ..page.views.breaks import break_fields, line_breaks
 from ..page.views.heatmap_statistics import statistic_of
 from ..page.views.progress_line import newest_progress, progress_line
 from ..page.views.rank_statistics import rank_statistic
@@ -36,6 +37,7 @@ from .view import (
     note_list,
     read_heatmap,
     run_list,
+    shown_range,
     slow_scalars,
     status,
     step_range,
@@ -172,13 +174,16 @@ class Pictures:
             part = self._status(runs, run, rank, read_at=read_at)
             if run is None or rank is None:
                 return Picture(status=part)
-            steps = step_range(question.first, question.end, question.window, rank)
+            starts = self._store.starts(run.run, rank.rank)
+            breaks = line_breaks(starts, self._store.events(run.run, rank.rank), rank.rank)
+            steps = step_range(question.first, question.end, question.window, rank, starts)
             charts, tracks = read_charts(
                 self._store,
                 run.run,
                 rank.rank,
                 steps=steps,
                 points=question.points,
+                breaks=breaks,
                 with_logged=question.logged,
             )
             heatmap = read_heatmap(
@@ -192,16 +197,14 @@ class Pictures:
             )
             gaps = gap_list(self._store, run.run, rank.rank)
             ranks = self._ask_ranks(question, run, steps, revision)
-        first = steps.first if steps.first is not None else rank.first_step
-        end = steps.end
-        if end is None and rank.last_step is not None:
-            end = max(rank.last_step + 1, part.fields["eventEnd"] or 0)
+        shown = shown_range(steps, question.end, rank, starts, event_end=part.fields["eventEnd"])
         return Picture(
             status=part,
             fields={
-                "range": [first, end],
+                "range": shown,
                 **charts,
                 "gaps": gaps,
+                "breaks": break_fields(breaks),
                 "ranks": None if ranks is None else ranks.fields,
             },
             heatmap=heatmap,
@@ -242,6 +245,7 @@ class Pictures:
 
     def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
         events = self._store.events(run.run)
+        newest = {each.rank: each.incarnation for each in run.ranks}
         fields = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
         return fields | {
             "progress": self._progress_fields(run, rank, step_s=fields["stepSeconds"]),
@@ -254,7 +258,11 @@ class Pictures:
             "documents": self._store.documents_mark(run.run),
             "started": run.started,
             # An event arrives before the frame of its step: the axis has to make room for its marker.
-            "eventEnd": max((event.step + 1 for event in events), default=None),
+            # Those from before a restart may be far behind its end.
+            "eventEnd": max(
+                (each.step + 1 for each in events if each.incarnation >= newest.get(each.rank, 0)),
+                default=None,
+            ),
         }
 
     def _progress_fields(

@@ -7,7 +7,7 @@ costs the pixels asked for, not the steps stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -19,11 +19,12 @@ import pandas as pd
 from probe.wire import Event
 
 from ..page.event_feed import event_state
+from ..page.views.breaks import extent
 from ..page.views.heatmap import INF, LOG10_BELOW_ONE, NAN, most_columns, widened
 from ..page.views.heatmap import pooling_note as heatmap_note
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, Statistic
 from ..page.views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
-from ..store.protocol import Heatmap, RankSummary, RunSummary, StepRange, Store
+from ..store.protocol import Heatmap, RankStart, RankSummary, RunSummary, StepRange, Store
 from .tracks import Track
 
 SLOW_STEPS: Final = 2000
@@ -96,20 +97,59 @@ def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def step_range(first: int | None, end: int | None, window: int | None, rank: RankSummary) -> StepRange:
-    """Return the steps in view. A live window moves in jumps of a 32nd, so that pooled columns stay put."""
-    if first is not None or end is not None or window is None:
+def step_range(
+    first: int | None,
+    end: int | None,
+    window: int | None,
+    rank: RankSummary,
+    starts: Sequence[RankStart] = (),
+) -> StepRange:
+    """Return the steps in view. A live window moves in jumps of a 32nd, so that pooled columns stay put.
+
+    What follows the newest step ends with it, also where steps from before a restart go further.
+    """
+    if first is not None or end is not None:
         return StepRange(first=first, end=end)
+    whole = extent(starts)
     if rank.last_step is None:
         return StepRange()
+    newest_end = rank.last_step + 1
+    behind = newest_end if whole is not None and whole[1] > newest_end else None
+    if window is None:
+        return StepRange(end=behind)
     jump = max(1, window // 32)
-    return StepRange(first=-(-max(0, rank.last_step + 1 - window) // jump) * jump)
+    return StepRange(first=-(-max(0, newest_end - window) // jump) * jump, end=behind)
+
+
+def shown_range(
+    steps: StepRange,
+    asked_end: int | None,
+    rank: RankSummary,
+    starts: Sequence[RankStart],
+    *,
+    event_end: int | None,
+) -> list[int | None]:
+    """Return the x-axis of a picture, [first, end): of the whole run from the first step of any start.
+
+    A restarted rank that has no step yet shows what was there before.
+    """
+    whole = extent(starts)
+    first = steps.first if steps.first is not None or whole is None else whole[0]
+    if asked_end is not None or whole is None:
+        return [first, asked_end]
+    return [first, whole[1] if rank.last_step is None else max(rank.last_step + 1, event_end or 0)]
 
 
 def slow_scalars(store: Store, run: RunSummary, rank: RankSummary) -> pd.DataFrame:
     """Return the newest of what is read about once a second; there is no need to ask more often."""
-    first = None if rank.last_step is None else max(0, rank.last_step - SLOW_STEPS)
-    return store.scalars(run.run, rank.rank, list(SLOW_NAMES), StepRange(first=first), 50)
+    return store.scalars(run.run, rank.rank, list(SLOW_NAMES), _newest_steps(rank, SLOW_STEPS), 50)
+
+
+def _newest_steps(rank: RankSummary, most: int) -> StepRange:
+    """Return the newest steps of the newest incarnation: others may have gone further, or begun earlier."""
+    if rank.last_step is None:
+        return StepRange(first=0, end=0)
+    return StepRange(first=max(rank.first_step or 0, rank.last_step + 1 - most), end=rank.last_step + 1)
 
 
 def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFrame) -> dict[str, Any]:
@@ -122,8 +162,8 @@ def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFra
         slow: From `slow_scalars`.
     """
     last = rank.last_step
-    first = None if last is None else max(0, last + 1 - RECENT_STEPS)
-    recent = store.scalars(run.run, rank.rank, list(RECENT_NAMES), StepRange(first=first), RECENT_STEPS)
+    newest = _newest_steps(rank, RECENT_STEPS)
+    recent = store.scalars(run.run, rank.rank, list(RECENT_NAMES), newest, RECENT_STEPS)
     names = recent["name"].to_numpy(dtype=object)
     step_times = recent["mean"].to_numpy(dtype=np.float64)[names == "step_time_s"]
     finite = step_times[np.isfinite(step_times)]

@@ -18,6 +18,7 @@ from dashboard.store.protocol import (
     MagnitudeHistogram,
     RankScalars,
     RankSeries,
+    RankStart,
     RankSummary,
     RunMark,
     RunSummary,
@@ -39,6 +40,7 @@ class _Rank:
     frames: list[Frame] = field(default_factory=list)
     events: dict[str, Event] = field(default_factory=dict)
     end: RunEnd | None = None
+    earlier: list[_Rank] = field(default_factory=list)
 
 
 class PageStore:
@@ -101,6 +103,10 @@ class PageStore:
     def run_start(self, run: str, rank: int = 0) -> RunStart | None:
         found = self._ranks.get((run, rank))
         return found.start if found else None
+
+    def starts(self, run: str, rank: int = 0) -> list[RankStart]:
+        found = self._ranks.get((run, rank))
+        return [_rank_start(each) for each in (*found.earlier, found) if each.frames] if found else []
 
     def marks(self) -> dict[str, RunMark]:
         return dict(self.run_marks)
@@ -306,7 +312,9 @@ class PageStore:
 
     def _take(self, key: StreamKey, record: object) -> None:
         if isinstance(record, RunStart):
-            self._ranks[(record.run, record.rank)] = _Rank(start=record)
+            known = self._ranks.get((record.run, record.rank))
+            earlier = [*known.earlier, known] if known else []
+            self._ranks[(record.run, record.rank)] = _Rank(start=record, earlier=earlier)
             return
         rank = self._ranks[(key.run, int(key.writer.split("-")[0]))]
         if isinstance(record, Layout):
@@ -351,6 +359,13 @@ def _rank_summary(number: int, data: _Rank) -> RankSummary:
         first_step=data.frames[0].step if data.frames else None,
         last_step=data.frames[-1].step if data.frames else None,
         last_time=data.frames[-1].time if data.frames else None,
+    )
+
+
+def _rank_start(data: _Rank) -> RankStart:
+    steps = [frame.step for frame in data.frames]
+    return RankStart(
+        incarnation=data.start.incarnation, time=data.start.time, first_step=min(steps), last_step=steps[-1]
     )
 
 

@@ -54,7 +54,9 @@ def off_steps(events: Iterable[Event], rank: int) -> list[int]:
     return sorted(step for step in ends if step is not None)
 
 
-def line_parts(data: pd.DataFrame, *, unit: str = "", breaks: Sequence[int] = ()) -> dict[str, LinePart]:
+def line_parts(
+    data: pd.DataFrame, *, unit: str = "", breaks: Sequence[int] = (), restarts: Sequence[int] = ()
+) -> dict[str, LinePart]:
     """Split one series into the traces of `PARTS`.
 
     A pooled point stands in the middle of its steps. `low` and `high` are empty while nothing is pooled.
@@ -64,12 +66,13 @@ def line_parts(data: pd.DataFrame, *, unit: str = "", breaks: Sequence[int] = ()
         data: Rows of one name, as `Store.scalars` returns them.
         unit: those of `SCALES` divide; every other one leaves values as they are.
         breaks: Steps after which steps are missing; no line is drawn across.
+        restarts: Steps at which values of another start begin; no line is drawn to them.
     """
     scale = SCALES.get(unit, 1.0)
     pooled = data["pooled"].to_numpy(dtype=np.float64)
     x = data["step"].to_numpy(dtype=np.float64) + (pooled - 1.0) / 2.0
     mean = data["mean"].to_numpy(dtype=np.float64) * scale
-    holes = _holes(x, pooled, breaks)
+    holes = np.union1d(_holes(x, pooled, breaks), _seams(x, restarts))
     empty = LinePart(x=x[:0], y=x[:0])
     low = high = empty
     if len(pooled) and pooled.max() > 1:
@@ -89,6 +92,12 @@ def _holes(x: Floats, pooled: Floats, breaks: Sequence[int]) -> npt.NDArray[np.i
     after = np.unique(np.searchsorted(x, np.asarray(breaks, dtype=np.float64), side="right"))
     after = after[(after > 0) & (after < len(x))]
     return after[x[after] - x[after - 1] > (pooled[after] + pooled[after - 1]) / 2.0]
+
+
+def _seams(x: Floats, restarts: Sequence[int]) -> npt.NDArray[np.intp]:
+    """Return the first points of other starts, which have one before them."""
+    at = np.unique(np.searchsorted(x, np.asarray(restarts, dtype=np.float64), side="left"))
+    return at[(at > 0) & (at < len(x))]
 
 
 def _broken(x: Floats, y: Floats, holes: npt.NDArray[np.intp]) -> LinePart:
@@ -177,6 +186,7 @@ def series_figure(
     steps: StepRange = ALL_STEPS,
     gaps: Sequence[GapRange] = (),
     breaks: Sequence[int] = (),
+    restarts: Sequence[int] = (),
     names: Mapping[str, str] | None = None,
     log: bool = False,
     stacked: bool = False,
@@ -192,6 +202,7 @@ def series_figure(
         steps: X-range; open ends follow the data.
         gaps: Drawn as grey bands.
         breaks: Steps after which steps are missing, see `line_parts`.
+        restarts: Steps at which values of another start begin, see there.
         names: Series name -> label, in drawing order; None takes the names of `data`.
         log: Logarithmic y-axis where `is_wide` says so.
         stacked: Areas, one upon the other, in the order of `names`.
@@ -205,7 +216,8 @@ def series_figure(
     for index, (name, label) in enumerate((n, labels[n]) for n in labels if n in present):
         own = palette.kinds if stacked else palette.series
         colour = own[index % len(own)]
-        for part, points in line_parts(data[data["name"] == name], unit=unit, breaks=breaks).items():
+        rows = data[data["name"] == name]
+        for part, points in line_parts(rows, unit=unit, breaks=breaks, restarts=restarts).items():
             trace = part_trace(part, label=label, colour=colour, theme=theme, unit=unit)
             trace["showlegend"] = part == "line" and len(labels) > 1
             if part == "line" and len(points.x) <= FEW_POINTS:
