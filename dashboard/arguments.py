@@ -127,6 +127,21 @@ def _add_diff(commands: Commands) -> None:
         help="relative difference up to which two numbers are the same (default: %(default)s)",
     )
     diff.add_argument("--rank", type=_count, default=0, metavar="N", help="rank to compare (default: 0)")
+    diff.add_argument(
+        "--op",
+        action="store_true",
+        help="replay the same step of both from their bundles, and name the first op whose output differs",
+    )
+    diff.add_argument(
+        "--entry",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="with --op: builds the model, as for replay; given twice, the first and the second run's",
+    )
+    diff.add_argument(
+        "--step", type=_count, metavar="N", help="with --op: which step (default: the first of both)"
+    )
     diff.add_argument("--json", action="store_true", help="one JSON object")
 
 

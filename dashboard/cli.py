@@ -96,8 +96,21 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _diff(arguments: argparse.Namespace) -> int:
     from .commands.diff import compare_runs, json_text, text_lines
+    from .commands.diff_ops import compare_ops
+    from .errors import DashboardError
 
     _tolerate_any_encoding()
+    if arguments.op:
+        compare_ops(
+            arguments.first,
+            arguments.second,
+            entries=arguments.entry,
+            rank=arguments.rank,
+            step=arguments.step,
+            as_json=arguments.json,
+        )
+    elif arguments.entry or arguments.step is not None:
+        raise DashboardError("--entry and --step are for diff --op")
     found = compare_runs(
         arguments.first, arguments.second, rank=arguments.rank, tolerance=arguments.tolerance
     )

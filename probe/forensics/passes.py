@@ -35,9 +35,7 @@ from .tensor_facts import classify, facts_of
 
 _Found = TypeVar("_Found")
 _NOT_AGAIN: Final = "the lines of the loss could not be run again"
-_OUTERMOST = frozenset(
-    function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate)
-)
+OUTERMOST = frozenset(function.__code__ for function in (run_forward, run_backward, gradients_of, accumulate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +94,37 @@ class StepReplay:
             ReplayError: a call cannot be made again.
         """
         return dict(zip(self._names, self._scan_calls(range(len(self.captures))), strict=True))
+
+    def observe(self, make_mode: Callable[[int, list[Tensor]], DetailRecorder]) -> list[DetailRecorder]:
+        """Make the calls once more in their order, each under a mode of its own; return the modes.
+
+        Args:
+            make_mode: gets the number of a call and the tensors that it may write.
+
+        Raises:
+            ReplayError: a call cannot be made again.
+        """
+        modes: list[DetailRecorder] = []
+        for position, capture in enumerate(self.captures):
+            with self._restored(capture) as writable:
+                mode = make_mode(position, writable)
+                run = self._named_forward(capture, mode)
+                self._outputs[position] = compare_outputs(capture.outputs, run.outputs)
+                for _ in self._backwards(capture, run, mode):
+                    pass
+            modes.append(mode)
+        return modes
+
+    def _named_forward(self, capture: RootCapture, recorder: DetailRecorder) -> ForwardRun:
+        """Make a call again under a recorder that knows what its values are called."""
+        named = dict(zip(self._names, self._parameters, strict=True))
+        name_sources(recorder, capture, parameters=named, changed=frozenset())
+
+        def inputs_known(tensors: Mapping[str, Tensor]) -> None:
+            for name, tensor in tensors.items():
+                recorder.add_source(tensor, "argument", name=name)
+
+        return run_forward(capture, recorder, tracker=self.tracker, inputs_known=inputs_known)
 
     def _scan_calls(self, positions: Iterable[int]) -> list[Tensor | None]:
         total: list[Tensor | None] = [None] * len(self._parameters)
@@ -309,7 +338,7 @@ class StepReplay:
                 bad=self._bad.get(position, {}),
                 tracker=self.tracker,
                 intended=self._intended,
-                outermost=_OUTERMOST,
+                outermost=OUTERMOST,
             )
             bad_inputs: dict[str, TensorFacts] = {}
             named = dict(zip(self._names, self._parameters, strict=True))

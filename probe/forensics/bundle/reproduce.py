@@ -112,16 +112,7 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
     Raises:
         BundleError: the bundle has not what is needed, is damaged, or the model is another one.
     """
-    contents = bundle.contents
-    if bundle.not_replayable or contents is None:
-        raise BundleError(f"this bundle cannot be replayed: {bundle.not_replayable or 'it holds no tensors'}")
-    apply_settings(bundle.environment.settings)
-    tensors = TensorReader(folder / TENSORS, contents)
-    top = build()
-    try:
-        step = _Step(top, contents, tensors, origin=bundle.event.origin)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise BundleError(f"the bundle cannot be followed: {type(error).__name__}: {error}") from error
+    step, contents, tensors = open_step(bundle, folder, build)
     has_loss = False
     if step.ends_in_exception:
         replay = step.raise_again(bundle.event.subject)
@@ -138,7 +129,7 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
         "random numbers are others"
         for device in sorted(tensors.replaced_devices)
     ]
-    if any(tensor.is_cuda for tensor in (*top.parameters(), *top.buffers())):
+    if step.is_on_cuda:
         notes.append("on a GPU, sums made by atomic additions differ in the last bits from run to run")
     return Reproduction(
         replay=replay,
@@ -150,7 +141,28 @@ def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> R
     )
 
 
-class _Step:
+def open_step(
+    bundle: Bundle, folder: Path, build: Callable[[], nn.Module]
+) -> tuple[BundledStep, Contents, TensorReader]:
+    """Put a bundle's step into the entry's model, and this process's settings as they were in the run.
+
+    Raises:
+        BundleError: as `reproduce` does.
+    """
+    contents = bundle.contents
+    if bundle.not_replayable or contents is None:
+        raise BundleError(f"this bundle cannot be replayed: {bundle.not_replayable or 'it holds no tensors'}")
+    apply_settings(bundle.environment.settings)
+    tensors = TensorReader(folder / TENSORS, contents)
+    top = build()
+    try:
+        step = BundledStep(top, contents, tensors, origin=bundle.event.origin)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise BundleError(f"the bundle cannot be followed: {type(error).__name__}: {error}") from error
+    return step, contents, tensors
+
+
+class BundledStep:
     """The step of a bundle, in this process's model."""
 
     def __init__(
@@ -164,6 +176,7 @@ class _Step:
         named |= {("parameter", clean_name(name)): value for name, value in top.named_parameters()}
         self._decoder = decoder = Decoder(referred(tensors), named=named, device=tensors.device)
         self.notes = load_model(top, contents.model, tensors, decoder)
+        self.is_on_cuda = any(tensor.is_cuda for tensor in (*top.parameters(), *top.buffers()))
         if contents.model.naming_root not in modules:
             raise BundleError(f"the model has no module {contents.model.naming_root!r}")
         self.naming_root = modules[contents.model.naming_root]
