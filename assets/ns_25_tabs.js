@@ -31,6 +31,7 @@
     }
     const open = tabOf(chosen).getAttribute("aria-controls");
     for (const panel of document.querySelectorAll(".ns-panel")) panel.hidden = panel.id !== open;
+    ns.byId("tab-picker").value = chosen;
     ns.emit("tab", chosen);
   }
 
@@ -41,7 +42,7 @@
     if (!header.charts) return;
     last = header;
     for (const [name, has] of Object.entries(HAS_DATA)) {
-      tabOf(name).hidden = name !== ns.view.tab && !has(header);
+      tabOf(name).hidden = ns.byId("tab-option-" + name).hidden = name !== ns.view.tab && !has(header);
     }
   }
 
@@ -74,6 +75,7 @@
       if (tab) ns.chooseTab(tab.dataset.tab);
     });
     bar.addEventListener("keydown", move);
+    ns.byId("tab-picker").addEventListener("change", () => ns.chooseTab(ns.byId("tab-picker").value));
     ns.on("view", draw);
     ns.on("message", place);
     ns.on("message", count);

@@ -48,6 +48,7 @@
     ns.link.heardAt = performance.now();
     ns.link.bytes += event.data.byteLength;
     ns.link.messages += 1;
+    document.body.dataset.heard = ""; // the skeleton of ns_tracks.css has done its service
     const header = ns.decode(event.data);
     // An answer to an older wish is kept for the next message to build on, and not drawn.
     if (header.subscription === subscription) {

@@ -173,17 +173,22 @@
     }
   }
 
-  // Where recording stopped or steps began again: a dashed line from top to bottom.
+  // Where recording stopped or a start's steps began again: a dashed line from top to bottom, with its word.
+  const BREAK_WORDS = { restart: "restarted", off: "off" };
   function paintBreaks(context, breaks, { box, axis, colours }) {
-    context.strokeStyle = colours.muted;
+    context.strokeStyle = context.fillStyle = colours.muted;
     context.lineWidth = 1;
+    context.font = ns.FONT;
+    context.textAlign = "left";
+    context.textBaseline = "top";
     context.setLineDash([4, 3]);
-    for (const { step } of breaks) {
+    for (const { step, kind } of breaks) {
       const x = Math.round(box.l + axis.of(step) * box.w) + 0.5;
       context.beginPath();
       context.moveTo(x, box.t);
       context.lineTo(x, box.t + box.h);
       context.stroke();
+      context.fillText(BREAK_WORDS[kind] ?? "", x + 4, box.t + 2);
     }
     context.setLineDash([]);
   }

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from .. import ids
 from .run_picker import run_picker
-from .tabs import tab_bar
+from .tabs import tab_bar, tab_picker
 from .views.source_buttons import source_buttons
 
 _EXPORTS: Final = (
@@ -41,6 +41,7 @@ def header() -> Component:
             run_picker(),
             _rank_select(),
             tab_bar(),
+            tab_picker(),
             html.Span(className="ns-spacer"),
             _state_button(),
             _lines(),

@@ -68,6 +68,12 @@ def tab_bar() -> Component:
     return html.Div(buttons, id=ids.TAB_BAR, className="ns-tabs", role="tablist", **{"aria-label": "Views"})
 
 
+def tab_picker() -> Component:
+    """Return the same as a select, for screens that the bar does not fit on."""
+    options = [html.Option(tab.title, value=tab.id, id=f"tab-option-{tab.id}") for tab in TABS]
+    return html.Select(options, id="tab-picker", className="ns-tab-picker", **{"aria-label": "View"})
+
+
 def panel(tab: str, children: Sequence[Component]) -> Component:
     """Return the element that a tab shows; of several tabs with one element, the first one's.
 

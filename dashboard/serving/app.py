@@ -47,6 +47,7 @@ _INDEX: Final = """<!DOCTYPE html>
   </head>
   <body>
     {%app_entry%}
+    <div class="ns-skeleton" aria-hidden="true"><i></i><i></i><i></i><i></i><i></i><i></i></div>
     <footer>{%config%}{%scripts%}{%renderer%}</footer>
   </body>
 </html>"""

@@ -108,6 +108,7 @@ class KeptThings:
         self._notes[run] = sorted(notes, key=note_order)
         with self._lock:
             self._note_change(run)
+
     def starts(self, run: str, rank: int = 0) -> list[RankStart]:
         """All incarnations of a rank that have a step, oldest first."""
         with self._lock:
