@@ -49,4 +49,4 @@ def test_page_names_every_field() -> None:
     fields = [
         field.name for struct in (MemorySnapshot, CudaMemory) for field in msgspec.structs.fields(struct)
     ]
-    assert set(named) - {"call", "steps", "epoch"} == set(fields)
+    assert set(named) - {"call", "steps", "epoch", "request"} == set(fields)
