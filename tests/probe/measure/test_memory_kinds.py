@@ -166,3 +166,30 @@ def test_state_of_very_many_parameters_is_read_anew_in_parts() -> None:
         clock.now_ns += 10**9
         found.append(read(kinds, model, made)["memory_optimizer_bytes"])
     assert found == [before + 128 * 4096, before + 200 * 4096]
+
+
+def test_on_a_device_of_its_own_the_rest_is_of_what_the_allocator_gave_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The meta device stands in for CUDA: the sums go by the tensors' device alone."""
+    model = nn.Linear(8, 4, device="meta")
+    made = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+    monkeypatch.setattr(MemoryKinds, "_is_current_device", lambda self: True)
+    memory = {"process_rss_bytes": 9e9, "cuda_allocated_bytes": 1000.0}
+    assert read(MemoryKinds(Clock()), model, made, **memory) == {
+        "memory_parameters_bytes": 144,
+        "memory_gradients_bytes": 144,
+        "memory_optimizer_bytes": 0,
+        "memory_other_bytes": 712,
+    }
+
+
+def test_what_lies_on_another_device_is_no_part_of_the_sums() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.Linear(4, 4, device="meta"))
+    made = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    found = read(MemoryKinds(Clock()), model, made)
+    assert found["memory_parameters_bytes"] == found["memory_gradients_bytes"] == 4 * (8 * 64 + 64)

@@ -119,5 +119,5 @@ def test_long_table_is_cut_and_says_so() -> None:
 def test_labels_are_shown_as_text_in_a_folded_section() -> None:
     (section,) = [one for one in SECTIONS if one.kind == MEMORY_SNAPSHOT]
     frame = section_frame(section, [stored(snapshot(1, mib=1, label="<script>x</script>"))])
-    assert "<script>x</script>" in list(texts(frame)) and "Memory " in list(texts(frame))
+    assert "<script>x</script>" in list(texts(frame)) and "Snapshots " in list(texts(frame))
     assert json.loads(msgspec.json.encode(frame.to_plotly_json(), enc_hook=lambda one: one.to_plotly_json()))
