@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         get_training_summary,
         save_debug_report,
     )
+    from .calls.shown_run import show
     from .calls.training_session import debug_training_session
     from .detectors.base import DetectorThresholds
     from .detectors.resources import ResourceLimits
@@ -119,6 +120,7 @@ __all__ = [
     "robust_training_step",
     "safe_inference",
     "save_debug_report",
+    "show",
     "snapshot_parameters",
     "start_training",
     "take_memory_snapshot",
@@ -185,6 +187,7 @@ _HOME = {
     "robust_training_step": "calls.robust_step",
     "safe_inference": "calls.safe_inference",
     "save_debug_report": "calls.session_calls",
+    "show": "calls.shown_run",
     "snapshot_parameters": "actions.analysis.parameters",
     "start_training": "actions.progress_calls",
     "take_memory_snapshot": "calls.memory_functions",

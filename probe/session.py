@@ -24,6 +24,7 @@ from .actions.analysis.analysis_calls import AnalysisCalls
 from .actions.analysis.memory_calls import MemoryCalls
 from .actions.analysis.report_calls import ReportCalls
 from .actions.event_calls import EventCalls
+from .actions.notebook.notebook_calls import NotebookCalls
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.profiling.profile_desk import ProfileDesk
 from .actions.progress_board import ProgressBoard
@@ -78,7 +79,7 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, EventCalls):
+class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, EventCalls, NotebookCalls):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:
@@ -151,6 +152,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         probe.run, probe.active, probe.mode, probe._guard = parts.run, True, mode, guard
         probe._recorder, probe._incidents, probe._tracker = parts.recorder, parts.incidents, parts.tracker
         probe._model_name, probe._run_name = parts.model, parts.name
+        probe._shown_folder = parts.recorder.folder.parent
         probe._snapshots = parts.snapshots
         probe.training_values = parts.training_values
         probe._errors = SeenErrors(parts.run)

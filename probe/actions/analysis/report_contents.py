@@ -168,7 +168,7 @@ def read_contents(writer: Path, *, only_since_cleared: bool = False) -> Contents
     """
     contents = Contents(only_since_cleared=only_since_cleared)
     unreadable = 0
-    from_seq, is_whole = _beginning(writer)
+    from_seq, is_whole = beginning(writer)
     holes: list[Skipped] = []
     for stream in _STREAMS:
         first = from_seq if stream == "metrics" else 0
@@ -240,7 +240,7 @@ def _plain_body(body: bytes) -> Any:
         return {"problem": "this document does not decode"}
 
 
-def _beginning(writer: Path) -> tuple[int, bool]:
+def beginning(writer: Path) -> tuple[int, bool]:
     """Sequence number of the metrics from which to read, and whether that is all there is."""
     segments = list_segments(writer, "metrics")
     total = 0
