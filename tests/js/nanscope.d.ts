@@ -15,15 +15,18 @@ interface Element extends HTMLOrSVGElement, ElementCSSInlineStyle {
   title: string;
 }
 interface EventTarget {
+  readonly dataset: DOMStringMap;
+  /** Of a field. */
+  value: any;
   closest(selectors: string): HTMLElement | null;
+  matches(selectors: string): boolean;
 }
 interface Node {
   contains(other: EventTarget | null): boolean;
 }
 
-/** Elements of the layout that are more than an HTMLElement, by id. */
+/** Elements of the layout that are more than an HTMLElement, by id; dialogs may be named so that they need no line. */
 interface PageElements {
-  "delete-dialog": HTMLDialogElement;
   "heatmap-canvas": HTMLCanvasElement;
   "heatmap-select": HTMLSelectElement;
   "key-sheet": HTMLDialogElement;
@@ -41,6 +44,8 @@ interface PageElements {
   "values-before": HTMLButtonElement;
   "verdict-text": HTMLButtonElement;
 }
+type PageElement<Id extends string> = Id extends keyof PageElements ? PageElements[Id]
+  : Id extends `${string}-dialog` ? HTMLDialogElement : HTMLElement;
 
 /** What the scripts tell each other of, by ns.emit and ns.on: the value's type. */
 interface PageEvents {
@@ -133,9 +138,9 @@ interface Nanscope {
   on<Name extends string>(name: PageEvent<Name>, listener: (value: PageEventValue<Name>) => void): void;
   emit<Name extends string>(name: PageEvent<Name>, value: PageEventValue<Name>): void;
   later(draw: () => void): void;
-  byId<Id extends string>(id: Id): Id extends keyof PageElements ? PageElements[Id] : HTMLElement;
+  byId<Id extends string>(id: Id): PageElement<Id>;
   visible(text: string): string;
-  setText(element: Element | null, text: string): void;
+  setText(element: Node | null, text: string): void;
   setAttribute(element: Element | null, name: string, value: string): void;
   setTitle(element: Element, ...lines: string[]): void;
   make<Tag extends keyof HTMLElementTagNameMap>(tag: Tag, className?: string, text?: string): HTMLElementTagNameMap[Tag];
