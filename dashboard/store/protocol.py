@@ -343,6 +343,10 @@ class Store(Protocol):
         """
         ...
 
+    def gradient_stage(self, run: str, rank: int = 0) -> str:
+        """Which gradients the newest statistics are of, as `Frame.stage` says; empty where there are none."""
+        ...
+
     def histogram_columns(
         self, run: str, rank: int, subject: str, steps: StepRange = StepRange()
     ) -> list[HistogramColumns]:

@@ -29,6 +29,12 @@ class TensorReads:
 
         def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
 
+    def gradient_stage(self, run: str, rank: int = 0) -> str:
+        """Which gradients the rank's newest statistics are of; see `Store.gradient_stage`."""
+        with self._lock:
+            newest = self._catalog.newest(run, rank)
+            return newest.state.stage if newest else ""
+
     def histogram_columns(
         self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
     ) -> list[HistogramColumns]:

@@ -236,6 +236,10 @@ class PageStore:
                     )
         return [found[name] for name in HISTOGRAMS if name in found]
 
+    def gradient_stage(self, run: str, rank: int = 0) -> str:
+        frames = [frame for frame in self._frames(run, rank, ALL_STEPS) if frame.columns]
+        return frames[-1].stage if frames else ""
+
     def histogram_columns(
         self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
     ) -> list[HistogramColumns]:

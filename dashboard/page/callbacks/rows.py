@@ -107,7 +107,8 @@ def row_view(store: Store, data: Any) -> tuple[Any, Any, Any]:
     layout = store.layout(scope.run, scope.rank)
     newest = [each.newest for each in found]
     has_any = store.histogram_mark(scope.run, scope.rank) is not None
-    head = row_head(scope.row, layout, newest, has_histograms=has_any)
+    stage = store.gradient_stage(scope.run, scope.rank)
+    head = row_head(scope.row, layout, newest, has_histograms=has_any, stage=stage)
     shown = {
         "row": scope.row,
         "watch": watch_condition(scope.row, kinds_of(scope.row, layout)),

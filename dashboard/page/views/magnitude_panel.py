@@ -27,6 +27,7 @@ def row_head(
     histograms: Sequence[MagnitudeHistogram],
     *,
     has_histograms: bool = True,
+    stage: str = "",
 ) -> Component:
     """Name the row and say what it is; where nothing was counted, say that.
 
@@ -35,6 +36,7 @@ def row_head(
         layout: of the model.
         histograms: what was counted of it.
         has_histograms: whether the run has any; without, a sentence elsewhere says from which level on.
+        stage: which gradients the statistics are of, see `Store.gradient_stage`.
     """
     description = _describe(subject, layout, histograms)
     said = []
@@ -44,7 +46,7 @@ def row_head(
         said.append("Nothing of it was counted in these steps.")
     own = _own_parameters(subject, layout)
     if own:
-        said.append(_STAGE)
+        said.append(_stage(stage))
     return html.Header(
         [
             html.H2(subject or "(root)", className="event-headline"),
@@ -55,9 +57,25 @@ def row_head(
     )
 
 
-_STAGE: Final = (
-    "Gradient statistics are of the gradient before clipping, its histogram is of it as it is at the update."
-)
+_STAGES: Final = {
+    "micro": "of one micro-step",
+    "local": "as backward leaves it",
+    "reduced": "averaged over the ranks",
+    "scaled": "with the GradScaler's scale",
+    "unscaled": "the GradScaler's scale taken out",
+    "clipped": "after clipping",
+    "shard": "this rank's part",
+}
+
+
+def _stage(stage: str) -> str:
+    """Say which gradient the numbers are of."""
+    words = f"{stage} ({_STAGES[stage]})" if stage in _STAGES else ""
+    when = "" if stage == "clipped" else "before clipping"
+    said = ", ".join(filter(None, (words, when)))
+    return f"Stage of the gradient: {said}. Its histogram is of it as it is at the update."
+
+
 MOST_PARAMETERS: Final = 12
 """Of one layer that are listed; a layer rarely has more than four."""
 

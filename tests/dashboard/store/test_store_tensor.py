@@ -152,3 +152,15 @@ def test_histogram_columns_without_any_are_none(store):
     store.append(begin(store, layout=layout()), 0, [frame(0)])
     assert store.histogram_columns(RUN, 0, "first") == []
     assert store.histogram_columns(RUN, 0, "nobody") == []
+
+
+def test_gradient_stage_is_that_of_the_newest_gradients_and_survives_a_restart(tmp_path):
+    store = DuckStore(tmp_path)
+    key = begin(store, layout=layout())
+    assert store.gradient_stage(RUN, 0) == store.gradient_stage("other", 0) == ""
+    store.append(key, 0, [frame(0, stage="scaled"), frame(1, stage="unscaled"), frame(2, columns=[])])
+    assert store.gradient_stage(RUN, 0) == "unscaled"
+    store.close()
+    store = DuckStore(tmp_path)
+    assert store.gradient_stage(RUN, 0) == "unscaled"
+    store.close()

@@ -141,6 +141,10 @@ def test_row_head_says_what_it_is() -> None:
     assert "no such name" in repr(row_head("nobody", layout, []))
     assert "before clipping" in repr(row_head("embed.weight", layout, found))
     assert "before clipping" not in repr(row_head("blocks.2", layout, found))
+    unscaled = repr(row_head("embed.weight", layout, found, stage="unscaled"))
+    assert "unscaled (the GradScaler's scale taken out), before clipping." in unscaled
+    assert "clipped (after clipping)." in repr(row_head("embed.weight", layout, found, stage="clipped"))
+    assert "<b>" not in repr(row_head("embed.weight", layout, found, stage="<b>"))
 
 
 def test_row_head_of_a_layer_lists_its_parameters_with_shape_and_dtype() -> None:
