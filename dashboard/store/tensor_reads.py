@@ -33,7 +33,7 @@ class TensorReads:
         """Which gradients the rank's newest statistics are of; see `Store.gradient_stage`."""
         with self._lock:
             newest = self._catalog.newest(run, rank)
-            return newest.state.stage if newest else ""
+            return (newest.state.stage if newest else None) or ""
 
     def histogram_columns(
         self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
