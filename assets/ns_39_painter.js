@@ -183,7 +183,8 @@
     context.textBaseline = "top";
     context.setLineDash([4, 3]);
     for (const { step, kind } of breaks) {
-      const x = Math.round(box.l + axis.of(step) * box.w) + 0.5;
+      // A restart is before its step, level off after it.
+      const x = Math.round(box.l + axis.of(step + (kind === "off" ? 0.5 : -0.5)) * box.w) + 0.5;
       context.beginPath();
       context.moveTo(x, box.t);
       context.lineTo(x, box.t + box.h);
