@@ -17,26 +17,33 @@
   const WORDS = { bad: "NaN or Inf first", slow: "slower than the others", far: "far from the median" };
   const isPresent = (row) => shown.fields.present[row.at];
 
+  // What all rows of a column have in common: its steps, and its median with the number of ranks that it is of.
+  let common = { values: null, column: -1 };
+  function commonOf(column) {
+    const values = ns.array("ranks/values");
+    if (common.values === values && common.column === column) return common;
+    const stride = shown.fields.ranks.length + 1, median = ns.rankMedian(column);
+    const ranks = values.subarray(column * stride + 1, (column + 1) * stride).filter(Number.isFinite).length;
+    const step = ns.rankColumns()[column], size = shown.fields.stepsPerColumn;
+    const steps = size > 1 ? `steps ${ns.count(step)}\u2013${ns.count(step + size - 1)}` : `step ${ns.count(step)}`;
+    const middle = ranks ? `, median ${ns.rankValueText(median)} of ${ns.count(ranks)} rank${ranks === 1 ? "" : "s"}` : "";
+    common = { values, column, median, steps, middle };
+    return common;
+  }
+  const stepsOf = ns.rankSteps = (column) => commonOf(column).steps;
+
   // "2.08 (largest of 64 steps), median 0.341 of 63 ranks, x6.1"
   ns.rankWords = wordsAt;
   function wordsAt(row, column) {
     if (!isPresent(row)) return "this rank has sent nothing";
     if (column < 0) return "not measured";
-    const value = ns.rankValue(row.at, column), median = ns.rankMedian(column);
+    const value = ns.rankValue(row.at, column), { median, middle } = commonOf(column);
     const text = ns.rankValueText(value);
     if (value === -Infinity) return text;
-    let ranks = 0;
-    for (let at = 0; at < shown.fields.ranks.length; at++) ranks += Number.isFinite(ns.rankValue(at, column));
     const pooled = shown.fields.pooled ? ` (${shown.fields.pooled})` : "";
     const distance = ns.rankDistanceText(ns.rankDistance(value, median));
-    const middle = Number.isFinite(median) ? `, median ${ns.rankValueText(median)} of ${ns.count(ranks)} rank${ranks === 1 ? "" : "s"}` : "";
     return `${text}${pooled}${middle}${distance ? ", " + distance : ""}`;
   }
-
-  const stepsOf = ns.rankSteps = function (column) {
-    const step = ns.rankColumns()[column], size = shown.fields.stepsPerColumn;
-    return size > 1 ? `steps ${ns.count(step)}\u2013${ns.count(step + size - 1)}` : `step ${ns.count(step)}`;
-  };
 
   function timeWords(row) {
     const { p50, p95, what } = shown.fields.times;
@@ -94,7 +101,8 @@
 
   let built = "";
 
-  ns.drawRankRows = function () {
+  // With the crosshair only what is seen or read out changes.
+  ns.drawRankRows = function (isWhole = true) {
     const list = ns.byId("ranks-list"), column = ns.rankColumn();
     const key = shown.rows.map((row) => `${row.rank},${row.top},${row.height}`).join();
     if (key !== built) {
@@ -111,7 +119,7 @@
     shown.rows.forEach((row, index) => {
       const option = list.children[index];
       ns.setAttribute(option, "aria-selected", String(row.rank === ns.view.rank));
-      ns.setAttribute(option, "aria-label", optionLabel(row, column));
+      if (isWhole || row.rank === active) ns.setAttribute(option, "aria-label", optionLabel(row, column));
       option.classList.toggle("ns-active", row.rank === active);
       const place = places.get(row.rank);
       if (place) place.top -= row.top;
@@ -124,6 +132,9 @@
     frame.hidden = !picked;
     if (picked) Object.assign(frame.style, { top: picked.top - 1 + "px", height: picked.height + 2 + "px" });
   };
+
+  // The rows as a table (ns_83_values.js): rank and host, and what it has at a step.
+  ns.rankCells = (step) => shown.rows.map((row) => [`rank ${row.rank}, ${host(row)}`, wordsAt(row, ns.rankColumnAt(step))]);
 
   ns.pickRank = pick;
   function pick(rank) {

@@ -218,17 +218,19 @@
     ns.paintRanks(canvas);
     drawTimes();
     drawAxis();
-    follow();
+    follow(true);
     drawTrack();
   };
 
   // What moves with the crosshair.
-  function follow() {
+  function follow(isWhole = false) {
     if (!ns.isRanks() || !shown.fields || !shown.rows.length) return;
-    ns.drawRankRows();
+    ns.drawRankRows(isWhole);
     drawSide();
     drawLines();
   }
+
+  const moved = () => follow();
 
   ns.startRanks = function () {
     ns.startRankRows();
@@ -239,6 +241,6 @@
       if (ns.isRanks()) ns.later(ns.drawRanks);
     });
     for (const name of ["range", "theme", "tab", "view"]) ns.on(name, () => ns.isRanks() && ns.later(ns.drawRanks));
-    ns.on("crosshair", () => ns.isRanks() && ns.later(follow));
+    ns.on("crosshair", () => ns.isRanks() && ns.later(moved));
   };
 })(window.nanscope);

@@ -156,11 +156,12 @@
     if (next) ns.chooseRun(next.run, false);
   }
 
-  // An address may name a rank that the run has not.
+  // An address may name a rank that the run has not; the one nearest to it is shown.
   /** @param {RunEntry | undefined} shown */
   function checkRank(shown) {
     if (!shown || !shown.ranks.length || shown.ranks.some(({ rank }) => rank === ns.view.rank)) return;
-    const [{ rank }] = shown.ranks;
+    const apart = (one) => Math.abs(one - ns.view.rank);
+    const rank = shown.ranks.map((each) => each.rank).reduce((a, b) => (apart(b) < apart(a) ? b : a));
     const text = `Rank ${ns.view.rank} is not in this run; this is rank ${rank}.`;
     ns.change({ rank }, false);
     ownNotice = text;

@@ -62,6 +62,7 @@
   }
 
   function cells(step) {
+    if (ns.isRanks()) return ns.ranks.fields ? ns.rankCells(step) : [];
     const { fields, rows, shown } = ns.heatmap;
     if (!fields || !(isSeen("heatmap") || ns.isFlow())) return [];
     if (ns.isFlow()) return ns.flowCells(step, MOST_ROWS);
@@ -73,6 +74,8 @@
       rows[row] || "(root)", ns.describeCell(isInside ? codes[column * fields.rowCount + row] : 0, fields.stepsPerColumn),
     ]);
   }
+
+  const titleOfRows = () => (ns.isRanks() ? ns.byId("ranks-select").selectedOptions[0].textContent : ns.statistic().title);
 
   /** @param {string[]} pair name and value */
   function row([name, value]) {
@@ -88,10 +91,10 @@
     const ofLines = lines().map((line) => [line[2], valueAt(line, step)]);
     const ofRows = cells(step);
     const title = `Step ${ns.count(step)}`;
-    const all = ns.heatmap.shown.length;
+    const all = ns.isRanks() ? ofRows.length : ns.heatmap.shown.length;
     const cut = ofRows.length < all && ofRows.length ? `, the first ${ns.count(ofRows.length)} of ${ns.count(all)} rows` : "";
     ns.setText(ns.byId("values-step"), title + cut);
-    ns.setText(ns.byId("values-rows-title"), ofRows.length ? ns.statistic().title : "");
+    ns.setText(ns.byId("values-rows-title"), ofRows.length ? titleOfRows() : "");
     ns.byId("values-lines").replaceChildren(...ofLines.map(row));
     ns.byId("values-rows").replaceChildren(...ofRows.map(row));
     const read = [...ofLines, ...ofRows].slice(0, READ).map(([name, value]) => `${name} ${value}`);
@@ -108,7 +111,7 @@
   // Steps of which something is on screen.
   function knownSteps() {
     const [first, end] = ns.range;
-    const found = new Set(ns.array("heatmap/steps"));
+    const found = new Set(ns.array(ns.isRanks() ? "ranks/steps" : "heatmap/steps"));
     for (const [chart, name] of lines()) for (const x of ns.array(`${chart}/${name}/line/x`)) found.add(Math.round(x));
     return [...found].filter((step) => step >= first && step < end).sort((a, b) => a - b);
   }

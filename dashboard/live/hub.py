@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 DATA_INTERVAL_S: Final = 1.0
 """Lines and heatmap at most this often."""
+PACE: Final = 9.0
+LONGEST_INTERVAL_S: Final = 4.0
+"""All ranks of a run may take long to read: they are read again after `PACE` times as long, or after this."""
 STATUS_INTERVAL_S: Final = 0.2
 """State, tiles and events at most this often."""
 HIDDEN_INTERVAL_S: Final = 2.0
@@ -113,6 +117,11 @@ def next_beat(at: float, interval: float) -> float:
     return (at // interval + 1) * interval
 
 
+def ranks_interval(took_s: float) -> float:
+    """Return how often a page gets data that take so long, in whole seconds: pages keep a common beat."""
+    return min(LONGEST_INTERVAL_S, max(DATA_INTERVAL_S, float(math.ceil(took_s * PACE))))
+
+
 class _Client:
     """One connection: a task that reads what the page says and a loop that sends what is due."""
 
@@ -129,6 +138,7 @@ class _Client:
         self._data_is_due = True
         self._status_at = 0.0
         self._data_at = 0.0
+        self._data_interval_s = DATA_INTERVAL_S
 
     def wake(self, *, is_news: bool = False) -> None:
         """Look again at what is due; event loop only. One that knows of news has set its clock already."""
@@ -195,7 +205,7 @@ class _Client:
         if self._has_news:
             waits.append(next_beat(self._status_at, STATUS_INTERVAL_S) - now)
         if self._data_is_due:
-            data_at = next_beat(self._data_at, DATA_INTERVAL_S)
+            data_at = next_beat(self._data_at, self._data_interval_s)
             waits.append(max(data_at, next_beat(self._status_at, STATUS_INTERVAL_S)) - now)
         return max(0.0, min(waits))
 
@@ -206,9 +216,8 @@ class _Client:
         now = time.monotonic()
         if self._has_news and not wish.paused:
             self._data_is_due = True
-        with_data = (
-            self._is_visible and self._data_is_due and now >= next_beat(self._data_at, DATA_INTERVAL_S)
-        )
+        is_due = self._data_is_due and now >= next_beat(self._data_at, self._data_interval_s)
+        with_data = self._is_visible and is_due
         self._has_news = False
         self._status_at = now
         if with_data:
@@ -218,5 +227,8 @@ class _Client:
         message = await loop.run_in_executor(
             self._readers, lambda: self._view.message(wish, with_data=with_data, asked_at=now)
         )
+        if with_data:
+            took_s = time.monotonic() - now
+            self._data_interval_s = ranks_interval(took_s) if wish.ranks else DATA_INTERVAL_S
         self._awaits_ack = True
         await self._websocket.send_bytes(message)

@@ -5,7 +5,6 @@ Called by `pictures` on the hub's reader threads, inside of their view of the st
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -38,12 +37,9 @@ from ..page.views.rank_words import (
     straggler,
 )
 from ..store.protocol import RankScalars, RunSummary, StepRange, Store
-from .answers import MAX_ANSWERS, Answers
+from .answers import Answers
 from .tracks import Track
 
-LONG_S: Final = 0.1
-"""Reading that takes no longer is done as often as there is news."""
-PACE: Final = 4.0
 TIMED_STEPS: Final = 256
 """Newest steps on screen whose times are looked at one by one."""
 STEP_TIME: Final = "step_time_s"
@@ -64,11 +60,7 @@ class RanksQuestion(msgspec.Struct, frozen=True):
 
 
 class RankAnswers:
-    """Answers that pages share. Of a running training with many ranks they are not always the newest.
-
-    One that took long is made anew only after `PACE` times as long, so that reading takes a part of the
-    time; once the run has ended, the newest is given.
-    """
+    """Answers that pages share, whichever rank each of them has picked."""
 
     def __init__(self, store: Store) -> None:
         """Start without answers."""
@@ -76,38 +68,26 @@ class RankAnswers:
         self._answers: Answers[RanksQuestion, RanksPart] = Answers(
             size_bytes=lambda answer: answer.track.size_bytes
         )
-        self._made: dict[RanksQuestion, tuple[int, float]] = {}
-        """Revision of an answer, and until when it will do (monotonic seconds)."""
 
     def ask(self, run: RunSummary, question: RanksQuestion, *, steps: StepRange, revision: int) -> RanksPart:
         """Return all ranks; `revision` was read before the view of the store began."""
-        made_at, until = self._made.get(question, (revision, 0.0))
-        is_running = any(rank.state == "running" for rank in run.ranks)
-        at = made_at if is_running and time.monotonic() < until else revision
-
-        def work_out() -> RanksPart:
-            begun = time.monotonic()
-            part = read_ranks(
+        return self._answers.ask(
+            question,
+            revision=lambda: revision,
+            work_out=lambda: read_ranks(
                 self._store,
                 run,
                 statistic=question.statistic,
                 steps=steps,
                 columns=question.columns,
                 events=self._store.events(run.run),
-            )
-            ended = time.monotonic()
-            is_long = ended - begun > LONG_S
-            if len(self._made) >= MAX_ANSWERS:
-                self._made.clear()
-            self._made[question] = (at, ended + PACE * (ended - begun) if is_long else 0.0)
-            return part
-
-        return self._answers.ask(question, revision=lambda: at, work_out=work_out, asked_at=float("inf"))
+            ),
+            asked_at=float("inf"),
+        )
 
     def clear(self) -> None:
         """Forget all answers."""
         self._answers.clear()
-        self._made.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +118,11 @@ def read_ranks(
     shown = cells(found, chosen)
     median = medians(shown)
     distance = distances(shown, median, chosen)
+    newest = {rank.rank: rank.incarnation for rank in run.ranks}
     times, timed = _times(store, run.run, found, steps, chosen)
     said = remarks(
         [
-            first_bad(events)
+            first_bad([event for event in events if newest.get(event.rank) == event.incarnation])
             or first_bad_on_screen(
                 shown,
                 found.ranks,

@@ -78,8 +78,8 @@ def choose_run(runs: list[RunSummary], wanted: str | None) -> RunSummary | None:
 
 
 def choose_rank(run: RunSummary, wanted: int) -> RankSummary | None:
-    """Return the wanted rank, else the first."""
-    return next((rank for rank in run.ranks if rank.rank == wanted), run.ranks[0] if run.ranks else None)
+    """Return the wanted rank, else the one nearest to it, as `assets/ns_60_status.js` chooses it."""
+    return min(run.ranks, key=lambda rank: abs(rank.rank - wanted), default=None)
 
 
 def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:

@@ -195,15 +195,23 @@ _QUERY: Final = f"""
         SELECT r.series, r.step, r.max, r.mean, r.finite, r.nan, r.inf, width, -1, -1
         FROM scalar_pooled r JOIN parts p
             ON r.series = p.series AND r.level = p.level AND r.step >= p.first AND r.step < p.last
-        WHERE r.step >= $6 AND r.step < $7)
+        WHERE r.step >= $8 AND r.step < $9 AND r.level >= $10)
     GROUP BY series, step // width, width"""
 
 
 def _fetch(snapshot: Snapshot, parts: _Parts, width: int) -> Columns:
     """Return the committed rows; `incarnation` is -1 where a row stands for several steps."""
-    low, high = min(parts.columns[2], default=0), max(parts.columns[3], default=0)
-    rows = snapshot.cursor.execute(_QUERY, [*parts.columns, low, high]).fetchnumpy()
+    raw, pooled = _bounds(parts.columns, is_raw=True), _bounds(parts.columns, is_raw=False)
+    level = min((level for level in parts.columns[1] if level != 1), default=0)
+    rows = snapshot.cursor.execute(_QUERY, [*parts.columns, *raw, *pooled, level]).fetchnumpy()
     return without_masks({name: column for name, column in rows.items() if name != "width"})
+
+
+def _bounds(columns: Sequence[Sequence[int]], *, is_raw: bool) -> tuple[int, int]:
+    """Return the first step and the end of all parts of a table: most of it need not be looked at."""
+    _, levels, firsts, ends, _ = columns
+    inside = [at for at, level in enumerate(levels) if (level == 1) == is_raw]
+    return min((firsts[at] for at in inside), default=0), max((ends[at] for at in inside), default=0)
 
 
 def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid) -> Columns:

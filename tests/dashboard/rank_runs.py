@@ -9,7 +9,7 @@ import numpy as np
 import page_runs
 
 from dashboard.store.protocol import Store
-from probe.wire import Event, Frame, RunEnd, encode, event_id
+from probe.wire import Event, Frame, StreamKey, encode, event_id
 
 RUN = "demo-run"
 
@@ -88,9 +88,14 @@ def nan_event(rank: int, step: int, *, kind: str = "nonfinite_loss", run: str = 
     return msgspec.structs.replace(template, id=number, rank=rank, **more)
 
 
-def end_rank(store: Store, rank: int, *, run: str = RUN) -> None:
-    """Append the record of an orderly end of one rank."""
-    events = page_runs.key("events", run=run, rank=rank)
-    record = encode(RunEnd(time=1_700_000_000.0, step=None, outcome="finished"))
-    store.append(events, store.position(events).next_seq, [record])
-    store.commit()
+def restart_rank(store: Store, rank: int, *, run: str = RUN) -> None:
+    """Append the start of the rank's next incarnation, and its first steps."""
+    number = page_runs.INCARNATION + 10**9
+    first = page_runs.run_start(run=run, rank=rank, time=number / 1e9)
+    start = msgspec.structs.replace(first, incarnation=number)
+    frames = [Frame(step=step, time=0.0, scalars=scalars(rank, step)) for step in range(3)]
+    records = {"events": [start, page_runs.layout(1)], "metrics": frames}
+    for stream, found in records.items():
+        key = StreamKey(run=run, writer=f"{rank}-{number}", stream=stream)
+        store.append(key, 0, [encode(record) for record in found])
+        store.commit()

@@ -114,6 +114,18 @@ def test_ranks_hover_says_rank_step_value_and_median(page: Page, served: Served)
     expect(page.locator("#tooltip")).to_be_hidden()
 
 
+def test_ranks_as_a_table_of_a_step(page: Page, served: Served) -> None:
+    fill(served, ranks=range(8), steps=range(40))
+    open_ranks(page, served)
+    page.keyboard.press("t")
+    expect(page.locator("#values-step")).to_have_text("Step 39")
+    expect(page.locator("#values-rows tr")).to_have_count(8)
+    expect(page.locator("#values-rows-title")).to_have_text("Gradient norm")
+    row = page.locator("#values-rows tr").nth(6)
+    expect(row).to_contain_text("rank 6, node0")
+    expect(row).to_contain_text(f"{rank_runs.scalars(6, 39)['grad_norm']:.3g}, median 0.3")
+
+
 def test_ranks_64_by_host_with_a_slow_and_a_missing_one(page: Page, served: Served) -> None:
     present = [rank for rank in range(64) if rank != 5]
     fill(served, ranks=present, steps=range(60), world_size=64, slow=[12])

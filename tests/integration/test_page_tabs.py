@@ -94,10 +94,11 @@ def test_address_that_says_what_cannot_be_shows_the_run_all_the_same(
 
 def test_rank_that_the_run_has_not_is_said_and_replaced(page: Page, served: Served) -> None:
     served.fill(steps=range(30))
-    served.fill(steps=range(12), rank=1)
+    served.fill(steps=range(12), rank=7)
     open_page(page, served, "&run=demo-run&rank=9")
-    expect(page.locator("#notice")).to_have_text("Rank 9 is not in this run; this is rank 0.")
-    assert "rank=" not in page.url
+    expect(page.locator("#notice")).to_have_text("Rank 9 is not in this run; this is rank 7.")
+    expect(page.locator("#rank-select")).to_have_value("rank 7")
+    assert "rank=7" in page.url
 
 
 def test_verdict_names_the_origin_and_counts_what_followed(page: Page, served: Served) -> None:

@@ -12,7 +12,7 @@ import rank_runs
 from page_store import PageStore
 from test_live_codec import Client
 
-from dashboard.live import ranks as live_ranks
+from dashboard.live.hub import ranks_interval
 from dashboard.live.message import ClientView
 from dashboard.live.pictures import Picture, Pictures, question_of
 from dashboard.live.view import Subscription
@@ -105,24 +105,35 @@ def test_look_after_news_is_a_new_answer(store: PageStore) -> None:
     assert matrix(pictures.look(WISH, with_data=True)).shape == (9, 44)
 
 
-def test_look_answer_that_took_long_will_do_until_the_run_ends(
-    store: PageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_ranks, "LONG_S", -1.0)
-    monkeypatch.setattr(live_ranks, "PACE", 1e9)
-    pictures = Pictures(store)
-    pictures.look(WISH, with_data=True)
-    rank_runs.fill_ranks(store, ranks=range(8), steps=range(40, 44))
-    assert matrix(pictures.look(WISH, with_data=True)).shape == (9, 40)
-    for rank in range(8):
-        rank_runs.end_rank(store, rank)
-    assert matrix(pictures.look(WISH, with_data=True)).shape == (9, 44)
+@pytest.mark.parametrize(
+    ("took_s", "interval_s"), [(0.0, 1), (0.05, 1), (0.12, 2), (0.3, 3), (1.0, 4), (60, 4)]
+)
+def test_ranks_interval_leaves_most_of_the_time_to_others(took_s: float, interval_s: float) -> None:
+    assert ranks_interval(took_s) == interval_s
+
+
+def test_look_fault_before_a_restart_is_over(duck: DuckStore) -> None:
+    rank_runs.fill_ranks(duck, ranks=range(4), steps=range(60), nan_from={2: 50, 3: 52})
+    wish = Subscription(id=1, run="demo-run", ranks="step_time")
+    pictures = Pictures(duck)
+    assert "Rank 2 went NaN first" in str(pictures.look(wish, with_data=True).fields["ranks"]["remarks"])
+    for rank in range(4):
+        rank_runs.restart_rank(duck, rank)
+    assert "NaN" not in str(pictures.look(wish, with_data=True).fields["ranks"]["remarks"])
 
 
 def test_look_run_of_one_rank_has_no_ranks(store: PageStore) -> None:
     rank_runs.fill_ranks(store, ranks=[0], steps=range(5), run="alone")
     picture = Pictures(store).look(Subscription(id=1, run="alone", ranks="loss"), with_data=True)
     assert picture.fields["ranks"] is None and picture.status.fields["rankCount"] == 1
+
+
+@pytest.mark.parametrize(("wanted", "shown"), [(3, 3), (9, 6), (4, 3), (0, 0)])
+def test_look_rank_that_the_run_has_not_is_the_nearest(wanted: int, shown: int) -> None:
+    store = PageStore()
+    rank_runs.fill_ranks(store, ranks=[0, 3, 6], steps=range(3))
+    picture = Pictures(store).look(Subscription(id=1, run="demo-run", rank=wanted), with_data=True)
+    assert picture.status.fields["rank"] == shown
 
 
 def test_look_before_the_first_step_has_rows_and_no_columns(duck: DuckStore) -> None:
