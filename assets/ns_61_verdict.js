@@ -7,6 +7,7 @@
   /** @type {Header | null} */
   let newest = null; // header of the run that is shown
   let shown = "";
+  let announced = "";
 
   /** @param {Verdict["parts"]} parts */
   function sentence(parts) {
@@ -65,8 +66,11 @@
     const isBad = verdict.severity === "critical";
     const text = ns.visible((isBad ? `\u26a0 ${verdict.title} \u00b7 ${name}` : name + step) + " \u2013 nanscope");
     if (document.title !== text) document.title = text;
-    // Screen readers hear of a new critical event once.
-    ns.setText(ns.byId("announcer"), isBad ? verdict.parts.map(([part]) => part).join("") : "");
+    // Screen readers hear of a new critical event once; what else is read out stays.
+    const words = isBad ? verdict.parts.map(([part]) => part).join("") : "";
+    if (words === announced) return;
+    announced = words;
+    ns.setText(ns.byId("announcer"), words);
   }
 
   ns.startVerdict = function () {

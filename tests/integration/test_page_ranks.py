@@ -97,6 +97,9 @@ def test_ranks_click_and_keys_pick_the_rank_everywhere(page: Page, served: Serve
     expect(page.locator("#ranks-list")).to_have_attribute("aria-activedescendant", "ranks-row-0")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#announcer")).to_contain_text("step 38, rank 0: 0.3")
+    fill(served, ranks=range(8), steps=range(40, 50))
+    until(page, "nanscope.newestStep === 49")
+    expect(page.locator("#announcer")).to_contain_text("step 38, rank 0: 0.3")
 
 
 def test_ranks_hover_says_rank_step_value_and_median(page: Page, served: Served) -> None:
