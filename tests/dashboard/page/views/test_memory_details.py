@@ -84,8 +84,9 @@ def test_growth_says_how_long_free_memory_lasts_at_the_newest_pace() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_scatter_is_no_growth(seed: int) -> None:
-    values = 3e9 + 5 * MIB * np.random.default_rng(seed).standard_normal(200)
+@pytest.mark.parametrize("mib", [5, 100])
+def test_scatter_is_no_growth(seed: int, mib: float) -> None:
+    values = 3e9 + mib * MIB * np.random.default_rng(seed).standard_normal(200)
     (said,) = growth_sentences(series(values))
     assert said.startswith("The process: no growth within the noise (")
 

@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dashboard.page.views.chart_specs import CHARTS
+from dashboard.page.views.charts import series_figure
 from dashboard.page.views.memory_series import WINDOW, cuda_growth, cuda_unused, process_growth
+from dashboard.page.views.theme import colours
 from dashboard.page.views.throughput import with_derived, with_derived_names
 
 
@@ -76,3 +79,26 @@ def test_they_are_there_where_their_sources_are() -> None:
     both = [rows("cuda_reserved_bytes", [12.0] * 20), rows("cuda_allocated_bytes", [9.0] * 20)]
     names = set(with_derived(pd.concat(both, ignore_index=True))["name"])
     assert names == {"cuda_reserved_bytes", "cuda_allocated_bytes", "cuda_unused_bytes", "cuda_growth_bytes"}
+
+
+def test_stacked_chart_is_areas_in_the_colours_of_kinds() -> None:
+    spec = next(one for one in CHARTS if one.id == "memory_kinds")
+    data = [rows(name, [float(2**30 * (at + 1))] * 5, pooled=16) for at, name in enumerate(spec.names)]
+    figure = series_figure(
+        pd.concat(data, ignore_index=True),
+        title="",
+        unit="GiB",
+        theme="dark",
+        names=spec.labels,
+        stacked=True,
+    )
+    areas = [trace for trace in figure.data if trace.stackgroup]
+    assert [(trace.name, float(trace.y[0]), trace.line.color) for trace in areas] == [
+        (label, at + 1.0, colours("dark").kinds[at]) for at, label in enumerate(spec.labels.values())
+    ]
+    # Bands of the pooled steps would lie at the parts' own heights, not at those of the sum.
+    assert len([trace for trace in figure.data if len(trace.x)]) == len(spec.names)
+
+
+def test_only_memory_by_kind_is_stacked() -> None:
+    assert [spec.id for spec in CHARTS if spec.stacked] == ["memory_kinds"]
