@@ -90,9 +90,10 @@
     const value = column < 0 ? -Infinity : ns.rankValue(row.at, column);
     const distance = column < 0 ? NaN : ns.rankDistance(value, ns.rankMedian(column));
     const size = sizeOf(row.host);
-    const text = place.isHost ? `${isPresent(row) ? host(row) : "nothing sent"}${size > 1 ? ` \u00b7 ${ns.count(size)} ranks` : ""}` : `rank ${row.rank}`;
+    const where = isPresent(row) ? host(row) : "nothing sent";
+    const text = place.isHost ? `${where}${size > 1 ? ` \u00b7 ${ns.count(size)} ranks` : ""}` : `rank ${row.rank}`;
     element.append(ns.make("span", "ns-rank-name", text));
-    if (!place.isHost && row.isNew && row.height >= LINE) element.append(ns.make("span", "ns-rank-host", host(row)));
+    if (!place.isHost && row.isNew && row.height >= LINE) element.append(ns.make("span", "ns-rank-host", where));
     const isBad = Number.isNaN(value) || value === Infinity;
     const short = isBad ? ns.rankValueText(value) : ns.rankDistanceText(distance) || "\u2013";
     if (!place.isHost) element.append(ns.make("span", "ns-rank-distance" + (isBad ? " ns-bad" : ""), short));
