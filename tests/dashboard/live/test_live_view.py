@@ -116,7 +116,7 @@ def test_message_second_one_carries_only_what_is_new() -> None:
     page_runs.fill(store, steps=range(200, 203))
     client.decode(view.message(wish, with_data=True))
     layers = len(page_runs.layout().layers)
-    assert client.payload_elements - before <= 3 * (layers + 1) + 3 * 2 * 8
+    assert client.payload_elements - before <= 3 * (layers + 1) + 3 * 2 * 9
     assert len(client.arrays["heatmap/codes"]) == 203 * layers
 
 
