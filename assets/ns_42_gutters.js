@@ -89,6 +89,7 @@
     return items;
   }
 
+  /** @param {any} item */
   function legendLine({ name, text, colour, sign }) {
     const line = ns.make("div", "ns-legend-line");
     if (colour) {
@@ -146,6 +147,7 @@
   };
 
   ns.startGutters = function () {
+    /** @type {{ (): void, run?: string }} */
     const redraw = () => {
       for (const chart of ns.chartList()) {
         const fields = ns.chartFields(chart.id);

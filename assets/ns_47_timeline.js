@@ -33,6 +33,7 @@
     return button;
   }
 
+  /** @returns {[any, any]} */
   function place(marker, lane, box) {
     const [first] = marker.rows, count = marker.rows.length;
     const key = `${lane} ${first.id}`;

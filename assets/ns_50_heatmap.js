@@ -166,7 +166,7 @@
   };
 
   // What the canvas shows: where only newer columns have come, only they are painted.
-  let onCanvas = { key: "", steps: 0, kept: 0 };
+  let onCanvas = { key: "", first: 0, count: 0 };
   function firstNewPixel(canvas, width) {
     const { fields } = map, axis = ns.axis(), steps = ns.array("heatmap/steps");
     const key = [

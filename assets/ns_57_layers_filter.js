@@ -5,7 +5,7 @@
 
   const map = ns.heatmap;
   const PATIENCE_MS = 1000; // 5,000 names take 5
-  const SCRIPT = new URL("filter_worker.js", document.currentScript.src).href;
+  const SCRIPT = new URL("filter_worker.js", /** @type {HTMLScriptElement} */ (document.currentScript).src).href;
   const TOO_LONG = "This pattern takes too long: it repeats a repeat, such as (a+)+, or leaves too many ways to try.";
   const NO_WORKER = "The filter cannot run: its script filter_worker.js did not load.";
 

@@ -14,7 +14,7 @@
     if (holder.dataset.key === key) return;
     holder.dataset.key = key;
     holder.replaceChildren(...shown.fields.remarks.map((remark) => {
-      const item = ns.make(remark.ranks.length ? "button" : "span", "ns-rank-remark");
+      const item = /** @type {HTMLButtonElement} */ (ns.make(remark.ranks.length ? "button" : "span", "ns-rank-remark"));
       item.dataset.severity = remark.severity;
       if (remark.kind in ns.rankMarks) item.append(ns.make("span", "ns-rank-mark", ns.rankMarks[remark.kind]));
       item.append(ns.make("span", "", remark.text));

@@ -48,7 +48,8 @@
   };
 
   function setForms(isOff) {
-    for (const button of ns.byId("export-forms").querySelectorAll("[data-form]")) button.disabled = isOff;
+    const forms = /** @type {NodeListOf<HTMLButtonElement>} */ (ns.byId("export-forms").querySelectorAll("[data-form]"));
+    for (const button of forms) button.disabled = isOff;
   }
 
   function list(tracks, wanted) {

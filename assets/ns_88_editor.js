@@ -103,6 +103,7 @@
     own.parentElement.hidden = chosen !== "own";
   }
 
+  /** @param {string[]} editor its id and title */
   function choice([id, title]) {
     const label = ns.make("label", "ns-editor-choice");
     const radio = ns.make("input");

@@ -126,8 +126,8 @@ interface LayersLine {
   tensors: number;
 }
 
-/** Codes, column by column, and the ends of their colours. */
-interface HeatmapPicture { codes: ArrayLike<number>; rows: number; shown: number[]; low: number; high: number }
+/** Codes of a line by column, and the ends of their colours. */
+interface HeatmapPicture { row(at: number): ArrayLike<number>; count: number; low: number; high: number }
 interface PlotBox { l: number; t: number; w: number; h: number }
 interface RunRowElements { row: HTMLTableRowElement; cells: Record<string, HTMLTableCellElement>; parts: any }
 
@@ -188,9 +188,7 @@ interface Nanscope {
   plot(id: string): any;
   plotWidth(): number;
   isTrack(id: string): boolean;
-  draw(id: string, traces: PlotlyJson[], layout: PlotlyJson, key?: unknown): boolean;
   axisRange(): Steps;
-  withRange(layout: PlotlyJson): PlotlyJson;
   drawLines(): void;
   observe(card: Element): void;
   forgetPlot(id: string): void;
@@ -200,17 +198,12 @@ interface Nanscope {
   startLogged(): void;
 
   // ns_42_captions.js
-  escaped(text: string): string;
-  named(template: PlotlyJson, name: string): PlotlyJson;
   labelOf(chart: ChartTemplate, name: string): string;
   colourOf(chart: ChartTemplate, fields: ChartFields, name: string): number;
-  captioned(layout: PlotlyJson, chart: ChartTemplate, fields: ChartFields): PlotlyJson;
 
   // ns_43_lines.js
   smoothed(values: Numbers | number[], weight: number): Float64Array;
-  lineTraces(trace: PlotlyJson): PlotlyJson[];
   innerLimits(values: number[]): [low: number, high: number] | null;
-  clipped(yaxis: PlotlyJson, limits: [low: number, high: number] | null): PlotlyJson;
   lines: { smooth(): void; log(): void; clip(): void };
   startLines(): void;
 
@@ -244,7 +237,6 @@ interface Nanscope {
 
   // ns_53_layers_lines.js
   isLayers(): boolean;
-  layersPattern(): RegExp | Error | null;
   isFolded(path: string): boolean;
   layersLines(): LayersLine[];
 
@@ -302,7 +294,6 @@ interface Nanscope {
   startTable(): void;
 
   // ns_70_events.js, ns_71_panel.js
-  takeTimeline(figure: PlotlyJson): void;
   openEvent(id: string): void;
   closeEvent(): void;
   moveEvent(direction: 1 | -1): void;

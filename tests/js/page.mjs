@@ -14,6 +14,10 @@ class Element {
     Object.assign(this, { scrollTop: 0, clientHeight: 0, clientWidth: 0 });
     this.classList = {
       add: (...names) => { this.className = [...new Set([...this.className.split(" "), ...names])].join(" ").trim(); },
+      toggle: (name, isOn) => {
+        const others = this.className.split(" ").filter((each) => each && each !== name);
+        this.className = (isOn ? [...others, name] : others).join(" ");
+      },
       contains: (name) => this.className.split(" ").includes(name),
     };
   }
@@ -31,10 +35,22 @@ class Element {
   dispatch(kind, event = {}) { for (const listener of this.listeners.get(kind) ?? []) listener({ target: this, ...event }); }
 }
 
+// A worker that answers at once: its script is the real one, in a context of its own.
+class Worker {
+  constructor(address) {
+    this.scope = vm.createContext({ postMessage: (data) => this.onmessage?.({ data: structuredClone(data) }) });
+    this.scope.self = this.scope;
+    vm.runInContext(readFileSync(new URL(new URL(address).pathname.split("/").pop(), ASSETS), "utf8"), this.scope);
+  }
+  postMessage(data) { this.scope.onmessage({ data: structuredClone(data) }); }
+  terminate() {}
+}
+
 // A page with the scripts of these numbers ("00", "20"), at this address.
 //   ns         the namespace
 //   byId       an element of the layout; made when it is first asked for
 //   frame      runs what waits for the next frame
+//   pass       lets milliseconds pass, and runs what waits for them
 //   visited    what was written into the address: [how, address]
 //   props      what was set on components of Dash: [id, properties]
 export function open(numbers, { address = "/" } = {}) {
@@ -42,19 +58,22 @@ export function open(numbers, { address = "/" } = {}) {
   const byId = (id) => elements.get(id) ?? elements.set(id, new Element("div")).get(id);
   const location = new URL(address, "http://127.0.0.1:8050");
   const visited = [], props = [];
-  let frames = [], now = 0;
+  const timers = new Map();
+  let frames = [], now = 0, timer = 0;
   const go = (how) => (_, title, text) => { visited.push([how, text]); location.href = new URL(text, location).href; };
   const window = {
     document: {
       getElementById: byId, createElement: (tag) => new Element(tag), addEventListener() {}, body: new Element("body"),
-      activeElement: null,
+      activeElement: null, currentScript: { src: "http://127.0.0.1:8050/assets/any.js" },
     },
     location, history: { pushState: go("pushState"), replaceState: go("replaceState") },
     requestAnimationFrame: (draw) => frames.push(draw),
-    performance: { now: () => now }, setTimeout() {}, addEventListener() {},
+    performance: { now: () => now }, addEventListener() {},
+    setTimeout: (call, wait, ...values) => { timers.set((timer += 1), { at: now + wait, call: () => call(...values) }); return timer; },
+    clearTimeout: (id) => timers.delete(id),
     dash_clientside: { set_props: (id, values) => props.push([id, values]) },
     ResizeObserver: class { observe() {} },
-    URLSearchParams, TextDecoder,
+    URLSearchParams, TextDecoder, URL, Worker,
   };
   window.window = window;
   const context = vm.createContext(window);
@@ -62,7 +81,10 @@ export function open(numbers, { address = "/" } = {}) {
     vm.runInContext(readFileSync(new URL(name, ASSETS), "utf8"), context, { filename: name });
   }
   const frame = () => { const due = frames; frames = []; for (const draw of due) draw(); };
-  const pass = (milliseconds) => { now += milliseconds; };
+  const pass = (milliseconds) => {
+    now += milliseconds;
+    for (const [id, { at, call }] of [...timers]) if (at <= now && timers.delete(id)) call();
+  };
   return { ns: context.nanscope, byId, frame, pass, visited, props, body: window.document.body };
 }
 

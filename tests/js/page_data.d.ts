@@ -34,12 +34,14 @@ interface Theme {
   units: Record<string, string>;
   logAxis: PlotlyJson;
   heatmap: PlotlyJson;
-  colours: {
+  colours: Colours;
+}
+
+interface Colours {
     nan: string; inf: string; unmeasured: string; gap: string; text: string; muted: string;
     series: string[];
     /** By severity_order: critical, warning, info. */
     severities: string[];
-  };
 }
 
 interface Templates {

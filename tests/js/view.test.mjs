@@ -13,7 +13,8 @@ function at(address) {
 const DEFAULTS = {
   run: null, rank: 0, tab: "overview", event: null, row: null, first: null, end: null, window: null, paused: false,
   unfolded: [], heatmap: "grad_norm", smooth: 0, log: false, clip: false, muted: [], newestFirst: false, filter: "",
-  sort: "", scale: "", folded: [], logged: false, compared: [], find: "", isOwnChoice: false,
+  sort: "", scale: "", folded: [], logged: false, compared: [], find: "", isOwnChoice: false, wide: false, x: "", pinned: [],
+  flow: false, at: null, ranks: "grad_norm", rankOrder: "",
 };
 
 test("an address that says nothing is the view that the page begins with", () => {
@@ -25,13 +26,15 @@ test("an address that says nothing is the view that the page begins with", () =>
 test("each field is read from the parameter of its name", () => {
   const { ns } = at(
     "/?run=r%20%26&rank=3&tab=layers&event=e%2F1&heatmap=weight_norm&smooth=0.6&log=1&clip=1&mute=leak&mute=info" +
+    "&x=clock&pin=gpu&pin=rss&flow=1&at=44&ranks=loss&rankorder=value&wide=1" +
     "&order=newest&filter=%5Eb&sort=bad&scale=row&fold=*&fold=blocks.0&logged=1&steps=5-90&open=a.b&compare=x&compare=y&find=two%20words",
   );
   same(ns.view, {
     run: "r &", rank: 3, tab: "layers", event: "e/1", row: null, first: 5, end: 90, window: null, paused: true,
     unfolded: ["a.b"], heatmap: "weight_norm", smooth: 0.6, log: true, clip: true, muted: ["leak", "info"], newestFirst: true,
     filter: "^b", sort: "bad", scale: "row", folded: ["*", "blocks.0"], logged: true, compared: ["x", "y"], find: "two words",
-    isOwnChoice: true,
+    isOwnChoice: true, x: "clock", pinned: ["gpu", "rss"], flow: true, at: 44, ranks: "loss", rankOrder: "value",
+    wide: false, // only of a row
   });
   same(ns.range, [5, 90]);
 });
@@ -49,6 +52,10 @@ const PATCHES = {
   lists: { unfolded: ["a", "b.c"], muted: ["info", "x y"], folded: ["*"], compared: ["r1", "r2", "r3", "r4", "r5"] },
   lines: { smooth: 0.37, log: true, clip: true },
   layers: { filter: "^blocks\\.[0-3]&", sort: "change", scale: "past" },
+  axis: { x: "relative", pinned: ["a b", "c"] },
+  flow: { flow: true, at: 12 },
+  ranks: { ranks: "loss", rankOrder: "distance" },
+  "a row over the page": { row: "a", wide: true },
   rest: { heatmap: "update_ratio", newestFirst: true, logged: true, find: "fp16 \u26a0" },
 };
 for (const [name, patch] of Object.entries(PATCHES)) {
@@ -82,7 +89,7 @@ test("what an address cannot say is as if it were not there", () => {
 
 test("Back takes back runs, tabs, events and rows, and nothing else", () => {
   const { ns, visited } = at("/");
-  const how = (patch, isByUser) => { ns.change(patch, isByUser); return visited.at(-1)[0]; };
+  const how = (patch, isByUser) => { ns.change(patch, isByUser); ns.flushAddress(); return visited.at(-1)[0]; };
   assert.equal(how({ tab: "layers" }), "pushState");
   assert.equal(how({ event: "e" }), "pushState");
   assert.equal(how({ event: null, row: "r" }), "pushState");
@@ -90,6 +97,20 @@ test("Back takes back runs, tabs, events and rows, and nothing else", () => {
   assert.equal(how({ run: "r" }, false), "replaceState"); // the page chose it by itself
   ns.change({ run: "r" });
   assert.equal(visited.length, 5); // nothing has changed: nothing is written
+});
+
+test("an address that changes at every frame is written ten times a second, and whole in the end", () => {
+  const { ns, visited, pass } = at("/");
+  for (let frame = 1; frame <= 50; frame++) {
+    ns.zoom(frame, frame + 10);
+    pass(10);
+  }
+  pass(200);
+  assert.ok(visited.length > 2 && visited.length <= 7, String(visited.length));
+  assert.match(visited.at(-1)[1], /steps=50-61$/);
+  ns.change({ smooth: 0.5 });
+  ns.change({ smooth: 0.6 });
+  assert.match(ns.address(), /smooth=0.6/); // who asks gets the newest
 });
 
 test("a zoom holds the whole steps between its ends, at least two", () => {

@@ -39,9 +39,9 @@ def test_layout_has_every_element_that_the_scripts_look_up() -> None:
 
 
 def test_layout_has_every_element_whose_type_the_scripts_declare() -> None:
-    declared = (Path(__file__).parents[2] / "js" / "nanscope.d.ts").read_text()
-    table = declared.partition("interface PageElements {")[2].partition("\n}")[0]
-    names = re.findall(r'^  "?([\w-]+)"?: ', table, re.MULTILINE)
+    declared = "\n".join(path.read_text() for path in (Path(__file__).parents[2] / "js").glob("*.d.ts"))
+    tables = re.findall(r"^interface PageElements \{\n(.*?)^\}", declared, re.MULTILINE | re.DOTALL)
+    names = re.findall(r'^  "?([\w-]+)"?: ', "".join(tables), re.MULTILINE)
     assert "heatmap-canvas" in names and set(names) - set(all_ids()) == set()
 
 
