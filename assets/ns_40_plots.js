@@ -61,7 +61,7 @@
   };
 
   // Smallest and largest finite value of what is drawn, and smallest positive one.
-  function limitsOf(arrays) {
+  ns.limitsOf = function (arrays) {
     let lowest = Infinity, positive = Infinity, highest = -Infinity;
     for (const values of arrays) {
       for (const value of values) {
@@ -72,12 +72,12 @@
       }
     }
     return { lowest, positive, highest };
-  }
+  };
 
   // A log scale only where values differ enough (dashboard/page/views/charts.py: is_wide), or where one is wished.
   function scaleOf(chart, lines, areas) {
-    if (chart.stacked) return ns.fittedScale({ ...limitsOf(areas.map((area) => area.high)), lowest: 0 }, false);
-    const limits = limitsOf([...lines.map((line) => line.y), ...areas.flatMap((area) => [area.low, area.high])]);
+    if (chart.stacked) return ns.fittedScale({ ...ns.limitsOf(areas.map((area) => area.high)), lowest: 0 }, false);
+    const limits = ns.limitsOf([...lines.map((line) => line.y), ...areas.flatMap((area) => [area.low, area.high])]);
     const isWide = chart.log && limits.highest > ns.templates.logRatio * limits.positive;
     const isLog = isWide || (ns.view.log && limits.lowest > 0);
     const inner = ns.innerLimits(lines.flatMap((line) => [...line.y]));

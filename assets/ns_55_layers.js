@@ -17,7 +17,7 @@
   const widths = () => ({ hasValues: cardWidth() >= 640, hasSparks: cardWidth() >= 900 });
   ns.layersWidths = widths;
 
-  // Room around the canvas, as Plotly's margins.
+  // Room around the canvas, in pixels.
   ns.layersMargin = function () {
     const { hasValues, hasSparks } = widths();
     return { l: hasValues ? 264 : 140, r: hasSparks ? 188 : hasValues ? 84 : 12, t: HEAD_PX, b: FOOT_PX };

@@ -6,7 +6,6 @@
   const UNDO_MS = 8000;
   const PATIENCE_MS = 5000;
   const ROUND_STEPS = 50; // shown before and after the step at which two runs part
-  const CONFIG = { displayModeBar: false, showTips: false };
   const leaving = new Map(); // run -> its timer and label, until it is deleted
   let problem = "";
   let marks = 0;
@@ -142,19 +141,11 @@
       const row = ns.runRow(run);
       return row ? [row.state, Math.round(Math.log2((row.step ?? 0) + 1) * 8)] : null;
     });
-    const key = runs.length < 2 ? "[]" : JSON.stringify([runs, ns.themeName, grown]);
+    const key = runs.length < 2 ? "[]" : JSON.stringify([runs, grown]);
     if (key === compared) return;
     compared = key;
-    ns.setProps("runs-compared", { data: { runs, theme: ns.themeName, mark: (marks += 1) } });
+    ns.setProps("runs-compared", { data: { runs, mark: (marks += 1) } });
   }
-
-  ns.drawOverlay = function (figure) {
-    const isEmpty = !figure.data;
-    ns.byId("runs-chart").hidden = isEmpty;
-    if (isEmpty) return;
-    const layout = { ...figure.layout, autosize: true };
-    ns.plotly().then((Plotly) => Plotly.react(ns.byId("plot-runs"), figure.data, layout, CONFIG));
-  };
 
   // The heads of the table of facts have the colours of the lines.
   function colourHeads() {
@@ -172,11 +163,7 @@
       ns.zoom(step - ROUND_STEPS, step + ROUND_STEPS);
     });
     new MutationObserver(colourHeads).observe(ns.byId("runs-comparison"), { childList: true, subtree: true });
-    new ResizeObserver(() => {
-      const plot = ns.byId("plot-runs");
-      if (plot.clientWidth && plot.data) window.Plotly.Plots.resize(plot);
-    }).observe(ns.byId("runs-chart"));
-    for (const name of ["view", "tab", "theme", "run-rows"]) ns.on(name, compare);
+    for (const name of ["view", "tab", "run-rows"]) ns.on(name, compare);
     ns.on("theme", colourHeads);
   };
 })(window.nanscope);

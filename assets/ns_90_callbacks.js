@@ -71,6 +71,7 @@
     ns.startActions();
     ns.startRunActions();
     ns.startOverlay();
+    ns.startRunsChart();
     ns.startRuns();
     ns.startMenu();
     ns.startExport();

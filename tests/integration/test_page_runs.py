@@ -69,7 +69,7 @@ def test_two_ticked_runs_say_where_they_part_and_lead_there(page: Page, served: 
     expect(page.locator(".ns-runs-headline")).to_have_text(
         "They part at step 60; 60 steps before it are equal."
     )
-    until(page, "document.querySelector('#plot-runs')?.data?.length > 0")
+    until(page, "/newest .+, .+/.test(document.querySelector('#runs-chart').ariaLabel)")
     assert "compare=run-a&compare=run-b" in page.url
     page.reload()
     expect(page.locator(".ns-runs-headline")).to_contain_text("step 60")

@@ -2,8 +2,6 @@
 // one, declare it in nanscope.d.ts, or in a file of its own beside it, and run that again.
 
 interface Nanscope {
-  // ns_09_plotly.js
-  plotly: any;
   // ns_10_codec.js
   changeOf: any;
   // ns_20_view.js
@@ -38,6 +36,7 @@ interface Nanscope {
   hasFoot: any;
   boxOf: any;
   canvasOf: any;
+  limitsOf: any;
   chartList: any;
   chartFields: any;
   // ns_42_gutters.js
@@ -137,6 +136,8 @@ interface Nanscope {
   // ns_67_overlay.js
   overlayLines: any;
   startOverlay: any;
+  // ns_67_runs_chart.js
+  startRunsChart: any;
   // ns_72_rows.js
   canOpenRow: any;
   toggleWide: any;

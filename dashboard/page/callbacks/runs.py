@@ -5,13 +5,12 @@ What a page shows may be old: what may be done is asked of the store again at ea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import pandas as pd
+import numpy as np
 from dash import Dash, Input, Output, no_update
 
 from ... import ids
@@ -22,10 +21,9 @@ from ...errors import DashboardError
 from ...ingest.run_removal import run_rows, star_run
 from ...store.protocol import RunSummary, Store
 from ..run_table import RunTable
-from ..views.charts import series_figure
+from ..views.charts import line_parts
 from ..views.run_comparison import ComparedRun, run_comparison
 from ..views.runs_section import MOST_COMPARED
-from ..views.theme import Theme
 from .run_actions import delete_run
 
 MOST_STEPS: Final = 200_000
@@ -33,8 +31,6 @@ MOST_STEPS: Final = 200_000
 MAX_NOTE: Final = 4000
 MOST_ROWS: Final = 64
 """Rows of one asking that names them; also in `assets/ns_65_runs.js`."""
-_MARGIN: Final = {"l": 44, "r": 16}
-"""Pixels: the chart stands by itself, with no names of layers at its left."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 
 
@@ -59,7 +55,6 @@ class ComparedScope(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs are ticked; `mark` only makes two askings differ."""
 
     runs: Annotated[list[_Id], msgspec.Meta(max_length=MOST_COMPARED)]
-    theme: Theme = "dark"
     mark: float = 0
 
 
@@ -84,7 +79,7 @@ def register_runs(app: Dash, store: Store, *, spool: Path | None, changed: Calla
         return comparison_view(store, data)
 
     def overlay(data: Any) -> Any:
-        return overlay_figure(store, data)
+        return overlay_lines(store, data)
 
     for target, prop, source, call in (
         (ids.RUNS_ROWS, "data", ids.RUNS_SCOPE, show),
@@ -163,21 +158,24 @@ def comparison_view(store: Store, data: Any) -> Any:
     )
 
 
-def overlay_figure(store: Store, data: Any) -> Any:
-    """Return the losses of the ticked runs as plain JSON; {} where fewer than two of them are there."""
+def overlay_lines(store: Store, data: Any) -> Any:
+    """Return the losses of the ticked runs, in their order; {} where fewer than two of them are there.
+
+    A line is {label, x: steps, y: losses or null}; a point of several pooled steps stands in their middle.
+    """
     scope = _scope(data)
     if scope is None:
         return no_update
     runs = _ticked(store, scope)
     if len(runs) < 2:
         return {}
-    points = [store.scalars(run.run, _first_rank(run), ["loss"]).assign(name=run.run) for run in runs]
-    labels = {run.run: ComparedRun(run=run.run, name=run.name).label for run in runs}
-    figure = series_figure(
-        pd.concat(points), title="Loss", unit="", theme=scope.theme, names=labels, log=True
-    )
-    figure.update_layout(margin=_MARGIN)
-    return json.loads(figure.to_json())
+    lines = []
+    for run in runs:
+        line = line_parts(store.scalars(run.run, _first_rank(run), ["loss"]))["line"]
+        values = [float(value) if np.isfinite(value) else None for value in line.y]
+        label = ComparedRun(run=run.run, name=run.name).label
+        lines.append({"label": label, "x": line.x.tolist(), "y": values})
+    return {"lines": lines}
 
 
 def _note(runs: Sequence[RunSummary]) -> str:

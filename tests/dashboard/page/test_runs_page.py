@@ -10,7 +10,7 @@ import pytest
 from dash import no_update
 from page_store import PageStore
 
-from dashboard.page.callbacks.runs import comparison_view, overlay_figure, rows_view, run_action
+from dashboard.page.callbacks.runs import comparison_view, overlay_lines, rows_view, run_action
 from dashboard.page.run_table import RunTable
 from dashboard.page.views.runs_section import MOST_COMPARED
 from dashboard.store.protocol import RunMark, RunSummary
@@ -169,18 +169,19 @@ def test_more_runs_are_compared_by_their_facts_alone(store: MarkedStore) -> None
 @pytest.mark.parametrize("runs", [[], ["run-a"], ["run-a", "nothing"], ["run-a", "run-a"]])
 def test_fewer_than_two_runs_are_no_comparison(store: MarkedStore, runs: list[str]) -> None:
     assert comparison_view(store, {"runs": runs}) == []
-    assert overlay_figure(store, {"runs": runs}) == {}
+    assert overlay_lines(store, {"runs": runs}) == {}
 
 
 @pytest.mark.parametrize("data", [None, {}, {"runs": ["x"] * (MOST_COMPARED + 1)}, {"runs": [1]}])
 def test_malformed_comparison_changes_nothing(store: MarkedStore, data: object) -> None:
     assert comparison_view(store, data) is no_update
-    assert overlay_figure(store, data) is no_update
+    assert overlay_lines(store, data) is no_update
 
 
-def test_overlay_has_a_line_a_run_with_escaped_names(store: MarkedStore) -> None:
-    page_runs.fill(store, steps=range(3), run="run-c", name="<b>%{x}</b>")
-    figure = overlay_figure(store, {"runs": ["run-c", "run-a"], "theme": "light"})
-    lines = [trace for trace in figure["data"] if trace.get("mode", "").startswith("lines")]
-    names = list(dict.fromkeys(trace["name"] for trace in lines))
-    assert names == ["&lt;b&gt;&#37;{x}&lt;/b&gt; \u00b7 run-c", "train.py \u00b7 run-a"]
+def test_overlay_has_a_line_a_run_in_the_order_of_the_ticks(store: MarkedStore) -> None:
+    page_runs.fill(store, steps=range(3), run="run-c", name="<b>%{x}</b>", bad={1: "nan"})
+    one, other = overlay_lines(store, {"runs": ["run-c", "run-a"]})["lines"]
+    assert (one["label"], other["label"]) == ("<b>%{x}</b> \u00b7 run-c", "train.py \u00b7 run-a")
+    stored = store.scalars("run-c", 0, ["loss"])
+    assert one["x"] == [0.0, 1.0, 2.0]
+    assert one["y"] == [float(stored["mean"].iloc[0]), None, float(stored["mean"].iloc[2])]
