@@ -1,8 +1,9 @@
-"""What the page costs while live: kB/s, share of the browser's main thread, event to screen.
+"""What the page costs while live: weight, the browser's main thread, frames, how late it shows things.
 
-    python tests/benchmarks/bench_page.py [--blocks 83] [--history 2000] [--seconds 20]
+    python tests/benchmarks/bench_page.py [--blocks 83] [--history 2000] [--seconds 20] [--size 1440x900]
 
 One process serves and is fed synthetic steps (10 a second, 6 layers a block); a real Chromium looks at it.
+`--full` feeds all other series too and pins their charts below the tracks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,37 @@ STEPS_PER_S = 10
 EVENTS = 20
 
 
-def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int) -> None:
+WATCH = """() => {
+    const ns = nanscope, draw = ns.drawHeatmap;
+    window.painted = []; window.lags = []; let newest = -1;
+    ns.drawHeatmap = () => {
+        const begun = performance.now();
+        draw();
+        window.painted.push(performance.now() - begun);
+    };
+    const look = () => {
+        const x = ns.array('loss/loss/line/x'), times = ns.array('times/y');
+        if (x.length && x[x.length - 1] !== newest) {
+            if (newest >= 0) window.lags.push(Date.now() / 1000 - times[times.length - 1]);
+            newest = x[x.length - 1];
+        }
+        requestAnimationFrame(look);
+    };
+    look();
+}"""
+"""Times each drawing of the heatmap, and how old the newest step is when it comes on screen."""
+FRAMES = """() => {
+    window.gaps = []; let last = performance.now(); window.isCounting = true;
+    const tick = (now) => {
+        window.gaps.push(now - last);
+        last = now;
+        if (window.isCounting) requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+}"""
+
+
+def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int, is_full: bool) -> None:
     """Serve; send the address; then one step each 0.1 s, and an event whenever the parent asks for one."""
     import page_runs
 
@@ -42,7 +73,9 @@ def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int) -> None
     pipe.send(("start_s", time.perf_counter() - started))
     begin = time.time() - history / STEPS_PER_S
     bad = {history * 7 // 10: "nan", history * 8 // 10: "inf"}
-    page_runs.fill(server.store, steps=range(history), blocks=blocks, start_time=begin, bad=bad)
+    page_runs.fill(
+        server.store, steps=range(history), blocks=blocks, start_time=begin, bad=bad, is_full=is_full
+    )
     for at, severity in ((7, "critical"), (8, "warning"), (3, "info")):
         page_runs.add_event(server.store, page_runs.event(history * at // 10, severity=severity))
     pipe.send(server.address)
@@ -56,7 +89,9 @@ def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int) -> None
             pipe.send((step, time.time()))
             server.notify()
             continue
-        page_runs.fill(server.store, steps=range(step, step + 1), blocks=blocks, start_time=begin)
+        page_runs.fill(
+            server.store, steps=range(step, step + 1), blocks=blocks, start_time=begin, is_full=is_full
+        )
         server.notify()
         step += 1
     server.stop()
@@ -81,6 +116,68 @@ def measure_live(page: Page, seconds: float) -> None:
     print(f"live feed        {transferred / elapsed / 1000:6.1f} kB/s before compression")
 
 
+def spread(name: str, values: list[float], unit: str = "ms") -> None:
+    """Print median, 95th percentile and number of values."""
+    ordered = sorted(values)
+    middle, high = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
+    print(f"{name:16} {middle:.1f} {unit} median, {high:.1f} p95, of {len(ordered)}")
+
+
+def measure_frames(page: Page) -> None:
+    """Print the distances between frames while somebody hovers, zooms and pans."""
+    box = page.locator("#heatmap-canvas").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+
+    def hover() -> None:
+        for at in range(150):
+            page.mouse.move(box["x"] + box["width"] * (0.1 + 0.8 * at / 150), middle)
+
+    def zoom() -> None:
+        page.keyboard.down("Control")
+        for at in range(60):
+            page.mouse.wheel(0, -40 if at < 30 else 40)
+        page.keyboard.up("Control")
+
+    def pan() -> None:
+        page.evaluate("nanscope.zoom(nanscope.range[1] - 800, nanscope.range[1] - 200)")
+        page.keyboard.down("Shift")
+        page.mouse.move(box["x"] + box["width"] / 2, middle)
+        page.mouse.down()
+        for at in range(120):
+            page.mouse.move(box["x"] + box["width"] / 2 + 200 * (at % 60) / 60, middle)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+
+    for name, act in (("hover", hover), ("zoom", zoom), ("pan", pan)):
+        page.evaluate(FRAMES)
+        act()
+        page.evaluate("window.isCounting = false")
+        spread(f"frames, {name}", page.evaluate("window.gaps.slice(3)"))
+        page.keyboard.press("0")
+        page.wait_for_timeout(500)
+
+
+def measure_weight(page: Page, address: str) -> None:
+    """Open the page and print what it fetches, compressed, and whether any of it came from elsewhere."""
+    sizes, places = [], []
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda message: sizes.append(message["encodedDataLength"]))
+    session.on("Network.requestWillBeSent", lambda message: places.append(message["request"]["url"]))
+    opened = time.perf_counter()
+    page.goto(address)
+    while not page.evaluate("Boolean(window.nanscope?.painted?.('loss'))"):
+        page.wait_for_timeout(10)
+    print(f"first chart      {time.perf_counter() - opened:.2f} s after opening the page")
+    page.locator("#heatmap-labels button").first.wait_for()
+    host = address.split("/")[2]
+    strange = [place for place in places if place.split("/")[2:3] not in ([host], [""], [])]
+    print(
+        f"page             {sum(sizes) / 1e6:.2f} MB in {len(sizes)} answers, {len(strange)} from elsewhere"
+    )
+
+
 def measure_events(page: Page, pipe: Any) -> None:
     """Print how long an event takes from the store to the table on screen."""
     delays = []
@@ -94,8 +191,7 @@ def measure_events(page: Page, pipe: Any) -> None:
             page.wait_for_timeout(5)
         delays.append(time.time() - sent)
         page.wait_for_timeout(600)
-    delays.sort()
-    print(f"event to screen  {delays[len(delays) // 2] * 1000:.0f} ms median, {delays[-2] * 1000:.0f} ms p95")
+    spread("event to screen", [1000 * delay for delay in delays])
 
 
 def main() -> None:
@@ -103,6 +199,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=83)
     parser.add_argument("--history", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--size", default="1440x900")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--screenshots", type=Path)
     arguments = parser.parse_args()
     pipe, child = multiprocessing.Pipe()
@@ -110,7 +208,7 @@ def main() -> None:
         process = multiprocessing.get_context("spawn").Process(
             target=serve_and_feed,
             args=(child, folder),
-            kwargs={"blocks": arguments.blocks, "history": arguments.history},
+            kwargs={"blocks": arguments.blocks, "history": arguments.history, "is_full": arguments.full},
         )
         process.start()
         print(f"server start     {pipe.recv()[1]:.2f} s, imports included")
@@ -125,13 +223,20 @@ def look(pipe: Any, arguments: argparse.Namespace) -> None:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
-        page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
-        opened = time.perf_counter()
-        page.goto(address)
-        page.locator("#heatmap-labels button").first.wait_for()
-        print(f"first heatmap    {time.perf_counter() - opened:.2f} s after opening the page")
+        width, height = map(int, arguments.size.split("x"))
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark")
+        measure_weight(page, address)
+        if arguments.full:
+            page.evaluate("nanscope.change({ pinned: nanscope.templates.charts.map(({ id }) => id) })")
         page.wait_for_timeout(3000)
+        page.evaluate(WATCH)
         measure_live(page, arguments.seconds)
+        spread("step to screen", [1000 * lag for lag in page.evaluate("window.lags")])
+        rows, columns = page.evaluate(
+            "[nanscope.heatmap.shown.length, nanscope.array('heatmap/steps').length]"
+        )
+        spread(f"heatmap {columns}x{rows}", page.evaluate("window.painted"))
+        measure_frames(page)
         if arguments.screenshots:
             page.screenshot(path=arguments.screenshots)
         measure_events(page, pipe)
