@@ -34,7 +34,8 @@ _CUDA: Final[tuple[tuple[str, str], ...]] = (
     ("peak_allocated_bytes", "CUDA peak"),
     ("fragmentation_bytes", "CUDA reserved, in no tensor"),
 )
-_MOST_CHOICES: Final = 200
+_MOST_CHOICES: Final = 24
+"""Spread evenly, the first and the newest among them: every option is a component, which Dash draws slowly."""
 
 
 class Moment(NamedTuple):
@@ -62,8 +63,10 @@ def comparison(
         after: the newer one.
         leaks: events of kind `memory_leak` of the rank.
     """
-    newest = choices[-_MOST_CHOICES:]
-    picks = [_select(newest, before.id, "First"), " and ", _select(newest, after.id, "Second")]
+    step = max(1.0, (len(choices) - 1) / (_MOST_CHOICES - 1))
+    spread = {round(at * step) for at in range(min(len(choices), _MOST_CHOICES))}
+    offered = [one for at, one in enumerate(choices) if at in spread or one[0] in (before.id, after.id)]
+    picks = [_select(offered, before.id, "First"), " and ", _select(offered, after.id, "Second")]
     heads = ("", _when(before.snapshot), _when(after.snapshot), "Change")
     rows = [_row(*line) for line in _lines(before, after)]
     table = html.Table(

@@ -17,7 +17,7 @@ from probe.wire.memory_snapshots import MemorySnapshot
 from ...store.protocol import StoredDocument
 from .quantities import bytes_text, number_text
 
-ROWS: Final = 100
+ROWS: Final = 40
 """The newest snapshots that the table shows."""
 _UNREADABLE: Final = "Snapshots that cannot be read, for they come from another version: {:,}."
 _CAUSES: Final = {"call": "the script", "steps": "cadence", "epoch": "end of epoch", "request": "a request"}

@@ -238,3 +238,12 @@ def test_run_without_memory_has_nothing_and_else_each_section_says_how_to_get_it
         'probe.track_tensor(tensor, "name")',
     ):
         assert part in said
+
+
+def test_of_very_many_snapshots_a_spread_is_offered_and_those_that_are_chosen() -> None:
+    choices = [(str(at), snapshot(at)) for at in range(301)]
+    moments = [Moment(str(at), choices[at][1], {}) for at in (7, 300)]
+    shown = comparison(choices, *moments)
+    first = next(one for one in shown._traverse() if type(one).__name__ == "Select")
+    offered = [int(option.value) for option in first.children]
+    assert offered == sorted(offered) and {0, 7, 300} <= set(offered) and 24 <= len(offered) <= 26
