@@ -35,7 +35,7 @@ _CUDA: Final[tuple[tuple[str, str], ...]] = (
     ("fragmentation_bytes", "CUDA reserved, in no tensor"),
 )
 _MOST_CHOICES: Final = 24
-"""Spread evenly, the first and the newest among them: every option is a component, which Dash draws slowly."""
+"""Spread evenly, the first and the newest among them: every option is a component, which is slow to draw."""
 
 
 class Moment(NamedTuple):
