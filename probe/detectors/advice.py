@@ -306,6 +306,13 @@ NEW_TASK: Final = (
     "If the loss settles too high, make the change smaller, or lower the learning rate for its first steps.",
 )
 """Of a `loss_spike` that is information: a new level from which the loss falls."""
+EDGE_BURST: Final = (
+    "The updates are a little too long for the sharpest direction of the loss: the weights oscillate along "
+    "it and the gradient grows step by step, until they reach where the loss is flatter. Nothing is broken.",
+    "If this bothers you, lower the learning rate, or warm it up for longer.",
+    "If the bursts get higher from one to the next, the run may be about to diverge: a lower learning rate.",
+)
+"""Of a `gradient_explosion` that is information: a burst that grew step by step, and may come back."""
 
 
 def advice_of(finding: Finding, *, phase: str | None = None, op: str | None = None) -> list[str]:
@@ -314,6 +321,8 @@ def advice_of(finding: Finding, *, phase: str | None = None, op: str | None = No
         return list(UNSEEN_GRADIENTS)
     if finding.kind == "loss_spike" and finding.severity == "info":
         return list(NEW_TASK)
+    if finding.kind == "gradient_explosion" and finding.severity == "info":
+        return list(EDGE_BURST)
     return advice_for(finding.kind, phase=phase, op=op)
 
 

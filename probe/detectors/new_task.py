@@ -5,6 +5,7 @@ follows tells them apart, so the verdict on a step whose input has a size that i
 losses of the next ones: back at once is a corrupt batch, staying up is a fault, falling step by step is
 training. Where the input keeps its size more is asked: the loss has to fall half way, and as slowly as it
 did when the run began. What a batch has spoiled recovers sooner; batches of one class each never wait.
+A gradient that has grown step by step waits as well, until it is back or is not (`edge_bursts.py`).
 
 Stands between the detectors and the events, and sees the steps one by one; numpy is not needed.
 """
@@ -14,15 +15,17 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal
 
+from . import edge_bursts
 from .base import Finding, ObservationBatch
+from .edge_bursts import EdgeBursts, Growth, Reading
 from .first_fall import FIRST, FirstFall
+from .judged_step import Context, JudgedStep
 
-HELD_KINDS: Final = frozenset({"loss_spike", "gradient_explosion"})
 LONGEST: Final = 80
 """Steps after which a loss that has not fallen counts as one that stays up; what moved before the first of
 them is still known then (`why.py`)."""
@@ -72,53 +75,22 @@ ADOPTION: Final = 256
 
 _UNDECIDED: Final = "; the losses of the next steps tell whether it is a fault or a new task"
 
-Context = TypeVar("Context")
-_Word = Literal["new task", "fault"]
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedStep(Generic[Context]):
-    """A step with what the detectors have found at it; `elements` is 0 where it is not known."""
-
-    step: int
-    loss: float | None
-    elements: int
-    rate: float | None
-    """The highest learning rate."""
-    findings: list[Finding]
-    context: Context
-    """Whatever its events need."""
-
-    @classmethod
-    def at(
-        cls, batch: ObservationBatch, index: int, findings: list[Finding], context: Context
-    ) -> JudgedStep[Context]:
-        """A step of a batch."""
-        elements = batch.input_elements[index] if batch.input_elements else 0
-        rate = batch.highest_rates[index] if batch.highest_rates else None
-        return cls(batch.steps[index], batch.losses[index], elements, rate, findings, context)
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether something was found that does not wait."""
-        return any(one.severity != "info" and one.kind not in HELD_KINDS for one in self.findings)
-
-    @property
-    def held(self) -> list[Finding]:
-        """What may be the sign of a new task."""
-        return [one for one in self.findings if one.severity != "info" and one.kind in HELD_KINDS]
-
-    def without(self, dropped: Sequence[Finding]) -> JudgedStep[Context]:
-        """The same without these findings."""
-        return replace(self, findings=[one for one in self.findings if one not in dropped])
+_Word = Literal["new task", "burst", "fault"]
 
 
 class NewTaskWatch(Generic[Context]):
-    """Takes judged steps in their order and gives them back, in their order, when their verdict stands."""
+    """Takes judged steps in their order and gives them back, in their order, when their verdict stands.
 
-    def __init__(self) -> None:
+    Args:
+        may_burst: whether a burst of gradients may wait, too; not where an absolute limit was asked for.
+    """
+
+    def __init__(self, *, may_burst: bool = True) -> None:
         self._step = -1
+        self._may_burst = may_burst
         self._waiting: list[JudgedStep[Context]] = []
+        self._growth: Growth | None = None
+        """Of the gradient, where what waits is a burst that may come back."""
         self._pace: int | None = None
         """Steps for half of the run's first fall, where what waits has an input of the usual size."""
         self._batches = self._of_one_class = 0
@@ -131,6 +103,7 @@ class NewTaskWatch(Generic[Context]):
         self._losses: deque[float] = deque(maxlen=LEVEL)
         self._known_sizes: Counter[int] = Counter()
         self._fall = FirstFall()
+        self._bursts = EdgeBursts()
         self._level = math.nan
         self._ceiling = self._burst = 0.0
         self._calm_left = self._adoption_left = 0
@@ -166,6 +139,11 @@ class NewTaskWatch(Generic[Context]):
             word: _Word | None = "fault" if step.is_urgent or not may_wait else self._word()
             return stands if word is None else [*stands, *self._release(word)]
         step = self._adopted(step)
+        if may_wait and not step.is_urgent and step.held:
+            self._growth = self._growth_to(step)
+            if self._growth is not None:
+                self._waiting.append(step)
+                return stands
         if may_wait and not step.is_urgent and self._may_be_new_task(step):
             self._known_sizes = Counter(list(self._sizes)[: len(self._sizes) - LAG])
             self._level = median(self._losses)
@@ -173,6 +151,14 @@ class NewTaskWatch(Generic[Context]):
             return stands
         self._learn(step)
         return [*stands, step]
+
+    def provisional(self) -> Finding:
+        """Return what is known of a jump while its verdict waits: all that a killed process leaves."""
+        first = self._waiting[0]
+        if self._growth is not None:
+            return edge_bursts.provisional(self._growth, first.step, first.norm or 0.0, first.held)
+        shown = next((one for one in first.held if one.kind == "loss_spike"), first.held[0])
+        return replace(shown, severity="info", message=f"{shown.message}{_UNDECIDED}")
 
     def note_quiet(self, batch: ObservationBatch) -> None:
         """Learn steps without findings, as `take` would; not to be called while it waits."""
@@ -187,6 +173,12 @@ class NewTaskWatch(Generic[Context]):
         losses = [loss for loss in batch.losses if loss is not None]
         self._losses.extend(losses)
         self._fall.learn(losses)
+        rates = batch.highest_rates or [None] * len(batch)
+        self._bursts.learn(
+            reading
+            for reading in map(_reading, batch.losses, batch.total_grad_norms, rates)
+            if reading is not None
+        )
         self._calm_left = max(self._calm_left - len(batch), 0)
         self._adoption_left = max(self._adoption_left - len(batch), 0)
 
@@ -194,6 +186,8 @@ class NewTaskWatch(Generic[Context]):
         """Nothing more comes: return what is held, judged by what is known."""
         if not self._waiting:
             return []
+        if self._growth is not None:
+            return self._release(self._word_of_burst(self._growth) or "fault")
         losses = self._waited_losses()
         if self._pace is None:
             is_new = self._has_fallen(losses, sure=LIKELY)
@@ -229,7 +223,17 @@ class NewTaskWatch(Generic[Context]):
             return None
         return self._fall.half_fall(median(self._losses))
 
+    def _growth_to(self, step: JudgedStep[Context]) -> Growth | None:
+        """How the gradient has grown to this step, where it may come back."""
+        reading = _reading(step.loss, step.norm, step.rate)
+        if reading is None or not self._may_burst or any(one.severity == "critical" for one in step.held):
+            return None
+        return self._bursts.growth(reading)
+
     def _learn(self, step: JudgedStep[Context]) -> None:
+        reading = _reading(step.loss, step.norm, step.rate)
+        if reading is not None:
+            self._bursts.learn([reading])
         self._sizes.append(step.elements)
         if step.rate is not None:
             self._rates.append(step.rate)
@@ -245,6 +249,8 @@ class NewTaskWatch(Generic[Context]):
 
     def _word(self) -> _Word | None:
         """What the steps so far say; None: not enough."""
+        if self._growth is not None:
+            return self._word_of_burst(self._growth)
         losses = self._waited_losses()
         if self._pace is not None:
             return self._word_at_same_size(losses, self._pace)
@@ -256,6 +262,18 @@ class NewTaskWatch(Generic[Context]):
         if self._has_fallen(losses, sure=SURE):
             return "new task"
         return "fault" if len(self._waiting) > LONGEST else None
+
+    def _word_of_burst(self, growth: Growth) -> _Word | None:
+        """The same of a gradient that has grown step by step: it must come back, and soon."""
+        since = self._waited_readings()
+        is_critical = any(one.severity == "critical" for one in self._waiting[-1].held)
+        if is_critical or len(since) < len(self._waiting):
+            return "fault"
+        return self._bursts.word(growth, since)
+
+    def _waited_readings(self) -> list[Reading]:
+        readings = (_reading(one.loss, one.norm, one.rate) for one in self._waiting)
+        return [reading for reading in readings if reading is not None]
 
     def _word_at_same_size(self, losses: Sequence[float], pace: int) -> _Word | None:
         """The same where the input has kept its size: it must fall half way, and as slowly as before."""
@@ -298,18 +316,25 @@ class NewTaskWatch(Generic[Context]):
     # --------------------------------------------------------------------------------------------- ended
 
     def _release(self, word: _Word) -> list[JudgedStep[Context]]:
-        held, self._waiting = self._waiting, []
-        losses = [one.loss for one in held if one.loss is not None and math.isfinite(one.loss)]
+        losses, readings, growth = self._waited_losses(), self._waited_readings(), self._growth
+        held, self._waiting, self._growth = self._waiting, [], None
         for one in held:
             self._learn(one)
         if word == "fault":
+            self._bursts.forget_level()
             return held
+        if growth is not None:
+            self._bursts.note_height(max(one.norm for one in readings))
+            return self._with(edge_bursts.told(growth, held[0].step, readings, held[0].held), held)
         bursts = [one.value for step in held for one in step.held if one.kind == "gradient_explosion"]
         self._ceiling = CEILING * max(losses)
         self._burst = BURST * max((value for value in bursts if value is not None), default=0.0)
         self._calm_left, self._adoption_left = CALM, ADOPTION
         self._losses.clear()
-        told = self._finding(held, losses)
+        return self._with(self._finding(held, losses), held)
+
+    def _with(self, told: Finding, held: Sequence[JudgedStep[Context]]) -> list[JudgedStep[Context]]:
+        """The steps with one finding at the first of them in place of all that was held."""
         kept = [one.without(one.held) for one in held]
         return [replace(kept[0], findings=[told, *kept[0].findings]), *kept[1:]]
 
@@ -353,15 +378,15 @@ class NewTaskWatch(Generic[Context]):
         )
 
 
-def provisional(held: Sequence[Finding]) -> Finding:
-    """Return what is known of a jump while its verdict waits: all that a process leaves that is killed."""
-    first = next((one for one in held if one.kind == "loss_spike"), held[0])
-    return replace(first, severity="info", message=f"{first.message}{_UNDECIDED}")
-
-
 def settled(message: str) -> str:
     """Return the message of such an event where the verdict is another event's."""
-    return message.replace(_UNDECIDED, "; it comes with a new level of the loss", 1)
+    return edge_bursts.settled(message).replace(_UNDECIDED, "; it comes with a new level of the loss", 1)
+
+
+def _reading(loss: float | None, norm: float | None, rate: float | None) -> Reading | None:
+    if loss is None or norm is None or not (math.isfinite(loss) and math.isfinite(norm)):
+        return None
+    return Reading(loss, norm, rate)
 
 
 def _trend(values: Sequence[float]) -> float:

@@ -22,8 +22,9 @@ from ..detectors.advice import advice_for, advice_of
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import EpisodeTracker
+from ..detectors.judged_step import JudgedStep
 from ..detectors.loss_bound import LossBoundDetector
-from ..detectors.new_task import JudgedStep, NewTaskWatch, provisional, settled
+from ..detectors.new_task import NewTaskWatch, settled
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
 from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
@@ -61,7 +62,8 @@ class IncidentReporter(ErrorEvents):
         """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
         self._recent = RecentSteps()
-        self._new_tasks: NewTaskWatch[_Moment] = NewTaskWatch()
+        may_burst = config.thresholds.explosion_norm is None
+        self._new_tasks: NewTaskWatch[_Moment] = NewTaskWatch(may_burst=may_burst)
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
         self._episodes = EpisodeTracker()
@@ -141,6 +143,7 @@ class IncidentReporter(ErrorEvents):
         judged = JudgedStep(
             observation.step,
             observation.loss,
+            observation.total_grad_norm,
             observation.input_elements,
             observation.highest_rate,
             findings,
@@ -176,7 +179,7 @@ class IncidentReporter(ErrorEvents):
 
     def _note_waiting(self, judged: JudgedStep[_Moment]) -> None:
         """Have the journal know of a jump whose verdict waits, unless an event of its kind is open."""
-        finding = provisional(judged.held)
+        finding = self._new_tasks.provisional()
         if not self._episodes.has_open(self._model, finding.kind):
             self._provisional, _ = self._event(finding, judged.context[0], judged.step, judged.context[1])
             self._recorder.event(self._provisional)
