@@ -227,14 +227,17 @@
     return scale.isLog ? ns.logTicks(scale.low, scale.high, most) : ns.linearTicks(scale.low, scale.high, most);
   };
 
-  // Lines over the same steps, one on top of the other: areas from the bottom up.
+  // Lines as areas, one on top of the other from the bottom up, over the steps of the longest. A line that begins later, or
+  // has a hole, adds nothing there.
   ns.stacked = function (lines) {
-    let below = null;
-    return lines.map(({ x, y, colour }) => {
-      const low = below && below.length === y.length ? below : new Float64Array(y.length);
-      const high = Float64Array.from(y, (value, at) => low[at] + (Number.isFinite(value) ? value : 0));
-      below = high;
-      return { x, low, high, colour, alpha: STACK_ALPHA };
+    const { x } = lines.reduce((longest, line) => (line.x.length > longest.x.length ? line : longest), { x: [] });
+    let low = new Float64Array(x.length);
+    return lines.map((line) => {
+      const own = new Map(Array.from(line.x, (step, at) => [step, line.y[at]]));
+      const high = Float64Array.from(x, (step, at) => low[at] + (Number.isFinite(own.get(step)) ? own.get(step) : 0));
+      const area = { x, low, high, colour: line.colour, alpha: STACK_ALPHA };
+      low = high;
+      return area;
     });
   };
 })(window.nanscope);
