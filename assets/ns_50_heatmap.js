@@ -173,7 +173,7 @@
       canvas.width, canvas.height, axis.first, axis.last, axis.isTime, ns.themeName, fields.low, fields.high,
       fields.statistic, fields.stepsPerColumn, map.shown.join(), ns.isLayers(),
     ].join();
-    const isSame = key === onCanvas.key && steps[0] === onCanvas.first && !axis.isTime && !ns.isLayers();
+    const isSame = steps.length > 0 && key === onCanvas.key && steps[0] === onCanvas.first && !axis.isTime && !ns.isLayers();
     // The newest column that was there may have been filled up since.
     const from = isSame ? axis.of(steps[Math.max(0, Math.min(onCanvas.count, ns.heatKept()) - 1)] - 0.5) * width : 0;
     onCanvas = { key, first: steps[0], count: steps.length };

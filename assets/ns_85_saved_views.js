@@ -107,16 +107,23 @@
     if (renamed === view.name) {
       const field = nameField(view);
       item.append(field);
-      ns.later(() => { field.focus(); field.select(); });
       return item;
     }
     const open = act(view.name, "", () => { dialog().close(); ns.openSaved(view); });
     open.classList.add("ns-note-text");
     item.append(
-      open, act("Rename", `Rename ${view.name}`, () => { renamed = view.name; draw(); }),
+      open, act("Rename", `Rename ${view.name}`, () => startRename(view)),
       act("Delete", `Delete ${view.name}`, () => { gone.push(view); views = views.filter((each) => each !== view); keep(); }),
     );
     return item;
+  }
+
+  function startRename(view) {
+    renamed = view.name;
+    draw();
+    const field = ns.byId("views-list").querySelector("input");
+    field.focus();
+    field.select();
   }
 
   function goneLine(view) {

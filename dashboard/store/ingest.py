@@ -208,7 +208,7 @@ def _check(frame: Frame, parameters: int) -> None:
 def _note_step(state: IncarnationState, frame: Frame) -> None:
     """Follow the newest step; a late frame that only adds to an older one does not set it back."""
     state.first_step = frame.step if state.first_step is None else min(state.first_step, frame.step)
-    if "grad_norm" in frame.scalars:
+    if frame.columns or "grad_norm" in frame.scalars:
         state.stage = frame.stage[:16]
     is_older = state.last_step is not None and frame.step < state.last_step
     only_adds = OF_EVERY_STEP.isdisjoint(frame.scalars) and not frame.columns

@@ -177,4 +177,4 @@ def test_command_exports_one_track_from_journals_alone(
     found = pd.read_csv(target)
     np.testing.assert_allclose(found["mean"], [3.0 / (1 + step / 100) for step in range(20)])
     assert main([*command, "nosuch"]) == 2
-    assert "choose one of loss, grad_norm, memory, heatmap" in capsys.readouterr().err
+    assert "choose one of loss, grad_norm, memory, memory_growth, machine_memory, heatmap" in capsys.readouterr().err
