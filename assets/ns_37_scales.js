@@ -38,11 +38,11 @@
     if (last - first < 1) return ns.linearTicks(low, high, most).filter((value) => value > 0);
     const apart = Math.max(1, Math.ceil((last - first + 1) / Math.max(1, most)));
     const found = [];
-    for (let power = Math.ceil(first / apart) * apart; power <= last; power += apart) found.push(10 ** power);
+    for (let power = Math.ceil(first / apart) * apart; power <= last; power += apart) found.push(Number("1e" + power)); // 10 ** -5 is not 1e-5
     return found;
   };
 
-  // Whole steps in view, at most `most`.
+  // Whole steps in view, about `most`.
   ns.stepTicks = function (first, last, most) {
     const step = Math.max(1, niceStep((last - first) / Math.max(1, most)));
     return multiples(Math.max(0, first), last, step);
@@ -61,10 +61,17 @@
   ns.tickText = function (value, ticks) {
     if (value === 0) return "0";
     const size = Math.abs(value);
-    if (size < 1e-3 || size >= 1e6) return String(Number(value.toPrecision(3)).toExponential()).replace("e+", "e");
     const apart = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : size;
-    const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(apart) - 1e-9)));
-    return size >= 1e4 ? ns.count(value) : String(Number(value.toFixed(digits + 1)));
+    // Places behind the point: one more than the distance begins at, and no less than the value itself begins at.
+    const own = -Math.floor(Math.log10(size) + 1e-9), places = Math.ceil(-Math.log10(apart) - 1e-9) + 1;
+    if (size < 1e-3 || size >= 1e6) {
+      const figures = Math.max(3, Math.min(15, places - own + 1));
+      return String(Number(value.toPrecision(figures)).toExponential()).replace("e+", "e");
+    }
+    const text = String(Number(value.toFixed(Math.max(0, Math.min(12, Math.max(places, own))))));
+    if (size < 1e4) return text;
+    const [whole, rest] = text.split(".");
+    return ns.count(Number(whole)) + (rest ? "." + rest : "");
   };
 
   // A y-scale from `low` at the bottom to `high` at the top: of(value) is 0 to 1, above 1 and below 0 outside.

@@ -71,19 +71,24 @@
 
   const two = (number) => String(number).padStart(2, "0");
 
+  // Digits behind the point that tell times apart which are less than a second from each other.
+  const digitsOf = (apart) => (apart < 1 ? Math.ceil(-Math.log10(apart) - 1e-9) : 0);
+
   function clockText(seconds, apart, isNewDay) {
-    const date = new Date(seconds * 1000);
+    const digits = digitsOf(apart), date = new Date(Math.round(Number(seconds.toFixed(digits)) * 1000));
     const time = `${two(date.getHours())}:${two(date.getMinutes())}`;
-    if (isNewDay) return `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
-    return apart < 60 ? `${time}:${two(date.getSeconds())}` : time;
+    const part = digits ? (date.getMilliseconds() / 1000).toFixed(digits).slice(1) : "";
+    const text = apart < 60 ? `${time}:${two(date.getSeconds())}${part}` : time;
+    return isNewDay ? `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${text}` : text;
   }
 
   function sinceText(seconds, apart) {
-    const sign = seconds < 0 ? "\u2212" : "", size = Math.abs(seconds);
-    if (size >= 3600) return `${sign}${Math.floor(size / 3600)}:${two(Math.round((size % 3600) / 60))} h`;
-    if (apart >= 60) return `${sign}${Math.round(size / 60)} min`;
-    if (size >= 60) return `${sign}${Math.floor(size / 60)}:${two(Math.round(size % 60))} min`;
-    return `${sign}${Number(size.toPrecision(4))} s`;
+    const digits = digitsOf(apart), sign = seconds < 0 ? "\u2212" : "";
+    const size = Number(Math.abs(seconds).toFixed(digits)), minutes = Math.floor(size / 60);
+    const rest = (size - 60 * minutes).toFixed(digits).padStart(digits ? digits + 3 : 2, "0");
+    if (size >= 3600) return `${sign}${Math.floor(minutes / 60)}:${two(minutes % 60)}${apart < 60 ? ":" + rest : ""} h`;
+    if (apart >= 60) return `${sign}${minutes} min`;
+    return minutes ? `${sign}${minutes}:${rest} min` : `${sign}${Number(size.toPrecision(4))} s`;
   }
 
   function timeTicks(axis, most) {
@@ -104,8 +109,7 @@
   ns.clockAt = function (step) {
     const known = knots();
     if (!known || step < known[0][0] || step > known[0][known[0].length - 1]) return "";
-    const seconds = along(known[0], known[1], step);
-    return `${clockText(seconds, 60)}:${two(new Date(seconds * 1000).getSeconds())}`;
+    return clockText(Math.floor(along(known[0], known[1], step)), 1);
   };
 
   // What stands at the foot of an axis so wide: [{share, text}].
