@@ -1,7 +1,7 @@
 // Codes of the heatmap and how they are pooled (ns_50), and its names grouped until they fit (ns_51).
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fillHeatmap, open, random, same } from "./page.mjs";
+import { fillHeatmap, open, same } from "./page.mjs";
 
 const { ns } = open(["00", "10", "20", "50"]);
 const NAN = 1, INF = 2, BOTH = 3, ZERO = 4, FIRST = 5, LAST = 65535;
@@ -107,33 +107,4 @@ test("parameters of an unfolded layer stand below it, by the rest of their names
   const kinds = ["layer", "parameter", "parameter", "layer"];
   const found = labels(rows, 4, { kinds, unfolded: ["a.0"] });
   same(found.map((button) => button.textContent), ["\u25be a.0", "\u00b7 weight", "\u00b7 bias", "\u25b8 a.1"]);
-});
-
-// Columns as the server sends them, and what a message changes of them (ns_10, ns_49).
-function sendColumns(ns, columns, { drop = 0, keep = 0 } = {}) {
-  const rows = columns[0].length, tail = columns.slice(keep).flat();
-  const arrays = [["heatmap/codes", "u2", drop * rows, keep * rows, tail.length], ["heatmap/steps", "f8", 0, 0, columns.length]];
-  const header = Buffer.from(JSON.stringify({ arrays }));
-  const length = Buffer.alloc(4);
-  length.writeUInt32LE(header.length);
-  const steps = Float64Array.from(columns, (_, at) => at);
-  const parts = [length, header, Buffer.from(Uint16Array.from(tail).buffer), Buffer.from(steps.buffer)];
-  ns.decode(Uint8Array.from(Buffer.concat(parts)).buffer);
-  ns.showArrays();
-  ns.heatmap.fields = { rowCount: rows };
-  ns.syncHeatRows();
-}
-
-test("rows hold what the columns say, however the columns move on", () => {
-  const page = open(["00", "10", "20", "49", "50"]);
-  const next = random(11), column = () => Array.from({ length: 3 }, () => Math.floor(65536 * next()));
-  let columns = Array.from({ length: 5 }, column);
-  sendColumns(page.ns, columns);
-  for (let round = 0; round < 80; round++) {
-    for (let row = 0; row < 3; row++) same(page.ns.heatRow(row), Uint16Array.from(columns, (each) => each[row]), `round ${round}`);
-    const drop = Math.floor(3 * next()), left = columns.slice(Math.min(drop, columns.length));
-    const keep = Math.max(0, left.length - Math.floor(2 * next())); // the newest column may be filled up
-    columns = [...left.slice(0, keep), ...Array.from({ length: 1 + Math.floor(4 * next()) }, column)];
-    sendColumns(page.ns, columns, { drop: Math.min(drop, left.length + drop), keep });
-  }
 });

@@ -51,3 +51,17 @@ test("nothing is clipped without the switch, with few values, or of a constant",
   ns.view.clip = false;
   assert.equal(ns.innerLimits(Array.from({ length: 100 }, (_, number) => number)), null);
 });
+
+test("a smoothed line has the raw one faint below it; one of two points, or without a weight, stays alone", () => {
+  const line = { name: "loss", x: Float64Array.of(0, 1, 2), y: Float64Array.of(1, 2, 3), colour: "#123456" };
+  ns.view.smooth = 0;
+  same(ns.smoothedLines(line), [line]);
+  ns.view.smooth = 0.5;
+  const [raw, smooth] = ns.smoothedLines(line);
+  same(raw, { ...line, alpha: 0.3, isRaw: true });
+  near(smooth.y, [1, 5 / 3, 17 / 7]);
+  same([smooth.x, smooth.colour, smooth.alpha], [line.x, line.colour, undefined]);
+  const short = { ...line, x: Float64Array.of(0, 1), y: Float64Array.of(1, 2) };
+  same(ns.smoothedLines(short), [short]);
+  ns.view.smooth = 0;
+});

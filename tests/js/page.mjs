@@ -28,6 +28,13 @@ class Element {
     this.children.push(...nodes);
   }
   replaceChildren(...nodes) { this.children = []; this.append(...nodes); }
+  get firstChild() { return this.children[0] ?? null; }
+  get lastChild() { return this.children.at(-1) ?? null; }
+  remove() {
+    const from = this.parentElement?.children;
+    from?.splice(from.indexOf(this), 1);
+    this.parentElement = null;
+  }
   setAttribute(name, value) { this.attributes.set(name, value); }
   getAttribute(name) { return this.attributes.get(name) ?? null; }
   contains(other) { return other === this || this.children.some((each) => each instanceof Element && each.contains(other)); }

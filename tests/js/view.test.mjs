@@ -70,6 +70,11 @@ for (const [name, patch] of Object.entries(PATCHES)) {
   });
 }
 
+test("every field of the view is in one of those", () => {
+  const patched = new Set(Object.values(PATCHES).flatMap(Object.keys));
+  same(Object.keys(open(SCRIPTS).ns.view).filter((field) => !patched.has(field)), []);
+});
+
 test("what an address cannot say is as if it were not there", () => {
   const view = (query) => at("/?" + query).ns.view;
   for (const steps of ["9-3", "4-4", "a-b", "5", "-1-4", "1.5-9", "1e3-2e3", "99999999999999999-999999999999999999"]) {
