@@ -161,7 +161,7 @@
   ns.chooseRun = function (run, isOwnChoice, also = {}) {
     if (run === view.run) return;
     ns.range = null;
-    const fresh = { rank: 0, event: null, row: null, at: null, first: null, end: null, paused: false, unfolded: [] };
+    const fresh = { rank: 0, event: null, row: null, wide: false, at: null, first: null, end: null, paused: false, unfolded: [] };
     ns.change({ run, isOwnChoice, ...fresh, ...also }, isOwnChoice);
   };
 

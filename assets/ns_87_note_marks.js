@@ -12,8 +12,7 @@
   ns.placeOfStep = function (step) {
     const box = ns.heatmapBox?.();
     if (!box || !ns.range) return null;
-    const [first, last] = ns.axisRange();
-    const share = (step - first) / (last - first);
+    const share = ns.axis().of(step);
     return share < 0 || share > 1 ? null : box.l + share * box.w;
   };
 

@@ -6,8 +6,8 @@ import { near, open, random, same } from "./page.mjs";
 process.env.TZ = "UTC";
 
 // `times` are of `steps`; steps [first, end) are shown, held.
-function axis({ kind = "", steps = [], times = [], range = [0, 10], paused = true, started = undefined } = {}) {
-  const page = open(["00", "10", "20", "37", "38"]);
+function axis({ kind = "", steps = [], times = [], range = [0, 10], paused = true, started = undefined } = {}, more = []) {
+  const page = open(["00", "10", "20", "37", "38", ...more]);
   const { ns } = page;
   Object.assign(ns, { drawLines() {}, drawHeatmap() {} });
   ns.startAxis();
@@ -94,6 +94,16 @@ test("the foot of an axis by step has steps, one for about 110 pixels", () => {
   const { ns } = axis({ range: [0, 2000] });
   same(ns.axisTicks(500).map(({ text }) => text), ["0", "500", "1,000", "1,500"]);
   near(ns.axisTicks(500).map(({ share }) => share), [0.5, 500.5, 1000.5, 1500.5].map((place) => place / 2000));
+});
+
+test("a note's flag stands where its step is, by any axis", () => {
+  for (const [kind, place] of [["", 0.5], ["clock", 0.8]]) {
+    // The first five steps take 16 s each, the others 4 s: by the clock the middle step is at 80 percent.
+    const page = axis({ kind, steps: [-0.5, 4.5, 9.5], times: [0, 80, 100], range: [0, 10] }, ["87"]);
+    page.ns.heatmapBox = () => ({ l: 100, t: 0, w: 1000, h: 50 });
+    near([page.ns.placeOfStep(4.5)], [100 + 1000 * place], 1e-9);
+    same([page.ns.placeOfStep(-1), page.ns.placeOfStep(10)], [null, null]);
+  }
 });
 
 const HOUR = 3600;

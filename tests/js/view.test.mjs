@@ -128,6 +128,13 @@ test("a zoom holds the whole steps between its ends, at least two", () => {
   same([ns.view.first, ns.view.end, ns.view.paused], [null, null, false]);
 });
 
+test("another run has no row over the page that is not there", () => {
+  const { ns, visited } = at("/?run=a&row=w&wide=1");
+  ns.chooseRun("b", true);
+  same([ns.view.row, ns.view.wide], [null, false]);
+  same(at(visited.at(-1)[1]).ns.view, ns.view);
+});
+
 test("another run begins anew but keeps how it is looked at", () => {
   const { ns } = at("/?run=a&rank=2&event=e&steps=3-9&smooth=0.9&tab=layers");
   ns.chooseRun("b", true);
