@@ -195,6 +195,7 @@
   }
 
   // That of the tracks is an element over all of them (ns_45_crosshair.js); a chart elsewhere has its own.
+  /** @param {CanvasRenderingContext2D} context @param {Painting} chart */
   function paintCrosshair(context, { box, axis, colours, crosshair }) {
     if (crosshair === null || crosshair === undefined) return;
     context.fillStyle = colours.muted;
@@ -230,7 +231,7 @@
   // Lines as areas, one on top of the other from the bottom up, over the steps of the longest. A line that begins later, or
   // has a hole, adds nothing there.
   ns.stacked = function (lines) {
-    const { x } = lines.reduce((longest, line) => (line.x.length > longest.x.length ? line : longest), { x: [] });
+    const { x } = lines.reduce((longest, line) => (line.x.length > longest.x.length ? line : longest), /** @type {{ x: Values }} */ ({ x: [] }));
     let low = new Float64Array(x.length);
     return lines.map((line) => {
       const own = new Map(Array.from(line.x, (step, at) => [step, line.y[at]]));

@@ -87,6 +87,7 @@
   // Half of the steps that a point stands for.
   const halfOf = (x) => (x.length > 1 ? Math.max(0.5, (x[x.length - 1] - x[0]) / (x.length - 1) / 2) : 0.5);
 
+  /** @returns {{ lines: ChartLine[], areas: ChartArea[], bands: ChartPicture["bands"] }} */
   function linesOf(chart, fields) {
     const lines = [], areas = [], bands = [];
     for (const name of fields.series) {

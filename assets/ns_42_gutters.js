@@ -89,7 +89,7 @@
     return items;
   }
 
-  /** @param {any} item */
+  /** @param {{ name?: string, text: string, colour?: string, sign?: string }} item */
   function legendLine({ name, text, colour, sign }) {
     const line = ns.make("div", "ns-legend-line");
     if (colour) {

@@ -45,7 +45,8 @@
     drag.to = event.clientX;
     if (!drag.isPan) return ns.later(drawSelection);
     const { axis, card, range } = drag;
-    ns.showSteps(...range.map((step) => step + axis.at(shareAt(card, drag.from)) - axis.at(shareAt(card, drag.to))));
+    const by = axis.at(shareAt(card, drag.from)) - axis.at(shareAt(card, drag.to));
+    ns.showSteps(range[0] + by, range[1] + by);
   }
 
   function end(event) {

@@ -33,7 +33,7 @@
     return button;
   }
 
-  /** @returns {[any, any]} */
+  /** @returns {[key: string, button: HTMLButtonElement]} */
   function place(marker, lane, box) {
     const [first] = marker.rows, count = marker.rows.length;
     const key = `${lane} ${first.id}`;

@@ -115,13 +115,13 @@
     const value = at < 0 || column < 0 ? -Infinity : ns.rankValue(at, column);
     const median = column < 0 ? NaN : ns.rankMedian(column);
     const distance = ns.rankDistanceText(ns.rankDistance(value, median));
-    const said = [
+    const said = /** @type {[HTMLElement, string][]} */ ([
       [ns.byId("ranks-track-name"), label],
       [ns.byId("ranks-own"), ns.rankValueText(value)], [ns.byId("ranks-own-name"), `rank ${ns.view.rank}`],
       [ns.byId("ranks-median"), Number.isFinite(median) ? ns.rankValueText(median) : "\u2013"],
       [ns.byId("ranks-distance"), distance || "\u2013"],
       [ns.byId("ranks-at"), column < 0 ? "" : ns.rankSteps(column)],
-    ];
+    ]);
     for (const [element, text] of said) ns.setText(element, text);
     const { times } = fields, time = (each) => (each === null || each === undefined ? "\u2013" : ns.quantity(each, "s"));
     ns.setText(ns.byId("ranks-time-name"), times.what);

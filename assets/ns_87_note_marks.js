@@ -45,11 +45,11 @@
 
   let drawn = "";
   function drawFlags() {
-    const placed = ns.annotations.map((note) => [note, ns.placeOfStep(note.step)]).filter(([, at]) => at !== null);
-    const key = JSON.stringify(placed.map(([{ id, text }, at]) => [id, text, Math.round(at)]));
+    const placed = ns.annotations.map((note) => ({ note, at: ns.placeOfStep(note.step) })).filter(({ at }) => at !== null);
+    const key = JSON.stringify(placed.map(({ note: { id, text }, at }) => [id, text, Math.round(at)]));
     if (key === drawn) return;
     drawn = key;
-    flags.replaceChildren(...placed.map(([note, at]) => flag(note, at)));
+    flags.replaceChildren(...placed.map(({ note, at }) => flag(note, at)));
   }
 
   // ----------------------------------------------------------------------------------------------------- list

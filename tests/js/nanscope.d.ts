@@ -5,8 +5,6 @@ interface Window {
   nanscope: Nanscope;
   /** Dash's own; ours are its clientside functions. */
   dash_clientside: any;
-  /** Loaded by Dash when a figure needs it. */
-  Plotly: any;
 }
 
 // The page has HTML elements alone: what querySelector, children and an event's target give is one.
@@ -27,6 +25,9 @@ interface Node {
 
 /** Elements of the layout that are more than an HTMLElement, by id; dialogs may be named so that they need no line. */
 interface PageElements {
+  "export-choice": HTMLSelectElement;
+  "flow-canvas": HTMLCanvasElement;
+  "flow-steps": HTMLCanvasElement;
   "heatmap-canvas": HTMLCanvasElement;
   "heatmap-select": HTMLSelectElement;
   "key-sheet": HTMLDialogElement;
@@ -35,9 +36,11 @@ interface PageElements {
   lines: HTMLDetailsElement;
   logged: HTMLDetailsElement;
   palette: HTMLDialogElement;
-  /** Plotly keeps its figure on it. */
-  "plot-runs": any;
   "progress-bar": HTMLProgressElement;
+  "ranks-canvas": HTMLCanvasElement;
+  "ranks-line": HTMLCanvasElement;
+  "ranks-select": HTMLSelectElement;
+  "ranks-times": HTMLCanvasElement;
   strip: HTMLCanvasElement;
   values: HTMLDialogElement;
   "values-after": HTMLButtonElement;
@@ -63,6 +66,10 @@ interface PageEvents {
   heatmap: HeatmapState;
   "first-draw": string;
   resized: string;
+  axis: string;
+  notes: Note[];
+  /** Whether a hidden page hears of events. */
+  notify: boolean;
 }
 /** A name that is written out must be one of those; one out of a list is taken as it is. */
 type PageEvent<Name extends string> = string extends Name ? Name : Name extends keyof PageEvents ? Name : never;
@@ -75,6 +82,7 @@ interface View {
   tab: string;
   event: string | null;
   row: string | null;
+  wide: boolean;
   first: number | null;
   end: number | null;
   window: number | null;
@@ -84,13 +92,20 @@ interface View {
   smooth: number;
   log: boolean;
   clip: boolean;
+  /** The x-axis: "" is steps, "clock", "relative". */
+  x: string;
   muted: string[];
   newestFirst: boolean;
   filter: string;
   sort: string;
   scale: string;
   folded: string[];
+  pinned: string[];
+  flow: boolean;
+  at: number | null;
   logged: boolean;
+  ranks: string;
+  rankOrder: string;
   compared: string[];
   find: string;
   isOwnChoice: boolean;
@@ -153,6 +168,7 @@ interface Nanscope {
   seconds(seconds: number): string;
 
   // ns_10_codec.js
+  changeOf(key: string): { before: Numbers | undefined; after: Numbers; drop: number; keep: number } | undefined;
   arrays: Map<string, Numbers>;
   array(key: string): Numbers;
   showArrays(): void;
@@ -172,6 +188,9 @@ interface Nanscope {
   togglePause(): void;
   setRange(range: Steps | null): void;
   toggleUnfolded(layer: string): void;
+  flushAddress(): void;
+  address(): string;
+  visit(query: URLSearchParams | string, isOwnChoice: boolean): void;
   startView(): void;
 
   // ns_25_tabs.js
@@ -183,40 +202,8 @@ interface Nanscope {
   subscribe(): void;
   startSocket(): void;
 
-  // ns_40_plots.js
-  theme(): Theme;
-  plot(id: string): any;
-  plotWidth(): number;
-  isTrack(id: string): boolean;
-  axisRange(): Steps;
-  drawLines(): void;
-  observe(card: Element): void;
-  forgetPlot(id: string): void;
-  startPlots(): void;
-
   // ns_41_logged.js
   startLogged(): void;
-
-  // ns_42_captions.js
-  labelOf(chart: ChartTemplate, name: string): string;
-  colourOf(chart: ChartTemplate, fields: ChartFields, name: string): number;
-
-  // ns_43_lines.js
-  smoothed(values: Numbers | number[], weight: number): Float64Array;
-  innerLimits(values: number[]): [low: number, high: number] | null;
-  lines: { smooth(): void; log(): void; clip(): void };
-  startLines(): void;
-
-  // ns_44_strip.js
-  pan(share: number): void;
-  zoomBy(factor: number): void;
-  startStrip(): void;
-
-  // ns_45_crosshair.js
-  crosshair(): number | null;
-  setCrosshair(step: number | null): void;
-  drawGutter(id: string, text?: Tile): void;
-  startCrosshair(): void;
 
   // ns_50_heatmap.js
   heatmap: HeatmapState;
@@ -239,6 +226,7 @@ interface Nanscope {
   isLayers(): boolean;
   isFolded(path: string): boolean;
   layersLines(): LayersLine[];
+  groupsOf(name: string): string[];
 
   // ns_54_layers_scales.js
   forgetLines(): void;
@@ -267,7 +255,7 @@ interface Nanscope {
   startStatus(): void;
   startVerdict(): void;
 
-  // ns_64_run_rows.js, ns_65_runs.js, ns_66_run_actions.js
+  // ns_64_run_rows.js, ns_65_runs.js, ns_66_run_actions.js, ns_67_runs_chart.js
   RUN_CELLS: string[];
   RUN_STATES: Record<string, string>;
   runLabel(row: RunRow): string;
@@ -282,7 +270,8 @@ interface Nanscope {
   isEditing(cell: Element): boolean;
   takeRunSaid(said: { run: string; act: string; problem: string; mark: number }): void;
   actOnRow(name: string, row: RunRow, element: RunRowElements): void;
-  drawOverlay(figure: PlotlyJson): void;
+  drawOverlay(answer: RunLines): void;
+  startRunsChart(): void;
   startRunActions(): void;
 
   // ns_68_event_list.js, ns_69_table.js
@@ -307,7 +296,10 @@ interface Nanscope {
   openRow(name: string): void;
   closeRow(): void;
   chooseRow(name: string): void;
-  takeRow(figure: PlotlyJson): void;
+  canOpenRow(): boolean;
+  toggleWide(): void;
+  takeRow(answer: RowAnswer): void;
+  takeRowTracks(answer: TensorTracks): void;
   startRows(): void;
   startDocuments(): void;
   startActions(): void;

@@ -5,16 +5,19 @@ type Severity = "none" | "warning" | "critical";
 type Numbers = Float32Array | Float64Array | Uint8Array | Uint16Array;
 /** Steps [first, end). */
 type Steps = [first: number, end: number];
-/** What Plotly reads: plain JSON from Python. */
-type PlotlyJson = any;
 
 interface ChartTemplate {
   id: string;
+  title: string;
+  unit: string;
   names: string[];
   labels: Record<string, string>;
-  prefix: string;
+  prefix: string | null;
+  /** Series that mark steps, by name. */
+  marks: Record<string, { isCount: boolean }>;
   log: boolean;
   always: boolean;
+  stacked: boolean;
 }
 
 interface Statistic {
@@ -27,32 +30,34 @@ interface Statistic {
   isCount: boolean;
 }
 
-interface Theme {
-  layouts: Record<string, PlotlyJson>;
-  traces: Record<string, PlotlyJson[]>;
-  marks: Record<string, PlotlyJson>;
-  units: Record<string, string>;
-  logAxis: PlotlyJson;
-  heatmap: PlotlyJson;
-  colours: Colours;
-}
+interface Theme { colours: Colours }
 
 interface Colours {
-    nan: string; inf: string; unmeasured: string; gap: string; text: string; muted: string;
-    series: string[];
-    /** By severity_order: critical, warning, info. */
-    severities: string[];
+  nan: string; inf: string; unmeasured: string; gap: string; grid: string; text: string; muted: string;
+  series: string[];
+  /** Of stacked areas, from the bottom up. */
+  kinds: string[];
+  /** By severity_order: critical, warning, info. */
+  severities: string[];
+}
+
+/** Bins of magnitudes and the formats over them (dashboard/page/views/magnitude_facts.py). */
+interface Magnitudes {
+  bins: string[];
+  zero: number; inf: number; nan: number;
+  ticks: [text: string, bin: number][];
+  formats: { name: string; low: number; normal: number; high: number; range: string }[];
 }
 
 interface Templates {
   themes: Record<string, Theme>;
-  parts: string[];
   charts: ChartTemplate[];
   logged: ChartTemplate;
   logRatio: number;
   cividis: string[];
   statistics: Statistic[];
   tracks: string[];
+  magnitudes: Magnitudes;
 }
 
 interface ChartFields {
@@ -94,11 +99,17 @@ interface Verdict {
   time: number | null;
   step: number | null;
   rank: number | null;
+  /** File and line at which the fault began. */
+  source: [file: string, line: number] | null;
   /** Critical events and warnings of the run. */
   counts: [critical: number, warnings: number];
 }
 
 interface Logged { names: string[]; count: number }
+/** Where recording stopped or steps began again (dashboard/page/views/breaks.py). */
+interface Break { step: number; kind: string; text: string }
+/** What somebody has written at a step. */
+interface Note { id: string; step: number; text: string }
 interface Gap { first: number | null; last: number | null; count: number; reason: string }
 
 /** Header of one live message. `charts` and what follows it are there only with new data. */
@@ -124,9 +135,15 @@ interface Header {
   histograms: number | null;
   verdict: Verdict;
   documents: number;
+  rankCount: number;
+  /** The run's first second. */
+  started?: number;
+  notes?: Note[];
   charts?: Record<string, ChartFields>;
   range?: Steps;
   gaps?: Gap[];
+  breaks?: Break[];
+  ranks?: RanksFields | null;
   logged?: Logged;
   heatmap?: HeatmapFields | null;
 }
@@ -179,4 +196,58 @@ interface RunRow {
   starred: boolean;
   /** Why it cannot be deleted; "" where it can. */
   stays: string;
+}
+
+/** A sentence of the view Ranks (dashboard/page/views/rank_words.py). */
+interface RankRemark {
+  severity: Severity;
+  text: string;
+  ranks: number[];
+  step: number | null;
+  kind: "bad" | "slow" | "far" | "none";
+}
+
+/** All ranks of a run (dashboard/live/ranks.py). */
+interface RanksFields {
+  statistic: string;
+  statistics: string[];
+  ranks: number[];
+  hosts: string[];
+  present: boolean[];
+  stepsPerColumn: number;
+  unit: string;
+  scale: string;
+  scaleEnd: number;
+  pooled: string;
+  caption: string;
+  remarks: RankRemark[];
+  times: { what: string; p50: (number | null)[]; p95: (number | null)[]; median: number | null; note: string };
+}
+
+/** What the run picker says of a run (dashboard/page/run_picker.py). */
+interface PickerFacts { run: string; state: string; written: number; step: number | null; critical: number; warnings: number }
+
+/** Losses of the ticked runs (dashboard/page/callbacks/runs.py). */
+interface RunLines { lines?: { label: string; x: number[]; y: (number | null)[] }[] }
+
+/** Histograms of one kind over time, and the tracks of a tensor (dashboard/page/callbacks/rows.py). */
+interface HistogramKind { name: string; title: string; steps: number[]; counts: number[][] }
+interface RowAnswer { row: string; watch: string; kinds: HistogramKind[] }
+interface TensorTrack {
+  name: string; label: string; unit: string;
+  /** Steps of a column. */
+  size: number;
+  steps: number[];
+  values: (number | null)[];
+  /** 2 is NaN, 4 is Inf. */
+  flags: number[];
+}
+interface TensorTracks {
+  row?: string;
+  tracks: TensorTrack[];
+  newest: {
+    columns: [label: string, unit: string][];
+    size: number;
+    rows: [step: number, cells: ([value: number | null, flags: number] | null)[]][];
+  };
 }

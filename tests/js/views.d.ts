@@ -1,37 +1,171 @@
-// What single views add to the types of nanscope.d.ts and page_data.d.ts.
+// Members that single views and dialogs add to the namespace of nanscope.d.ts.
 
-interface View {
-  /** The x-axis: "" is steps, "clock", "relative". */
-  x?: string;
-  pinned?: string[];
-  wide?: boolean;
-  flow?: boolean;
-  at?: number | null;
-  ranks?: string;
-  rankOrder?: string;
+/** A layer at one step, in codes of the heatmap (ns_57_flow.js). */
+interface FlowEntry {
+  row: number;
+  name: string;
+  now: number;
+  count: number;
+  /** p5, median and p95 of its values before; null where they are too few. */
+  low: number | null; median: number | null; high: number | null;
+  /** 1 is above of them, -1 below. */
+  side: number;
+}
+type LastingEntry = FlowEntry & { since: number };
+interface Flow {
+  entries: FlowEntry[];
+  column: number;
+  steps: Numbers;
+  /** Steps of a column. */
+  size: number;
+  course: Uint16Array;
+  absent: number;
+  above: FlowEntry[];
+  below: FlowEntry[];
+  /** Decades from the first quarter of the layers to the last. */
+  shape: number | null;
+  bad: LastingEntry[];
+  zero: LastingEntry[];
+}
+/** Where the picture of the flow lies, in pixels. */
+interface FlowBox {
+  width: number; height: number; slot: number; range: number[] | null; zero: number;
+  x(index: number): number;
+  y(code: number): number;
+  left: number; right: number; top: number; bottom: number;
 }
 
-interface PageEvents {
-  axis: string;
-  notes: any[];
-  notify: any;
+/** A row of the view Ranks; `at` is its place in the arrays. */
+interface RankRow { at: number; rank: number; host: string; top: number; height: number; isNew: boolean }
+
+interface PickerRow {
+  element: HTMLElement; tick: HTMLInputElement; name: HTMLElement; id: HTMLElement; state: HTMLElement; icon: HTMLElement;
+  word: HTMLElement; step: HTMLElement; faults: HTMLElement; started: HTMLElement;
+}
+interface PickerEntry { run: RunEntry; name: string; isMember?: boolean }
+
+interface HistogramBox {
+  left: number; width: number; top: number; bottom: number; bin: number; column: number;
+  edge(number: number): number;
+}
+interface ShownHistogram {
+  kind: HistogramKind; element: HTMLElement; canvas: HTMLCanvasElement; legend: HTMLElement;
+  column: number | null; bin: number | null;
 }
 
-interface Header {
-  started?: number;
-  ranks?: any;
-  rankCount?: number;
-}
+interface SavedView { name: string; query: string }
 
-interface Templates { magnitudes?: any }
-interface ChartTemplate { unit?: string; stacked?: boolean }
-interface Colours { kinds?: any }
-interface Verdict { source?: any }
+interface Nanscope {
+  // ns_56_colours.js
+  packedColour(hex: string): number;
+  mixColours(from: number, to: number, share: number): number;
 
-interface PageElements {
-  "export-choice": HTMLSelectElement;
-  "ranks-select": HTMLSelectElement;
-  "ranks-canvas": HTMLCanvasElement;
-  "ranks-line": HTMLCanvasElement;
-  "ranks-times": HTMLCanvasElement;
+  // ns_57_layers_filter.js
+  layersProblem(): string;
+  layersFilterMark(): number;
+  filteredRows(): number[];
+
+  // ns_57_flow.js, ns_58_flow_canvas.js, ns_59_flow_view.js
+  flowWindow: number;
+  isFlow(): boolean;
+  decadesBetween(code: number, other: number): number;
+  flow(): Flow;
+  flowWords(entry: FlowEntry): string;
+  flowCells(step: number, most: number): [name: string, words: string][];
+  paintFlow(canvas: HTMLCanvasElement, flow: Flow, chosen: number | null): FlowBox;
+  paintFlowSteps(canvas: HTMLCanvasElement, flow: Flow): void;
+  flowColumnAt(canvas: HTMLCanvasElement, x: number, count: number): number;
+  drawFlow(): void;
+  flowLater(milliseconds: number): void;
+  startFlow(): void;
+
+  // ns_57_ranks.js
+  ranks: { fields: RanksFields | null; rows: RankRow[]; height: number };
+  isRanks(): boolean;
+  rankColumns(): Numbers;
+  rankMedian(column: number): number;
+  rankValue(at: number, column: number): number;
+  rankAt(rank: number): number;
+  rankDistance(value: number, median: number): number;
+  rankDistanceText(distance: number): string;
+  rankValueText(value: number | undefined): string;
+  rankColumnAt(step: number): number;
+  rankColumn(): number;
+  layRanks(room: number): RankRow[];
+  rankRowAt(y: number): RankRow | null;
+  paintRanks(canvas: HTMLCanvasElement): void;
+
+  // ns_58_ranks_rows.js, ns_58_ranks_tools.js, ns_59_ranks_track.js
+  rankHost(row: RankRow): string;
+  rankMark(rank: number): RankRemark | undefined;
+  rankMarks: Record<string, string>;
+  rankSteps(column: number): string;
+  rankWords(row: RankRow, column: number): string;
+  drawRankRows(isWhole?: boolean): void;
+  rankCells(step: number): [name: string, words: string][];
+  pickRank(rank: number): void;
+  startRankRows(): void;
+  drawRankRemarks(): void;
+  drawRankTools(): void;
+  startRankTools(): void;
+  drawRanks(): void;
+  startRanks(): void;
+
+  // ns_62_run_picker.js, ns_63_picker_rows.js, ns_67_overlay.js
+  runState(run: RunEntry): string;
+  takePickerRows(rows: PickerFacts[]): void;
+  drawRunButton(shown: RunEntry | undefined): void;
+  startRunPicker(): void;
+  RUN_ICONS: Record<string, string>;
+  makePickerHead(): { element: HTMLElement; title: HTMLElement };
+  makePickerRow(run: string): PickerRow;
+  absoluteTime(seconds: number): string;
+  drawPickerRow(made: PickerRow, entry: PickerEntry, told: PickerFacts | undefined, isActive: boolean): void;
+  overlayLines(id: string): ChartLine[];
+  startOverlay(): void;
+
+  // ns_75_memory.js, ns_75_tensor_tracks.js, ns_76_histogram_canvas.js, ns_76_system.js, ns_77_tensor_histograms.js
+  startMemory(): void;
+  showTensorTracks(shown: TensorTracks): void;
+  startTensorTracks(): void;
+  histogramCanvas: {
+    geometry(canvas: HTMLCanvasElement, columns: number): HistogramBox;
+    binAt(y: number, box: HistogramBox): number;
+    draw(one: ShownHistogram): void;
+    total(counts: number[]): number;
+  };
+  startSystem(): void;
+  showHistograms(kinds: HistogramKind[]): void;
+  shownHistograms(): HistogramKind[];
+  startTensorHistograms(): void;
+
+  // ns_85_export.js, ns_85_saved_views.js
+  exportCovers(track?: string | null): string;
+  exportAs(form: string, track?: string | null): void;
+  openExport(track?: string | null): void;
+  startExport(): void;
+  savedViews(): SavedView[];
+  openSaved(view: SavedView): void;
+  startSavedViews(): void;
+
+  // ns_86_notes.js, ns_87_note_marks.js
+  annotations: Note[];
+  addNote(): void;
+  editNote(id: string): void;
+  tell(text: string): void;
+  deleteNote(id: string): Promise<void>;
+  startNotes(): void;
+  placeOfStep(step: number): number | null;
+  drawNoteFlags(context: CanvasRenderingContext2D, xOf: (step: number) => number): void;
+  startNoteMarks(): void;
+
+  // ns_88_editor.js, ns_89_notify.js
+  templateProblem(text: string): string;
+  editorAddress(file: string, line: number): string | null;
+  markLines(): void;
+  drawVerdictLine(source: [file: string, line: number] | null): void;
+  startEditor(): void;
+  notifies(): boolean;
+  notify(row: EventRow, count: number): void;
+  startNotify(): void;
 }
