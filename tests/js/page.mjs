@@ -55,6 +55,8 @@ class Worker {
 
 // A page with the scripts of these numbers ("00", "20"), at this address.
 //   ns         the namespace
+//   window     the page's window, where a test may put what is not there
+//   load       loads more scripts, once that is done
 //   byId       an element of the layout; made when it is first asked for
 //   frame      runs what waits for the next frame
 //   pass       lets milliseconds pass, and runs what waits for them
@@ -84,15 +86,18 @@ export function open(numbers, { address = "/" } = {}) {
   };
   window.window = window;
   const context = vm.createContext(window);
-  for (const name of SCRIPTS.filter((each) => numbers.includes(each.slice(3, 5)))) {
-    vm.runInContext(readFileSync(new URL(name, ASSETS), "utf8"), context, { filename: name });
-  }
+  const load = (...some) => {
+    for (const name of SCRIPTS.filter((each) => some.includes(each.slice(3, 5)))) {
+      vm.runInContext(readFileSync(new URL(name, ASSETS), "utf8"), context, { filename: name });
+    }
+  };
+  load(...numbers);
   const frame = () => { const due = frames; frames = []; for (const draw of due) draw(); };
   const pass = (milliseconds) => {
     now += milliseconds;
     for (const [id, { at, call }] of [...timers]) if (at <= now && timers.delete(id)) call();
   };
-  return { ns: context.nanscope, byId, frame, pass, visited, props, body: window.document.body };
+  return { ns: context.nanscope, window: context, load, byId, frame, pass, visited, props, body: window.document.body };
 }
 
 // Values of the page come from another realm, whose Array is not ours: they are copied into ours before they are compared.
