@@ -177,4 +177,5 @@ def test_command_exports_one_track_from_journals_alone(
     found = pd.read_csv(target)
     np.testing.assert_allclose(found["mean"], [3.0 / (1 + step / 100) for step in range(20)])
     assert main([*command, "nosuch"]) == 2
-    assert "choose one of loss, grad_norm, memory, memory_growth, machine_memory, heatmap" in capsys.readouterr().err
+    named = "loss, grad_norm, memory, memory_growth, machine_memory, heatmap"
+    assert f"choose one of {named}" in capsys.readouterr().err

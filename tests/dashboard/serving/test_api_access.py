@@ -24,7 +24,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def routes(server: Server) -> list[tuple[str, str]]:
     """(method, path) of everything that is described, about the run that is there."""
-    names = {"run": api_server.RUN, "kind": "profile", "event": "0" * 16, "level": "basic", "key": "x", "note": "n1"}
+    names = {"run": api_server.RUN, "kind": "profile", "event": "0" * 16, "level": "basic"}
+    names |= {"key": "x", "note": "n1"}
     paths: dict[str, Any] = call(server, "/openapi.json").json()["paths"]
     found = [(method, path.format(**names)) for path, methods in paths.items() for method in methods]
     assert len(found) > 40
