@@ -371,4 +371,4 @@ def test_events_search_and_chips_leave_out_what_nobody_wants(page: Page, served:
     page.locator("#events-severities button", has_text="critical").click()
     page.locator("#events-kinds button", has_text="loss spike").click()
     expect(rows).to_have_count(2)
-    assert "mute" not in page.url
+    until(page, "!location.search.includes('mute')")

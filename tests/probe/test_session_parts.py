@@ -75,6 +75,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, int | None]] = []
+        self.folder = Path("run") / "rank-0"
 
     def flush(self) -> None: ...
 

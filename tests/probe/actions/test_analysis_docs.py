@@ -22,7 +22,7 @@ RULES = {"RuleResult", "StepView"}
 SETTINGS = {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset", "SampledThresholds"}
 SETTINGS |= {"ResourceLimits"}
 """In docs/options.md."""
-NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "InferenceResult"}
+NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "show", "InferenceResult"}
 NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS
 
 

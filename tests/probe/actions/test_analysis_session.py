@@ -360,7 +360,15 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
     }
     only_methods |= {"memory_snapshots", "found_leaks"}  # of one run
     only_functions = {"clear_debug_history", "save_debug_report"}  # of `ReportCalls`
-    only_functions |= {"AnomalyError", "Probe", "ProbeConfig", "watch", "aio", "debug_training_session"}
+    only_functions |= {
+        "AnomalyError",
+        "Probe",
+        "ProbeConfig",
+        "watch",
+        "show",
+        "aio",
+        "debug_training_session",
+    }
     only_functions |= {"clip_gradients"}  # a method of the session itself
     only_functions |= {"RuleResult", "StepView"}  # what rules get and give
     only_functions |= {"Recovery", "InputPolicy", "OutputPolicy", "PolicyError"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,18 @@ import probe
 KINDS = ("parameters", "gradients", "optimizer")
 
 
-def trained(spool: Path, **options: object) -> list[dict[str, float]]:
-    """Scalars of the frames that have kinds of memory."""
+def trained(spool: Path, *, seconds: float = 0.0, **options: object) -> list[dict[str, float]]:
+    """Scalars of the frames that have kinds of memory, of 30 steps and of at least so many seconds."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
     optimizer = torch.optim.AdamW(model.parameters())
     with probe.watch(model, optimizer, spool=spool, connect="", **options) as run:
-        for _ in range(30):
+        begun, steps = time.monotonic(), 0
+        while steps < 30 or time.monotonic() - begun < seconds:
             optimizer.zero_grad()
             model(torch.ones(32, 64)).square().mean().backward()
             optimizer.step()
+            steps += 1
     frames = read_journal(spool / run.run).frames
     return [frame.scalars for frame in frames if "memory_parameters_bytes" in frame.scalars]
 
@@ -46,7 +49,8 @@ def test_frames_of_a_training_have_the_sums(tmp_path: Path, elements: int) -> No
 
 
 def test_activations_are_what_the_forward_saved(tmp_path: Path) -> None:
-    found = trained(tmp_path, features={"module_memory": 1})
+    # Memory is read once a second, the first time before any forward has been measured.
+    found = trained(tmp_path, seconds=2.5, features={"module_memory": 1})
     # ReLU saves its result, which the second linear layer saves too; the first one saves the input.
     assert found[-1]["memory_activations_bytes"] == 4 * 32 * (64 + 256)
 
