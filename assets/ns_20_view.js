@@ -127,7 +127,9 @@
     return window.location.pathname + (query.size ? "?" + query : "");
   }
 
-  // Browsers slow a page down that writes its address at every frame of a pan.
+  // Browsers slow a page down that writes its address at every frame of a pan. All else is written at once: what a
+  // reload takes is the address as it stood before it, whatever is written while the page goes.
+  const MOVING = ["first", "end", "at", "smooth"];
   const ADDRESS_MS = 100;
   let writing = 0, written = -Infinity;
   function write(how) {
@@ -137,9 +139,9 @@
     const text = address();
     if (text !== window.location.pathname + window.location.search) window.history[how](null, "", text);
   }
-  function writeAddress(isVisited) {
+  function writeAddress(isVisited, isMoving) {
     if (isVisited) write("pushState");
-    else if (performance.now() - written > ADDRESS_MS) write("replaceState");
+    else if (!isMoving || performance.now() - written > ADDRESS_MS) write("replaceState");
     else if (!writing) writing = window.setTimeout(write, ADDRESS_MS, "replaceState");
   }
   ns.flushAddress = () => { if (writing) write("replaceState"); };
@@ -154,7 +156,7 @@
     const isVisited = isByUser && VISITED.some((name) => name in patch && patch[name] !== view[name]);
     if (isVisited) ns.flushAddress(); // the step that Back returns to
     Object.assign(view, patch);
-    writeAddress(isVisited);
+    writeAddress(isVisited, MOVING.some((name) => name in patch));
     ns.emit("view", view);
   };
 

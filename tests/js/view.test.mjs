@@ -118,6 +118,16 @@ test("an address that changes at every frame is written ten times a second, and 
   assert.match(ns.address(), /smooth=0.6/); // who asks gets the newest
 });
 
+test("what is chosen or typed is in the address at once, for a reload that follows", () => {
+  const { ns, window } = at("/");
+  const query = () => new URLSearchParams(window.location.href.split("?")[1]);
+  for (const filter of ["b", "bl", "blo"]) ns.change({ filter });
+  assert.equal(query().get("filter"), "blo");
+  ns.change({ log: true });
+  ns.change({ clip: true, folded: ["blocks"] });
+  same([query().get("log"), query().get("clip"), query().getAll("fold")], ["1", "1", ["blocks"]]);
+});
+
 test("a zoom holds the whole steps between its ends, at least two", () => {
   const { ns } = at("/");
   ns.zoom(2.3, 7.9);
