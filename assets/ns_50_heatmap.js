@@ -119,6 +119,16 @@
     return true;
   }
 
+  // The fields with the scale that is on screen, while the new one is nearly the same: the percentiles of a live run
+  // move a little with each message, and another scale repaints every cell.
+  const NEARLY = 0.02; // of the scale's span
+  ns.withSteadyScale = function (next, before) {
+    if (!before || before.statistic !== next.statistic || before.low === null || next.low === null) return next;
+    const most = NEARLY * Math.max(before.high - before.low, next.high - next.low);
+    const isNear = Math.abs(next.low - before.low) <= most && Math.abs(next.high - before.high) <= most;
+    return isNear ? { ...next, low: before.low, high: before.high } : next;
+  };
+
   // All rows as they were sent, and the codes between which the colours lie.
   function wholePicture() {
     const { low, high } = map.fields;
@@ -212,7 +222,7 @@
       map.tensors = header.heatmap.tensors;
       ns.focusRows(map.focus || "");
     }
-    map.fields = header.heatmap;
+    map.fields = header.heatmap && ns.withSteadyScale(header.heatmap, map.fields);
     ns.later(ns.drawHeatmap);
   }
 

@@ -35,6 +35,25 @@ test("what was not measured is below zero, and zero below every value", () => {
   same([[0, ZERO], [ZERO, FIRST], [0, FIRST], [0, 0]].map(([a, b]) => ns.poolCodes(a, b)), [ZERO, FIRST, FIRST, 0]);
 });
 
+test("a scale that is nearly the same stays, so that only new columns are painted", () => {
+  const before = { statistic: "grad_norm", low: 1000, high: 2000 };
+  const kept = (next) => {
+    const { low, high } = ns.withSteadyScale({ statistic: "grad_norm", stepsPerColumn: 4, ...next }, before);
+    return [low, high];
+  };
+  same(kept({ low: 1020, high: 1980 }), [1000, 2000]);
+  same(kept({ low: 1030, high: 2000 }), [1030, 2000]);
+  same(kept({ low: 1000, high: 2030 }), [1000, 2030]);
+  same(kept({ low: 1010, high: 2010, statistic: "norm" }), [1010, 2010]);
+  same(kept({ low: null, high: null }), [null, null]);
+  // Small moves do not add up: the scale is at most so far from the one that was sent.
+  let fields = before;
+  for (let at = 1; at <= 10; at++) fields = ns.withSteadyScale({ ...before, low: 1000 + 15 * at, high: 2000 }, fields);
+  assert.ok(Math.abs(fields.low - 1150) <= 20);
+  assert.equal(ns.withSteadyScale(before, null), before);
+  assert.equal(ns.withSteadyScale({ ...before, stepsPerColumn: 4 }, before).stepsPerColumn, 4);
+});
+
 test("a module path shows what is inside of it, and one without rows shows all", () => {
   const page = open(["00", "10", "20", "50"]);
   fillHeatmap(page.ns, ["a", "a.b", "ab", "a.b.c"]);

@@ -211,6 +211,7 @@ interface Nanscope {
   codeValue(code: number): number;
   isBadCode(code: number): boolean;
   poolCodes(a: number, b: number): number;
+  withSteadyScale(next: HeatmapFields, before: HeatmapFields | null): HeatmapFields;
   statistic(): Statistic;
   heatmapBox(isWhole?: boolean): PlotBox | null;
   drawHeatmap(): void;
