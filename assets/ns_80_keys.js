@@ -60,7 +60,9 @@
   // Keys belong to whatever takes text or, for Space, can be pressed.
   /** @param {KeyboardEvent} event */
   function isTaken(event) {
-    const target = event.target;
+    // A field whose dialog has closed keeps the focus until the next frame.
+    const from = /** @type {Element} */ (event.target);
+    const target = from.checkVisibility() ? from : document.body;
     if (!isOn && !ALWAYS.includes(event.key)) return true;
     if (document.querySelector("dialog[open]")) return true;
     if (event.ctrlKey || event.metaKey || event.altKey) return true;
