@@ -30,6 +30,7 @@ def events(spool: Path, run: str) -> list[Event]:
     return [record for record in records if isinstance(record, Event)]
 
 
+@pytest.mark.fresh_process
 @pytest.mark.capability(39)
 @pytest.mark.skipif(heap_reader() is None, reason="malloc does not tell what is in use")
 def test_session_writes_a_leak_with_its_line(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
