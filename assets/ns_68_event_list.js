@@ -49,6 +49,7 @@
     const text = shown.length === all.length ? ns.count(all.length) : `${ns.count(shown.length)} of ${ns.count(all.length)}`;
     ns.setText(ns.byId("events-count"), `${text} event${all.length === 1 ? "" : "s"}`);
     drawChips(all);
+    ns.emit("listed", shown);
   }
 
   function cell(column, entry) {
@@ -112,6 +113,19 @@
     arrange();
     draw();
   }
+
+  // Scrolls to a row, unfolds what it is in, and gives it the list's place in the order of the Tab key.
+  ns.showInList = function (id) {
+    const origin = ns.causeOf(id);
+    if (origin) open.add(origin);
+    arrange();
+    const at = listed.findIndex(({ row }) => row.id === id);
+    if (at < 0) return;
+    focused = id;
+    body.scrollTop = Math.max(0, at * ROW_PX - body.clientHeight / 2);
+    draw();
+    rows.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
+  };
 
   function toggle(id) {
     if (!open.delete(id)) open.add(id);

@@ -59,6 +59,7 @@
     ns.startRunPicker();
     ns.startVerdict();
     ns.startEventList();
+    ns.startDensity();
     ns.startTable();
     ns.startEvents();
     ns.startTimeline();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.parse
 
@@ -69,6 +70,26 @@ class TestPageWithEvents:
         page.locator("#event-table .ns-event-row", has_text="Loss spike").click()
         expect(page.locator("#event-content")).to_contain_text("Loss spike at step 30")
         assert shown_event(page) == SPIKE.id
+        page.locator("#tab-overview").click()
+
+    def test_events_strip_counts_them_and_a_click_goes_to_the_row(self, page: Page) -> None:
+        open_table(page)
+        strip = page.locator("#event-density")
+        expect(strip).to_have_attribute(
+            "aria-label", re.compile("over steps 0 to 39. Most of them: Step 20: 1 crit")
+        )
+        bar = strip.bounding_box()["width"] / 40
+        strip.hover(position={"x": 30.5 * bar, "y": 12})
+        expect(strip).to_have_attribute("title", "Step 30: 1 warning")
+        strip.click(position={"x": 30.5 * bar, "y": 12})
+        focused = page.evaluate("document.activeElement.closest('.ns-event-row')?.dataset.event")
+        assert focused in page.evaluate(
+            "nanscope.eventRows().filter(row => row.step === 30).map(row => row.id)"
+        )
+        page.locator("#events-severities [data-severity=warning]").click()
+        strip.hover(position={"x": 30.5 * bar, "y": 8})
+        expect(strip).to_have_attribute("title", "Step 30: no event")
+        page.locator("#events-severities [data-severity=warning]").click()
         page.locator("#tab-overview").click()
 
     def test_events_keys_move_and_escape_closes(self, page: Page) -> None:

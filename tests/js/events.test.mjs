@@ -168,3 +168,22 @@ test("only rows near what is seen are elements", () => {
   assert.ok(page.list().length < 100);
   assert.equal(page.count(), "500 events");
 });
+
+test("the strip counts every event of its steps once, by severity", () => {
+  const { ns } = open(["00", "20", "69"]);
+  const rows = [
+    event("a", 0), event("b", 99, { order: 1, count: 5 }), event("c", 100, { order: 2 }), event("d", 101), event("e", 999, { order: 2 }),
+  ];
+  const bars = ns.eventDensity(rows, 999, 10);
+  same(bars.map(({ first, last }) => [first, last]), Array.from({ length: 10 }, (_, at) => [100 * at, 100 * at + 99]));
+  same(bars.filter(({ id }) => id).map(({ first, counts, id }) => [first, counts, id]), [
+    [0, [1, 5, 0], "a"], [100, [1, 0, 1], "c"], [900, [0, 0, 1], "e"],
+  ]);
+  // Never more bars than asked for, no step left out, and a short run has a bar for each step.
+  for (const [last, most] of [[0, 10], [4, 10], [1000, 10], [1234567, 240], [7, 0]]) {
+    const some = ns.eventDensity([event("z", last)], last, most);
+    assert.ok(some.length <= Math.max(1, most), `${last} in ${most}`);
+    assert.equal(some.at(-1).last, last);
+    assert.equal(some.at(-1).id, "z");
+  }
+});

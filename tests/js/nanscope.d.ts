@@ -58,6 +58,7 @@ interface PageEvents {
   crosshair: number | null;
   range: Steps;
   rows: EventRowsAnswer | null;
+  listed: EventRow[];
   theme: string;
   link: Link;
   runs: RunEntry[];
@@ -275,8 +276,11 @@ interface Nanscope {
   startRunsChart(): void;
   startRunActions(): void;
 
-  // ns_68_event_list.js, ns_69_table.js
+  // ns_68_event_list.js, ns_69_density.js, ns_69_table.js
   startEventList(): void;
+  showInList(id: string): void;
+  eventDensity(rows: EventRow[], last: number, most: number): EventBar[];
+  startDensity(): void;
   eventRows(): EventRow[];
   causeOf(id: string): string | undefined;
   takeRows(answer: EventRowsAnswer): void;

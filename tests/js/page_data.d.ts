@@ -149,6 +149,8 @@ interface Header {
 }
 
 /** One row of the list of events (dashboard/page/views/event_table.py). */
+/** Events of some steps in a row: how many by severity, and the first of them. */
+interface EventBar { first: number; last: number; counts: number[]; id: string; step: number }
 interface EventRow {
   id: string;
   /** Icon and word. */

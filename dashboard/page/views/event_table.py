@@ -74,6 +74,7 @@ def event_list() -> Component:
                 ],
                 className="ns-toolbar",
             ),
+            html.Canvas(id="event-density", className="ns-density", role="img"),
             html.Div(id=ids.EVENT_TABLE, className="ns-events", role="grid", **{"aria-label": "Events"}),
         ],
         className="ns-event-list",
