@@ -38,6 +38,7 @@
   function start(templates) {
     if (ns.templates || !templates) return;
     ns.templates = templates;
+    ns.fillParts();
     ns.startView();
     ns.startTabs();
     ns.startAxis();

@@ -12,6 +12,7 @@ from dash import Dash
 from fastapi import FastAPI, WebSocket
 from fastapi.middleware.gzip import GZipMiddleware
 
+from .. import ids
 from ..ingest.control_desk import ControlDesk
 from ..live.hub import Hub
 from ..packaged import packaged_file
@@ -28,6 +29,7 @@ from ..page.callbacks.runs import register_runs
 from ..page.callbacks.system import register_doctor, register_system
 from ..page.callbacks.watchpoints import register_watchpoints
 from ..page.layout import page_layout
+from ..page.static_parts import callback_ids, take_static
 from ..page.visible_components import return_visible_text
 from ..store.protocol import Store
 from .api.context import ApiContext
@@ -36,6 +38,8 @@ from .profile_routes import add_profile_routes
 from .routes import add_routes
 
 LIVE_PATH: Final = "/live"
+SET_BY_SCRIPTS: Final = (ids.PROVIDER,)
+"""Components that are in no callback, and whose properties scripts set."""
 _INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
   <head>
@@ -47,6 +51,7 @@ _INDEX: Final = """<!DOCTYPE html>
   </head>
   <body>
     {%app_entry%}
+    {parts}
     <div class="ns-skeleton" aria-hidden="true"><i></i><i></i><i></i><i></i><i></i><i></i></div>
     <footer>{%config%}{%scripts%}{%renderer%}</footer>
   </body>
@@ -78,11 +83,9 @@ def create_app(
         assets_ignore=r"_worker\.js$",
         title="nanscope",
         update_title=None,
-        index_string=_INDEX,
         serve_locally=True,
     )
     return_visible_text(app)
-    app.layout = page_layout(page=page, ingest=ingest)
     register_page(app)
     register_events(app, store)
     register_rows(app, store, desk)
@@ -96,6 +99,10 @@ def create_app(
     register_run_actions(app, store, desk, spool=spool, changed=hub.notify)
     register_run_picker(app, store)
     register_runs(app, store, spool=spool, changed=hub.notify)
+    layout = page_layout(page=page, ingest=ingest)
+    parts = take_static(layout, callback_ids(app.callback_map, SET_BY_SCRIPTS))
+    app.index_string = _INDEX.replace("{parts}", parts)
+    app.layout = layout
     context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
     add_routes(server, context, cookie=cookie)
     if spool is not None:

@@ -168,6 +168,9 @@ interface Nanscope {
   quantity(number: number, unit: string, precision?: number): string;
   seconds(seconds: number): string;
 
+  // ns_05_parts.js
+  fillParts(): void;
+
   // ns_10_codec.js
   changeOf(key: string): { before: Numbers | undefined; after: Numbers; drop: number; keep: number } | undefined;
   arrays: Map<string, Numbers>;
