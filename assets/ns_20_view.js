@@ -7,7 +7,7 @@
   const DEFAULT_HEATMAP = "grad_norm";
   const DEFAULT_RANKS = "grad_norm"; // as in dashboard/page/views/rank_statistics.py
   const DEFAULT_TAB = "overview";
-  const LONGEST_RUN = 64; // as in dashboard/live/view.py
+  const LONGEST_RUN = 64; // of ids of events, too; as in dashboard/live/view.py
   const MOST_RANKS = 2 ** 31;
   ns.MOST_COMPARED = 5; // as in dashboard/page/views/runs_section.py
   const VISITED = ["run", "tab", "event", "row"]; // a change of these is a step that Back takes back
@@ -65,7 +65,7 @@
       isOwnChoice: run !== null,
       rank: whole(query.get("rank"), MOST_RANKS) ?? 0,
       tab: query.get("tab") || DEFAULT_TAB,
-      event: query.get("event"),
+      event: query.get("event")?.slice(0, LONGEST_RUN) || null,
       row: query.has("event") ? null : query.get("row"),
       wide: query.get("wide") === "1" && query.has("row"),
       flow: query.get("flow") === "1",

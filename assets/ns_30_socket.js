@@ -29,6 +29,7 @@
       m: "subscribe",
       id: subscription,
       run: view.run,
+      event: view.run === null ? view.event : null, // of which run it is, the server knows
       rank: view.rank,
       first: view.first,
       end: view.end,

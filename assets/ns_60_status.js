@@ -142,6 +142,7 @@
 
   // A run that appears: the page moves to it if nobody chose the old one and that one is over.
   function chooseByItself() {
+    if (ns.view.run === null && ns.view.event !== null) return;
     const shown = runs.find((run) => run.run === ns.view.run);
     const live = runs.find(isRunning);
     const isOver = shown && !isRunning(shown);
@@ -154,6 +155,16 @@
     const next = live || runs[0];
     if (next && next.run === missing) ownNotice = "";
     if (next) ns.chooseRun(next.run, false);
+  }
+
+  // An address may name an event alone, whose run the server looks for: then both are in the address.
+  /** @param {Header} header */
+  function chooseByEvent({ eventRun }) {
+    const { run, event } = ns.view;
+    if (run !== null || event === null || eventRun === undefined || !runs?.length) return;
+    if (eventRun !== null) return ns.change({ run: eventRun, isOwnChoice: true }, false);
+    ownNotice = `No run here has the event ${event}; this is the newest run.`;
+    ns.chooseRun((runs.find(isRunning) || runs[0]).run, false);
   }
 
   // An address may name a rank that the run has not; the one nearest to it is shown.
@@ -182,6 +193,7 @@
     ns.on("message", (header) => {
       clockOffset = header.now - Date.now() / 1000;
       if (header.runs) takeRuns(header.runs);
+      chooseByEvent(header);
       drawNotices(header.notices);
       ns.setText(ns.byId("storage"), header.storage || "");
       if (header.run === null || header.run !== ns.view.run) { if (header.run === null) status = null; return; }

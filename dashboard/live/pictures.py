@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pandas as pd
@@ -82,10 +82,21 @@ class Picture:
         return size_bytes(self.tracks)
 
 
+class _Chosen(NamedTuple):
+    """Which run and rank are shown."""
+
+    runs: list[RunSummary]
+    run: RunSummary | None
+    rank: RankSummary | None
+    of_event: dict[str, str | None]
+    """`eventRun`, the run of the event that was asked for without a run; None where no run has it."""
+
+
 class Question(msgspec.Struct, frozen=True):
     """What distinguishes one picture from another."""
 
     run: str | None
+    event: str | None
     rank: int
     first: int | None
     end: int | None
@@ -114,7 +125,7 @@ class Pictures:
         """
         self._store = store
         self._notices, self._storage = notices, storage
-        self._statuses: Answers[tuple[str | None, int], StatusPart] = Answers(
+        self._statuses: Answers[tuple[str | None, str | None, int], StatusPart] = Answers(
             size_bytes=lambda answer: 0, max_age_s=MAX_STATUS_AGE_S
         )
         self._pictures: Answers[Question, Picture] = Answers(size_bytes=lambda answer: answer.size_bytes)
@@ -153,25 +164,26 @@ class Pictures:
         self._ranks.clear()
 
     def _ask_status(self, wish: Subscription, asked_at: float) -> StatusPart:
+        event = _asked_event(wish)
         return self._statuses.ask(
-            (wish.run, wish.rank),
+            (wish.run, event, wish.rank),
             revision=self._store.revision,
-            work_out=lambda: self._read_status(wish),
+            work_out=lambda: self._read_status(wish.run, event, wish.rank),
             asked_at=asked_at,
         )
 
-    def _read_status(self, wish: Subscription) -> StatusPart:
+    def _read_status(self, run: str | None, event: str | None, rank: int) -> StatusPart:
         read_at = time.monotonic()
         with self._store.view():
-            return self._status(*self._choose(wish.run, wish.rank), read_at=read_at)
+            return self._status(self._choose(run, event, rank), read_at=read_at)
 
     def _draw(self, question: Question) -> Picture:
         """Read everything of a picture under one snapshot."""
         read_at = time.monotonic()
         revision = self._store.revision(question.run)
         with self._store.view():
-            runs, run, rank = self._choose(question.run, question.rank)
-            part = self._status(runs, run, rank, read_at=read_at)
+            chosen = self._choose(question.run, question.event, question.rank)
+            part, run, rank = self._status(chosen, read_at=read_at), chosen.run, chosen.rank
             if run is None or rank is None:
                 return Picture(status=part)
             starts = self._store.starts(run.run, rank.rank)
@@ -227,21 +239,20 @@ class Pictures:
         )
         return self._ranks.ask(run, asked, steps=steps, revision=revision)
 
-    def _choose(
-        self, run: str | None, rank: int
-    ) -> tuple[list[RunSummary], RunSummary | None, RankSummary | None]:
+    def _choose(self, run: str | None, event: str | None, rank: int) -> _Chosen:
         runs = self._store.runs()
-        chosen = choose_run(runs, run)
-        return runs, chosen, None if chosen is None else choose_rank(chosen, rank)
+        found = {} if event is None else {"eventRun": self._store.run_of_event(event)}
+        chosen = choose_run(runs, found.get("eventRun") or run)
+        return _Chosen(runs, chosen, None if chosen is None else choose_rank(chosen, rank), found)
 
-    def _status(
-        self, runs: list[RunSummary], run: RunSummary | None, rank: RankSummary | None, *, read_at: float
-    ) -> StatusPart:
+    def _status(self, chosen: _Chosen, *, read_at: float) -> StatusPart:
+        run, rank = chosen.run, chosen.rank
         fields: dict[str, Any] = {"run": None, "notices": self._notices(), "storage": self._storage()}
+        fields |= chosen.of_event
         if run is not None and rank is not None:
             fields |= self._run_fields(run, rank)
         notes = [] if run is None else note_list(self._store, run)
-        return StatusPart(runs=run_list(runs), notes=notes, fields=fields, read_at=read_at)
+        return StatusPart(runs=run_list(chosen.runs), notes=notes, fields=fields, read_at=read_at)
 
     def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
         events = self._store.events(run.run)
@@ -298,6 +309,7 @@ def question_of(wish: Subscription) -> Question:
     """Return what of a wish decides on the picture."""
     return Question(
         run=wish.run,
+        event=_asked_event(wish),
         rank=wish.rank,
         first=wish.first,
         end=wish.end,
@@ -309,6 +321,11 @@ def question_of(wish: Subscription) -> Question:
         logged=wish.logged,
         ranks=rank_statistic(wish.ranks).id if wish.ranks else "",
     )
+
+
+def _asked_event(wish: Subscription) -> str | None:
+    """Return the event whose run is looked for; a run that is named is the one that is shown."""
+    return wish.event if wish.run is None else None
 
 
 def _rounded(pixels: int) -> int:

@@ -49,7 +49,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe", t
 
     id: StepNumber
     run: RunText | None = None
-    """None: the newest live run, else the newest."""
+    """None: that of `event`, else the newest live run, else the newest."""
+    event: RunText | None = None
+    """Id of an event, where it is all that is known of the run."""
     rank: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     first: StepNumber | None = None
     end: StepNumber | None = None

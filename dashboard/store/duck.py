@@ -395,6 +395,11 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             found = runs.read_events(snapshot, run, event_id=event_id)
             return found[0] if found else None
 
+    def run_of_event(self, event_id: str) -> str | None:
+        """The run that has an event; None where none has it."""
+        with self._snapshot() as snapshot:
+            return runs.run_of_event(snapshot, event_id)
+
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
         """Known holes of the metrics streams."""
         with self._lock:

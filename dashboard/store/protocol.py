@@ -379,6 +379,10 @@ class Store(Protocol):
         """One event; None if there is none."""
         ...
 
+    def run_of_event(self, event_id: str) -> str | None:
+        """The run that has an event, by the event's id alone; None where none has it."""
+        ...
+
     def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
         """The newest document of each key, by time; includes uncommitted ones."""
         ...

@@ -34,6 +34,13 @@ def read_events(snapshot: Snapshot, run: str, *, event_id: str | None = None) ->
     return sorted(latest.values(), key=lambda event: (event.step, event.time, event.id))
 
 
+def run_of_event(snapshot: Snapshot, event_id: str) -> str | None:
+    """Return the run of an event by its id alone, which no two runs share."""
+    edge = (event.run for item in snapshot.edge for event, _ in item.events if event.id == event_id)
+    found = snapshot.cursor.execute("SELECT run FROM events WHERE id = ? LIMIT 1", [event_id]).fetchone()
+    return next(edge, None) if found is None else str(found[0])
+
+
 class EventCounts:
     """Counts events again only where there are others than at the last time."""
 

@@ -308,6 +308,9 @@ class PageStore:
     def event(self, run: str, event_id: str) -> Event | None:
         return next((event for event in self.events(run) if event.id == event_id), None)
 
+    def run_of_event(self, event_id: str) -> str | None:
+        return next((run for (run, _), rank in self._ranks.items() if event_id in rank.events), None)
+
     def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
         return list(self.gap_ranges)
 

@@ -117,16 +117,18 @@ class TestPageWithEvents:
 
 
 class TestPageOfAnEvent:
-    """One page that was opened with an event in its address."""
+    """One page that was opened with an event in its address, and nothing else."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def page(cls, shared_page: Page, shared_served: Served) -> Page:
-        open_with_events(shared_page, shared_served, query=f"&run=demo-run&event={NAN.id}")
+        open_with_events(shared_page, shared_served, query=f"&event={NAN.id}")
         return shared_page
 
-    def test_events_address_restores_run_and_event(self, page: Page) -> None:
+    def test_events_address_restores_the_event_and_names_its_run(self, page: Page) -> None:
         expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+        assert shown_event(page) == NAN.id
+        assert "run=demo-run" in page.url
         assert "token" not in page.url
 
     def test_events_panel_shows_source_of_the_frame(self, page: Page) -> None:

@@ -121,6 +121,8 @@ interface Header {
   storage: string | null;
   runs?: RunEntry[];
   run: string | null;
+  /** Run of the event that was asked for without one; null where no run has it. */
+  eventRun?: string | null;
   name: string;
   rank: number;
   state: string;

@@ -56,6 +56,23 @@ def test_choose_run_unknown_wish_gives_none() -> None:
     assert choose_run(store.runs(), "other") is None
 
 
+def test_wish_for_an_event_alone_shows_the_run_that_has_it() -> None:
+    store, client = PageStore(), Client()
+    for age, run in enumerate(("newest", "oldest")):
+        page_runs.fill(store, steps=range(2), run=run, start_time=1e9 - age)
+    event = msgspec.structs.replace(page_runs.event(1), run="oldest")
+    page_runs.add_event(store, event)
+    view = ClientView(Pictures(store))
+    for with_data in (True, False):
+        header = client.decode(view.message(Subscription(id=1, event=event.id), with_data=with_data))
+        assert (header["run"], header["eventRun"]) == ("oldest", "oldest")
+        header = client.decode(view.message(Subscription(id=2, event="0" * 16), with_data=with_data))
+        assert (header["run"], header["eventRun"]) == ("newest", None), "an event that is nowhere"
+    header = client.decode(view.message(Subscription(id=3, run="newest", event=event.id), with_data=True))
+    assert header["run"] == "newest", "a run that is named is the one that is shown"
+    assert "eventRun" not in header
+
+
 def test_step_range_live_window_moves_in_jumps() -> None:
     def first(last_step: int) -> int | None:
         rank = RankSummary(

@@ -144,6 +144,16 @@ def test_events_of_one_rank_and_of_another_run(store):
     assert store.events("other") == []
 
 
+def test_run_of_an_event_is_found_committed_or_not(store):
+    begin(store)
+    begin(store, run="other", now=2.0)
+    add_events(store, make_event(1), first_seq=2)
+    store.append(stream_key("events", run="other"), 2, [encode(make_event(2, run="other"))])
+    for _ in range(2):
+        assert [store.run_of_event(f"{number:016x}") for number in (1, 2, 3)] == [RUN, "other", None]
+        store.commit()
+
+
 def test_event_counts_follow_a_changed_severity_before_and_after_commit(store):
     begin(store)
     add_events(store, make_event(1, severity="warning"), make_event(2, severity="info"), first_seq=2)
