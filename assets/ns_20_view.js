@@ -8,9 +8,10 @@
   const DEFAULT_RANKS = "grad_norm"; // as in dashboard/page/views/rank_statistics.py
   const DEFAULT_TAB = "overview";
   const LONGEST_RUN = 64; // of ids of events, too; as in dashboard/live/view.py
+  const LONGEST_SNAPSHOT = 600; // as in dashboard/page/callbacks/memory.py
   const MOST_RANKS = 2 ** 31;
   ns.MOST_COMPARED = 5; // as in dashboard/page/views/runs_section.py
-  const VISITED = ["run", "tab", "event", "row"]; // a change of these is a step that Back takes back
+  const VISITED = ["run", "tab", "event", "row", "snapshots"]; // a change of these is a step that Back takes back
 
   /** @type {View} */
   const view = {
@@ -42,6 +43,7 @@
     logged: false, // the section of the user's own series is open
     ranks: DEFAULT_RANKS, // statistic that the view Ranks compares
     rankOrder: "", // of its rows: "" is by host, see ORDERS in ns_57_ranks.js
+    snapshots: [], // Memory: ids of the two that are compared; [] are the oldest and the newest
     compared: [], // ids of the runs that are ticked in the table of runs
     find: "", // what is searched for there
     isOwnChoice: false, // the user named the run, so a newer one does not replace it
@@ -90,6 +92,7 @@
       paused: isRange,
       window: isRange || !window_ ? null : window_,
       unfolded: query.getAll("open").slice(0, 256),
+      snapshots: query.getAll("snapshot").slice(0, 2).map((id) => id.slice(0, LONGEST_SNAPSHOT)),
       compared: [...new Set(query.getAll("compare"))].filter((id) => id.length <= LONGEST_RUN).slice(0, ns.MOST_COMPARED),
       find: (query.get("find") || "").slice(0, 200),
     });
@@ -122,6 +125,7 @@
     for (const name of view.muted) query.append("mute", name);
     if (view.newestFirst) query.set("order", "newest");
     for (const layer of view.unfolded) query.append("open", layer);
+    for (const snapshot of view.snapshots) query.append("snapshot", snapshot);
     for (const compared of view.compared) query.append("compare", compared);
     if (view.find) query.set("find", view.find);
     return window.location.pathname + (query.size ? "?" + query : "");
@@ -155,7 +159,9 @@
   ns.change = function (patch, isByUser = true) {
     const isVisited = isByUser && VISITED.some((name) => name in patch && patch[name] !== view[name]);
     if (isVisited) ns.flushAddress(); // the step that Back returns to
-    Object.assign(view, patch);
+    // Snapshots are of one process: another rank has others.
+    const isOther = "rank" in patch && patch.rank !== view.rank;
+    Object.assign(view, isOther ? { snapshots: [] } : {}, patch);
     writeAddress(isVisited, MOVING.some((name) => name in patch));
     ns.emit("view", view);
   };
@@ -163,7 +169,7 @@
   ns.chooseRun = function (run, isOwnChoice, also = {}) {
     if (run === view.run) return;
     ns.range = null;
-    const fresh = { rank: 0, event: null, row: null, wide: false, at: null, first: null, end: null, paused: false, unfolded: [] };
+    const fresh = { rank: 0, event: null, row: null, wide: false, at: null, first: null, end: null, paused: false, unfolded: [], snapshots: [] };
     ns.change({ run, isOwnChoice, ...fresh, ...also }, isOwnChoice);
   };
 

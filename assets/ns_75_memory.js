@@ -1,6 +1,6 @@
 // Below the charts of memory: what feeds the growth, two snapshots compared, the tracked tensors. A Dash callback
 // makes them (dashboard/page/callbacks/memory.py); here it is asked, when the run has something new and the view is
-// open, and for the snapshots that somebody picks.
+// open, and for the snapshots that somebody picks, which stand in the address.
 (function (ns) {
   "use strict";
 
@@ -8,14 +8,13 @@
   let documents = null; // marks of the newest message
   let events = null;
   let step = null;
-  let picked = [];
   let asked = "";
   let askedAt = -Infinity;
   let timer = 0;
 
   function ask() {
     timer = 0;
-    const { run, rank, first, end, tab } = ns.view;
+    const { run, rank, first, end, tab, snapshots: picked } = ns.view;
     if (run === null || documents === null) return;
     // Elsewhere it only has to be known whether there is anything.
     const seen = tab === "memory" ? [events, step, first, end] : [];
@@ -38,10 +37,14 @@
     ask();
   }
 
-  // The selects come anew with each answer; what they show is beside them.
+  // The selects come anew with each answer; what they show is beside them. An answer to an older wish leaves the one
+  // that somebody is at as it is.
   function showPicked() {
+    const wished = ns.view.snapshots;
     for (const select of ns.byId("memory-details").querySelectorAll("[data-picked]")) {
-      if (document.activeElement !== select) select.value = select.dataset.picked;
+      const { picked } = select.dataset;
+      const isNewest = !wished.length || wished.includes(picked);
+      if (isNewest || document.activeElement !== select) select.value = picked;
     }
   }
 
@@ -55,17 +58,15 @@
       step = header.newestStep;
       if (!timer) ask();
     });
-    ns.on("view", ({ run, rank, tab, first, end }) => {
-      const now = [run, rank, tab, first, end].join("|");
+    ns.on("view", ({ run, rank, tab, first, end, snapshots }) => {
+      const now = [run, rank, tab, first, end, snapshots].join("|");
       if (now === shown) return;
-      if (!shown.startsWith(`${run}|${rank}|`)) picked = [];
       shown = now;
       askNow();
     });
     details.addEventListener("change", ({ target }) => {
       if (!target.matches("[data-picked]")) return;
-      picked = [...details.querySelectorAll("[data-picked]")].map((select) => select.value);
-      askNow();
+      ns.change({ snapshots: [...details.querySelectorAll("[data-picked]")].map((select) => select.value) });
     });
     details.addEventListener("click", ({ target }) => {
       const opens = target.closest("[data-open-event]");

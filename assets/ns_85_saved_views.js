@@ -6,7 +6,7 @@
   const STORED = "nanscope-views";
   const MOST = 50;
   const MOST_NAME = 80, MOST_QUERY = 8000; // characters
-  const OF_RUN = ["run", "rank", "event"]; // parts of an address that mean nothing on another run
+  const OF_RUN = ["run", "rank", "event", "snapshot"]; // parts of an address that mean nothing on another run
   const name = ns.make("input", "ns-note-field");
   const isOfRun = ns.make("input");
   let views = []; // {name, query}, the newest first

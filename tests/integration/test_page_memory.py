@@ -79,6 +79,16 @@ def test_any_two_snapshots_can_be_compared_and_stay_chosen(page: Page, served: S
     expect(option).to_have_count(1)
     expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
     until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
+    # They are in the address: Back takes them back, a reload has them again.
+    page.go_back()
+    expect(heads).to_have_text(["At step 10", "At step 75", "Change"])
+    until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 10')")
+    page.go_forward()
+    page.reload()
+    expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
+    until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
+    page.goto(page.url.replace("s70", "s71"))
+    expect(page.locator("#memory-details")).to_contain_text("The second snapshot that the address names")
 
 
 def test_line_that_feeds_a_leak_opens_its_event(page: Page, served: Served) -> None:

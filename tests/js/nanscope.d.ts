@@ -107,6 +107,7 @@ interface View {
   logged: boolean;
   ranks: string;
   rankOrder: string;
+  snapshots: string[];
   compared: string[];
   find: string;
   isOwnChoice: boolean;

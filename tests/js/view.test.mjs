@@ -14,7 +14,7 @@ const DEFAULTS = {
   run: null, rank: 0, tab: "overview", event: null, row: null, first: null, end: null, window: null, paused: false,
   unfolded: [], heatmap: "grad_norm", smooth: 0, log: false, clip: false, muted: [], newestFirst: false, filter: "",
   sort: "", scale: "", folded: [], logged: false, compared: [], find: "", isOwnChoice: false, wide: false, x: "", pinned: [],
-  flow: false, at: null, ranks: "grad_norm", rankOrder: "",
+  flow: false, at: null, ranks: "grad_norm", rankOrder: "", snapshots: [],
 };
 
 test("an address that says nothing is the view that the page begins with", () => {
@@ -26,7 +26,7 @@ test("an address that says nothing is the view that the page begins with", () =>
 test("each field is read from the parameter of its name", () => {
   const { ns } = at(
     "/?run=r%20%26&rank=3&tab=layers&event=e%2F1&heatmap=weight_norm&smooth=0.6&log=1&clip=1&mute=leak&mute=info" +
-    "&x=clock&pin=gpu&pin=rss&flow=1&at=44&ranks=loss&rankorder=value&wide=1" +
+    "&x=clock&pin=gpu&pin=rss&flow=1&at=44&ranks=loss&rankorder=value&wide=1&snapshot=1%2Fs4&snapshot=1%2Fb&snapshot=c" +
     "&order=newest&filter=%5Eb&sort=bad&scale=row&fold=*&fold=blocks.0&logged=1&steps=5-90&open=a.b&compare=x&compare=y&find=two%20words",
   );
   same(ns.view, {
@@ -34,6 +34,7 @@ test("each field is read from the parameter of its name", () => {
     unfolded: ["a.b"], heatmap: "weight_norm", smooth: 0.6, log: true, clip: true, muted: ["leak", "info"], newestFirst: true,
     filter: "^b", sort: "bad", scale: "row", folded: ["*", "blocks.0"], logged: true, compared: ["x", "y"], find: "two words",
     isOwnChoice: true, x: "clock", pinned: ["gpu", "rss"], flow: true, at: 44, ranks: "loss", rankOrder: "value",
+    snapshots: ["1/s4", "1/b"],
     wide: false, // only of a row
   });
   same(ns.range, [5, 90]);
@@ -55,6 +56,7 @@ const PATCHES = {
   axis: { x: "relative", pinned: ["a b", "c"] },
   flow: { flow: true, at: 12 },
   ranks: { ranks: "loss", rankOrder: "distance" },
+  snapshots: { snapshots: ["1700/epoch 1&", "1700/s4"] },
   "a row over the page": { row: "a", wide: true },
   rest: { heatmap: "update_ratio", newestFirst: true, logged: true, find: "fp16 \u26a0" },
 };
@@ -92,16 +94,18 @@ test("what an address cannot say is as if it were not there", () => {
   assert.equal(view(Array.from({ length: 9 }, (_, number) => `compare=${number}`).join("&")).compared.length, 5);
 });
 
-test("Back takes back runs, tabs, events and rows, and nothing else", () => {
+test("Back takes back runs, tabs, events, rows and picked snapshots, and nothing else", () => {
   const { ns, visited } = at("/");
   const how = (patch, isByUser) => { ns.change(patch, isByUser); ns.flushAddress(); return visited.at(-1)[0]; };
   assert.equal(how({ tab: "layers" }), "pushState");
   assert.equal(how({ event: "e" }), "pushState");
   assert.equal(how({ event: null, row: "r" }), "pushState");
+  assert.equal(how({ snapshots: ["1/a", "1/b"] }), "pushState");
+  assert.equal(how({ rank: 1 }), "replaceState");
   assert.equal(how({ smooth: 0.5 }), "replaceState");
   assert.equal(how({ run: "r" }, false), "replaceState"); // the page chose it by itself
   ns.change({ run: "r" });
-  assert.equal(visited.length, 5); // nothing has changed: nothing is written
+  assert.equal(visited.length, 7); // nothing has changed: nothing is written
 });
 
 test("an address that changes at every frame is written ten times a second, and whole in the end", () => {
@@ -150,6 +154,17 @@ test("another run begins anew but keeps how it is looked at", () => {
   ns.chooseRun("b", true);
   same(ns.view, { ...DEFAULTS, run: "b", isOwnChoice: true, smooth: 0.9, tab: "layers" });
   assert.equal(ns.range, null);
+});
+
+test("snapshots are of one process: another rank or run has none of them", () => {
+  for (const change of [(ns) => ns.change({ rank: 1 }), (ns) => ns.chooseRun("b", true)]) {
+    const { ns, visited } = at("/?run=a&snapshot=1%2Fx&snapshot=1%2Fy");
+    change(ns);
+    same(ns.view.snapshots, []);
+    assert.doesNotMatch(ns.address() + visited.at(-1)[1], /snapshot/);
+    ns.change({ rank: 2, snapshots: ["2/z"] });
+    same(ns.view.snapshots, ["2/z"]);
+  }
 });
 
 test("a range is told of once, and nothing of one without ends", () => {

@@ -33,7 +33,8 @@ class MemoryScope(msgspec.Struct, frozen=True, kw_only=True):
     first: Step | None = None
     end: Step | None = None
     picked: Annotated[list[Id | None], msgspec.Meta(max_length=2)] = []
-    """Ids of the snapshots to compare; None and what is not there: the first and the newest."""
+    """Ids of the snapshots to compare, older and newer; for None the oldest or the newest, as for one
+    that is not there, which the sections say then."""
     mark: float = 0
 
 
@@ -65,6 +66,7 @@ def _facts(store: Store, scope: MemoryScope) -> MemoryFacts:
         free_bytes=_free_bytes(store, scope),
         leaks=sorted(leaks, key=lambda event: event.step),
         choices=choices,
+        gone=tuple(id_ is not None and id_ not in dict(choices) for id_ in _pair(scope)),
         moments=_moments(store, scope, choices),
         tracked=store.documents(scope.run, TRACKED, scope.rank),
     )
@@ -83,12 +85,18 @@ def _moments(
     if len(choices) < 2:
         return None
     known = dict(choices)
-    picked = [*scope.picked, None, None][:2]
-    first = picked[0] if picked[0] in known else choices[0][0]
-    second = picked[1] if picked[1] in known else choices[-1][0]
+    first, second = (id_ if id_ in known else None for id_ in _pair(scope))
+    # What stands in for one that is not there differs from the other.
+    first = first or next(id_ for id_ in known if id_ != second)
+    second = second or next(id_ for id_ in reversed(known) if id_ != first)
     pair = sorted((first, second), key=lambda id_: known[id_].time)
     before, after = (Moment(id_, known[id_], _kinds_at(store, scope, known[id_].step)) for id_ in pair)
     return before, after
+
+
+def _pair(scope: MemoryScope) -> tuple[str | None, str | None]:
+    first, second, *_ = [*scope.picked, None, None]
+    return first, second
 
 
 def _kinds_at(store: Store, scope: MemoryScope, step: int | None) -> dict[str, float]:

@@ -44,12 +44,14 @@ class MemoryFacts:
     """Id and snapshot of the newest start, oldest first."""
     moments: tuple[Moment, Moment] | None
     """The two that are compared; None where there are no two."""
+    gone: tuple[bool, ...] = (False, False)
+    """Whether the older and the newer one that were asked for are not there."""
     tracked: Sequence[StoredDocument]
 
     @property
     def is_empty(self) -> bool:
         """Whether the run has nothing to say of its memory."""
-        return self.series.empty and not (self.leaks or self.choices or self.tracked)
+        return self.series.empty and not (self.leaks or self.choices or self.tracked or any(self.gone))
 
 
 def memory_details(facts: MemoryFacts) -> list[Component]:
@@ -69,7 +71,7 @@ def memory_details(facts: MemoryFacts) -> list[Component]:
     tracked = tracked_table(facts.tracked) or [_how(_NO_TENSOR)]
     return [
         _section("What feeds the growth", [*said, *fed]),
-        _section("What grew between two snapshots", compared),
+        _section("What grew between two snapshots", [*_gone(facts), *compared]),
         _section("Tracked tensors", tracked),
     ]
 
@@ -90,6 +92,19 @@ def snapshot_choices(documents: Sequence[StoredDocument]) -> list[tuple[str, Mem
             continue
         found.append((f"{stored.incarnation}/{stored.document.key}", body))
     return sorted(found, key=lambda one: one[1].time)
+
+
+def _gone(facts: MemoryFacts) -> list[Component]:
+    """A sentence where a snapshot of the address is not there: a restart, say, has snapshots of its own."""
+    if not any(facts.gone):
+        return []
+    first, second = facts.gone
+    which = "Both snapshots" if first and second else f"The {'first' if first else 'second'} snapshot"
+    text = f"{which} that the address names {'are' if first and second else 'is'} no longer here"
+    if facts.moments is not None:
+        text += "; the oldest and the newest stand in" if first and second else "; another one stands in"
+        text += f" {'their' if first and second else 'its'} place"
+    return [html.P(f"{text}.", className="ns-small", role="status")]
 
 
 def _how(parts: Sequence[str]) -> Component:

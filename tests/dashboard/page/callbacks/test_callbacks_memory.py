@@ -90,8 +90,33 @@ def test_picked_snapshots_are_compared_in_the_order_of_time(store: DuckStore) ->
     picked = [f"{page_runs.INCARNATION}/<b>{step}" for step in (90, 20)]
     rows = compared(memory_view(store, {"run": RUN, "picked": picked}))
     assert rows[""] == ["At step 20", "At step 90", "Change"]
-    gone = compared(memory_view(store, {"run": RUN, "picked": ["1/gone", None]}))
-    assert gone[""] == ["At step 10", "At step 90", "Change"]
+    assert "no longer" not in "".join(texts(memory_view(store, {"run": RUN, "picked": picked})))
+
+
+@pytest.mark.parametrize(
+    ("picked", "sentence", "heads"),
+    [
+        (["1/gone", "1/lost"], "Both snapshots that the address names are no longer here", (10, 90)),
+        (["1/gone", "<b>20"], "The first snapshot that the address names is no longer here", (10, 20)),
+        (["<b>20", "1/gone"], "The second snapshot that the address names is no longer here", (20, 90)),
+        ([None, "<b>20"], "", (10, 20)),
+    ],
+)
+def test_picked_snapshot_that_is_gone_is_said_to_be(
+    store: DuckStore, picked: list[str | None], sentence: str, heads: tuple[int, int]
+) -> None:
+    filled(store)
+    ids = [f"{page_runs.INCARNATION}/{each}" if each and each.startswith("<b>") else each for each in picked]
+    shown = memory_view(store, {"run": RUN, "picked": ids})
+    assert compared(shown)[""] == [*(f"At step {step}" for step in heads), "Change"]
+    said = "".join(texts(shown))
+    assert sentence in said and ("no longer here" in said) is bool(sentence)
+
+
+def test_picked_snapshot_that_is_gone_is_said_to_be_where_no_two_are_left(store: DuckStore) -> None:
+    page_runs.fill(store, steps=range(5))
+    said = "".join(texts(memory_view(store, {"run": RUN, "picked": ["1/gone", "1/lost"]})))
+    assert "Both snapshots that the address names are no longer here." in said
 
 
 def test_growth_is_that_of_the_steps_in_view(store: DuckStore) -> None:
