@@ -4,14 +4,24 @@
   "use strict";
 
   const ICONS = { critical: "\u25c6", warning: "\u25b2", none: "\u2713" };
+  const LINE = /:\d+$/;
   /** @type {Header | null} */
   let newest = null; // header of the run that is shown
   let shown = "";
   let announced = "";
 
+  // Where there is no room for all, a module's name loses its beginning, as modules differ at the end; a line is never
+  // cut (header.css).
   /** @param {Verdict["parts"]} parts */
   function sentence(parts) {
-    return parts.map(([text, isCode]) => ns.make(isCode ? "code" : "span", "", text));
+    return parts.map(([text, isCode]) => {
+      if (!isCode) return ns.make("span", "", text);
+      const code = ns.make("code", LINE.test(text) ? "ns-code-line" : "");
+      const name = ns.make("bdi", "", text);
+      name.dir = "ltr";
+      code.append(name);
+      return code;
+    });
   }
 
   function plural(number, word) {
@@ -39,6 +49,9 @@
     return tile && tile.unit ? [`probe ${tile.value} ${tile.unit}`] : [];
   }
 
+  // Facts that find no room go to a line below, which nobody sees: whole ones, never a part of one.
+  const unbroken = (fact, at) => (at ? "\u00b7 " + fact : fact).replaceAll(" ", "\u00a0");
+
   function draw() {
     const line = ns.byId("verdict");
     line.hidden = newest === null;
@@ -57,7 +70,7 @@
       ns.byId("verdict-consequences").hidden = verdict.consequences === 0;
       ns.setText(ns.byId("verdict-more"), plural(verdict.consequences, "consequence").join(""));
     }
-    ns.setText(ns.byId("verdict-facts"), facts(newest, ns.now()).join(" \u00b7 "));
+    ns.setText(ns.byId("verdict-facts"), facts(newest, ns.now()).map(unbroken).join(" "));
   }
 
   /** @param {Header} header */

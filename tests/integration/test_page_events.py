@@ -140,6 +140,32 @@ class TestPageOfAnEvent:
             page.locator("#event-download").click()
         assert json.loads(download.value.path().read_text())["id"] == NAN.id
 
+    def test_long_verdict_is_never_cut_in_module_and_line(self, page: Page, shared_served: Served) -> None:
+        module = "transformer.encoder.layers.11.self_attn.out_proj"
+        message = f"NaN first at step 3 in {module}, train_transformer.py:126, forward (scaled_dot_product)"
+        origin = msgspec.structs.replace(NAN.origin, module=module)
+        shared_served.add_event(
+            msgspec.structs.replace(page_runs.event(3, subject=module, message=message), origin=origin)
+        )
+        expect(page.locator("#verdict-text")).to_have_text(message)
+        expect(page.locator("#verdict-text")).to_have_attribute("title", message)
+        copy = page.locator("#verdict-source button")
+        for width, is_whole in ((1440, True), (1024, True), (700, False)):
+            page.set_viewport_size({"width": width, "height": 900})
+            names = page.locator("#verdict-text code").evaluate_all(
+                "(all) => { const end = all[0].parentElement.getBoundingClientRect().right;"
+                " return all.map((code) => [code.textContent,"
+                " code.scrollWidth <= code.clientWidth && code.getBoundingClientRect().right <= end]); }"
+            )
+            # Where there is no room for all, the beginning of the module's name goes: the line never does.
+            assert names == [[module, is_whole], ["train_transformer.py:126", True]]
+            if width > 900:
+                expect(copy).to_have_text("Copy path:line")
+                left, right = page.locator("#verdict-text").bounding_box(), copy.bounding_box()
+                assert left["x"] + left["width"] <= right["x"]
+                assert right["width"] < 60 if width < 1200 else right["width"] > 80
+        page.set_viewport_size({"width": 1440, "height": 900})
+
 
 def test_events_unknown_run_in_address_says_so(page: Page, served: Served) -> None:
     open_with_events(page, served, query="&run=no-such-run")

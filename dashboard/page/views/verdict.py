@@ -6,6 +6,7 @@ here the right event is chosen. The live feed sends the verdict; `assets/ns_61_v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -22,6 +23,8 @@ _STANDING: Final = frozenset(
     }
 )
 """Kinds of warnings that are true until somebody changes the script, though their event is written once."""
+_LINE: Final = r"[^\s,:]+\.[A-Za-z]\w*:\d+"
+"""``train.py:26``"""
 _SHORT_KINDS: Final = {"nonfinite": "NaN/Inf", "exception": "Exception"}
 
 
@@ -63,7 +66,7 @@ def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]
     return asdict(
         Verdict(
             severity="critical" if cause.severity == "critical" else "warning",
-            parts=tuple(code_parts(headline(origin))),
+            parts=tuple(_parts(origin)),
             title=_title(origin),
             event=origin.id,
             source=_source(origin),
@@ -74,6 +77,20 @@ def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]
             counts=counts,
         )
     )
+
+
+def _parts(event: Event) -> list[tuple[str, bool]]:
+    """Split the headline into (part, whether it is code): module and line too, which a probe writes plain."""
+    places = [_LINE]
+    if event.origin is not None and event.origin.module:
+        places.append(rf"(?<![\w.]){re.escape(event.origin.module)}(?!\w|\.\w)")
+    place = re.compile(f"({'|'.join(places)})")
+    return [
+        (part, is_code or number % 2 == 1)
+        for text, is_code in code_parts(headline(event))
+        for number, part in enumerate([text] if is_code else place.split(text))
+        if part
+    ]
 
 
 def _worst(causes: Sequence[Cause]) -> Cause | None:

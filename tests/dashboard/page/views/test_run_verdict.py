@@ -98,6 +98,27 @@ def test_verdict_tells_code_from_words() -> None:
     assert "more" not in says([event])
 
 
+@pytest.mark.parametrize(
+    ("message", "module", "code"),
+    [
+        ("NaN first at step 4 in a.norm1, train.py:26, forward", "a.norm1", ["a.norm1", "train.py:26"]),
+        ("NaN first at step 4 in head, my train.py:26", "head", ["head", "train.py:26"]),
+        ("NaN first at step 4 in a.norm1.b and ahead, x.py:3.", "a.norm1", ["x.py:3"]),
+        ("NaN at step 4 in the root module", "", []),
+        ("Gone at 10.0.0.1:80, ratio 3:4", None, []),
+        ("`a.norm1` is NaN at step 4 in a.norm1", "a.norm1", ["a.norm1", "a.norm1"]),
+    ],
+)
+def test_module_and_line_of_the_origin_are_code_whatever_the_message_writes(
+    message: str, module: str | None, code: list[str]
+) -> None:
+    origin = msgspec.structs.replace(ORIGIN.origin, module=module)
+    event = changed(page_runs.event(4, message=message), origin=origin)
+    parts = verdict([event], last_step=5)["parts"]
+    assert [text for text, is_code in parts if is_code] == code
+    assert "".join(text for text, _ in parts) == message.replace("`", "")
+
+
 def test_verdict_on_nothing() -> None:
     assert says([], last_step=0) == "No fault in 1 step"
     assert verdict([], last_step=None)["parts"] == (("No step yet", False),)
