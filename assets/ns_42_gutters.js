@@ -115,8 +115,15 @@
       keys.set(chart.id, key);
       holder.replaceChildren(...items.map(legendLine));
     }
-    for (const value of holder.querySelectorAll("[data-series]")) {
-      ns.setText(value, ns.lineValue(chart.id, value.dataset.series, ns.crosshair()));
+    drawLineValues(chart.id);
+  }
+
+  // Under the crosshair those of its step, else the newest, as old as the large value above them.
+  function drawLineValues(id) {
+    const step = ns.crosshair(), newest = texts.get(id)?.lines ?? {};
+    for (const value of ns.byId("legend-" + id).querySelectorAll("[data-series]")) {
+      const { series } = value.dataset;
+      ns.setText(value, (step === null && newest[series]) || ns.lineValue(id, series, step));
     }
   }
 
@@ -125,11 +132,13 @@
     drawLegend(chart, fields);
   };
 
-  // The newest value of a track, as the status says it five times a second, also while the charts are held still.
+  // The newest values of a track, as the status says it five times a second, also while the charts are held still.
   ns.giveNewest = function (id, tile) {
     texts.set(id, tile);
     const fields = ns.chartFields(id);
-    if (fields) drawValue(ns.templates.charts.find((chart) => chart.id === id), fields);
+    if (!fields) return;
+    drawValue(ns.templates.charts.find((chart) => chart.id === id), fields);
+    drawLineValues(id);
   };
 
   // A gutter with its empty places, for charts that the scripts make.

@@ -84,7 +84,7 @@ interface HeatmapFields {
   tensors?: number[];
 }
 
-interface Tile { id: string; value: string; unit: string; detail: string; is_bad: boolean; hint: string }
+interface Tile { id: string; value: string; unit: string; detail: string; is_bad: boolean; hint: string; lines: Record<string, string> }
 interface RankState { rank: number; state: string }
 
 /** A line of the run selector. */

@@ -7,7 +7,8 @@ which tiles there are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,12 +18,14 @@ import pandas as pd
 RECENT_NAMES: Final = (
     "loss",
     "grad_norm",
+    "grad_norm_clipped",
     "step_time_s",
     "probe_fraction",
     "step_time_added",
     "step_time_added_half_width",
 )
-"""Series that have a value at every step, the last two once they are known."""
+"""Series that have a value at every step, that after clipping where there is any, the last two once they are
+known."""
 SLOW_NAMES: Final = ("process_rss_bytes", "cuda_allocated_bytes")
 """Series read about once a second, so that most steps have none."""
 RECENT_STEPS: Final = 32
@@ -43,6 +46,8 @@ class TileText:
     is_bad: bool = False
     """The newest value is NaN or Inf."""
     hint: str = ""
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """Of a track: series -> its newest value, so that all that stands beside it is of one moment."""
 
 
 def tile_texts(recent: pd.DataFrame, slow: pd.DataFrame, *, last_step: int | None) -> list[TileText]:
@@ -57,8 +62,8 @@ def tile_texts(recent: pd.DataFrame, slow: pd.DataFrame, *, last_step: int | Non
     memory, memory_unit = _size(_newest(slow, "process_rss_bytes"))
     return [
         TileText(id="step", value=f"{last_step:,}" if last_step is not None else "\u2013"),
-        _number_tile(recent, "loss"),
-        _number_tile(recent, "grad_norm"),
+        _track_tile(recent, "loss"),
+        _track_tile(recent, "grad_norm", "grad_norm_clipped"),
         TileText(
             id="speed",
             value=significant(1.0 / step_time, digits=3) if step_time else "\u2013",
@@ -111,15 +116,20 @@ def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "\u2212")
 
 
-def _number_tile(recent: pd.DataFrame, name: str) -> TileText:
-    """The newest value of a series; NaN and Inf by name."""
+def _track_tile(recent: pd.DataFrame, name: str, *others: str) -> TileText:
+    """The newest value of a series, which names the track, and of the other lines of its chart."""
+    lines = {each: text for each in (name, *others) if (text := _newest_text(recent, each)) is not None}
+    value = lines.get(name, "\u2013")
+    return TileText(id=name, value=value, is_bad=value in ("NaN", "Inf"), lines=lines)
+
+
+def _newest_text(recent: pd.DataFrame, name: str) -> str | None:
+    """The newest value of a series, NaN and Inf by name; None where it has none."""
     values = _values(recent, name)
     if not values.size:
-        return TileText(id=name, value="\u2013")
+        return None
     nan, inf = _values(recent, name, "nan")[-1], _values(recent, name, "inf")[-1]
-    if nan > 0 or inf > 0:
-        return TileText(id=name, value="NaN" if nan > 0 else "Inf", is_bad=True)
-    return TileText(id=name, value=significant(float(values[-1])))
+    return "NaN" if nan > 0 else "Inf" if inf > 0 else significant(float(values[-1]))
 
 
 def _values(data: pd.DataFrame, name: str, column: str = "mean") -> npt.NDArray[np.float64]:

@@ -45,6 +45,14 @@ def test_tiles_say_newest_values_with_units() -> None:
     }
 
 
+def test_tiles_of_tracks_have_the_newest_value_of_each_line() -> None:
+    said = texts(loss=[3.0, 1.04321], grad_norm=[4.0, 5.0], grad_norm_clipped=[1.0, NAN])
+    assert said["loss"].lines == {"loss": "1.043"}
+    assert said["grad_norm"].lines == {"grad_norm": "5", "grad_norm_clipped": "NaN"}
+    assert texts(grad_norm=[2.0])["grad_norm"].lines == {"grad_norm": "2"}
+    assert said["speed"].lines == {}
+
+
 @pytest.mark.parametrize(("value", "text"), [(NAN, "NaN"), (float("inf"), "Inf")])
 def test_tiles_bad_newest_value_is_named(value: float, text: str) -> None:
     tile = texts(loss=[1.0, value])["loss"]
