@@ -14,6 +14,7 @@ from typing import Final
 from probe.wire import SEVERITIES, Event, Severity
 from probe.wire.event_places import is_only_noticed
 
+from ...store.protocol import RankSummary
 from .event_facts import LISTED_LAST
 
 _STAGES: Final = (
@@ -83,9 +84,14 @@ def group_by_cause(events: Iterable[Event]) -> list[Cause]:
     return causes
 
 
-def of_newest_start(events: Sequence[Event]) -> list[Event]:
-    """Return the events since the newest start of their rank: what was wrong before a restart is over."""
-    newest: dict[int, int] = {}
+def of_newest_start(events: Sequence[Event], ranks: Sequence[RankSummary] = ()) -> list[Event]:
+    """Return the events since the newest start of their rank: what was wrong before a restart is over.
+
+    Args:
+        events: of a run, in any order.
+        ranks: of the run: a start that has no event is known from them alone.
+    """
+    newest = {rank.rank: rank.incarnation for rank in ranks}
     for event in events:
         newest[event.rank] = max(newest.get(event.rank, 0), event.incarnation)
     return [event for event in events if event.incarnation == newest[event.rank]]

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from probe.wire import Event
 
+from ...store.protocol import RankSummary
 from .causes import Cause, group_by_cause, of_newest_start
 from .event_facts import code_parts, fault_frame, headline
 
@@ -51,17 +52,23 @@ class Verdict:
     """Critical events and warnings of the run."""
 
 
-def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]:
+def verdict(
+    events: Sequence[Event], *, last_step: int | None, ranks: Sequence[RankSummary] = ()
+) -> dict[str, Any]:
     """Return the verdict as a header of the live feed.
 
     Args:
         events: of the run, in any order.
         last_step: newest step; None before the first.
+        ranks: of the run: their newest starts are what it speaks of.
     """
     counts = (_number(events, "critical"), _number(events, "warning"))
-    cause = _worst(group_by_cause(of_newest_start(events)))
+    current = of_newest_start(events, ranks)
+    cause = _worst(group_by_cause(current))
     if cause is None:
-        return asdict(Verdict(severity="none", parts=((_quiet(last_step), False),), counts=counts))
+        ids = {event.id for event in current}
+        past = _worst(group_by_cause(event for event in events if event.id not in ids))
+        return asdict(_no_fault(past, last_step, ranks, counts))
     origin = cause.origin
     return asdict(
         Verdict(
@@ -77,6 +84,19 @@ def verdict(events: Sequence[Event], *, last_step: int | None) -> dict[str, Any]
             counts=counts,
         )
     )
+
+
+def _no_fault(
+    past: Cause | None, last_step: int | None, ranks: Sequence[RankSummary], counts: tuple[int, int]
+) -> Verdict:
+    """Nothing is wrong now; a critical fault from before a restart is told as such."""
+    if past is None or past.severity != "critical":
+        return Verdict(severity="none", parts=((_quiet(last_step), False),), counts=counts)
+    origin = past.origin
+    first = next((each.first_step for each in ranks if each.rank == origin.rank), None)
+    at = "" if first is None else f" at step {first:,}"
+    quiet = f"{_quiet(last_step, first or 0)}; before the restart{at}: "
+    return Verdict(severity="none", parts=((quiet, False), *_parts(origin)), event=origin.id, counts=counts)
 
 
 def _parts(event: Event) -> list[tuple[str, bool]]:
@@ -109,10 +129,11 @@ def _number(events: Sequence[Event], severity: str) -> int:
     return sum(event.severity == severity for event in events)
 
 
-def _quiet(last_step: int | None) -> str:
+def _quiet(last_step: int | None, first_step: int = 0) -> str:
     if last_step is None:
         return "No step yet"
-    return f"No fault in {last_step + 1:,} step{'' if last_step == 0 else 's'}"
+    count = last_step + 1 - min(first_step, last_step)
+    return f"No fault in {count:,} step{'' if count == 1 else 's'}"
 
 
 def _source(event: Event) -> tuple[str, int] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import page_runs
 import pytest
-from store_reference import RUN, begin, make_event, make_frame
+from store_reference import RUN, begin, make_event, make_frame, stream_key
 from test_live_codec import Client
 
 from dashboard.export.html import export_html
@@ -17,6 +17,8 @@ from dashboard.export.json import export_json
 from dashboard.live.message import ClientView
 from dashboard.live.pictures import Pictures
 from dashboard.live.view import Subscription
+from dashboard.page.callbacks.events import rows_part
+from dashboard.page.event_feed import EventFeed
 from dashboard.store.duck import DuckStore
 from probe.wire import StreamKey, encode
 
@@ -135,6 +137,19 @@ def test_restart_before_its_first_step_shows_no_value_of_the_old_one(store: Duck
     header = look(store)
     assert (tiles(header)["loss"], tiles(header)["step"]) == ("\u2013", "\u2013")
     assert header["range"] == [0, 50] and header["newestStep"] is None
+
+
+def test_healthy_restart_without_an_event_is_no_longer_said_to_have_a_nan(store: DuckStore) -> None:
+    train(store, 1000, range(50), loss=7.0)
+    store.append(stream_key("events"), 2, [encode(make_event(1, step=49))])
+    assert look(store)["verdict"]["severity"] == "critical"
+    train(store, 2000, range(6), loss=3.0)
+    header = look(store)
+    said = "".join(part for part, _ in header["verdict"]["parts"])
+    assert said == "No fault in 6 steps; before the restart at step 0: a NaN"
+    assert header["verdict"]["severity"] == "none" and header["verdict"]["counts"] == [1, 0]
+    part = rows_part(store, EventFeed(), {"run": RUN})
+    assert [row["id"] for row in part["rows"]] == [f"{1:016x}"], "the list of events has it as before"
 
 
 def test_event_from_before_a_restart_does_not_stretch_the_axis(store: DuckStore) -> None:

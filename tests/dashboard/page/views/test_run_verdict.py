@@ -11,6 +11,7 @@ import pytest
 
 from dashboard.page.views.causes import group_by_cause
 from dashboard.page.views.verdict import verdict
+from dashboard.store.protocol import RankSummary
 from probe.wire import Event
 
 ORIGIN = page_runs.event(400, kind="nonfinite_activation", subject="blocks.3.norm")
@@ -69,12 +70,49 @@ def test_nan_of_other_ranks_is_a_consequence_though_their_starts_differ() -> Non
     assert cause.origin == ORIGIN and len(cause.consequences) == 5
 
 
-def test_fault_before_a_restart_is_no_verdict_on_what_runs_now() -> None:
+def rank_of(incarnation: int, *, first: int | None, last: int | None, rank: int = 0) -> RankSummary:
+    return RankSummary(
+        rank=rank, incarnation=incarnation, state="running", first_step=first, last_step=last, last_time=None
+    )
+
+
+@pytest.mark.parametrize("has_event", [False, True])
+def test_fault_before_a_healthy_restart_is_told_as_past(has_event: bool) -> None:
+    newest = ORIGIN.incarnation + 10**12
     restarted = page_runs.event(3, kind="level_changed", severity="info", message="basic since step 3")
-    restarted = changed(restarted, incarnation=ORIGIN.incarnation + 10**12)
-    assert verdict([*CHAIN, restarted], last_step=20)["severity"] == "none"
-    assert says([*CHAIN, restarted], last_step=20) == "No fault in 21 steps"
-    assert verdict([*CHAIN, restarted], last_step=20)["counts"] == (4, 0)
+    events = [*CHAIN, *([changed(restarted, incarnation=newest)] if has_event else [])]
+    for first, last, quiet in ((0, 20, "No fault in 21 steps"), (390, 500, "No fault in 111 steps")):
+        said = verdict(events, last_step=last, ranks=[rank_of(newest, first=first, last=last)])
+        text = "".join(part for part, _ in said["parts"])
+        assert text == f"{quiet}; before the restart at step {first}: {ORIGIN.message}"
+        assert (said["severity"], said["title"], said["consequences"]) == ("none", "", 0)
+        assert said["event"] == ORIGIN.id, "a click opens it"
+        assert said["counts"] == (4, 0)
+    said = verdict(events, last_step=None, ranks=[rank_of(newest, first=None, last=None)])
+    assert said["parts"][0] == ("No step yet; before the restart: ", False)
+
+
+def test_fault_after_a_restart_is_the_verdict_and_the_older_one_is_not_told() -> None:
+    newest = ORIGIN.incarnation + 10**12
+    again = changed(page_runs.event(30), incarnation=newest, id="f" * 16)
+    said = verdict([*CHAIN, again], last_step=40, ranks=[rank_of(newest, first=0, last=40)])
+    assert (said["event"], said["severity"]) == (again.id, "critical")
+    assert "restart" not in "".join(part for part, _ in said["parts"])
+
+
+def test_only_the_rank_that_was_restarted_is_well_again() -> None:
+    other = changed(LOSS, rank=1, id="e" * 16)
+    ranks = [
+        rank_of(ORIGIN.incarnation + 9, first=0, last=5),
+        rank_of(LOSS.incarnation, first=0, last=5, rank=1),
+    ]
+    assert verdict([*CHAIN, other], last_step=5, ranks=ranks)["event"] == other.id
+
+
+def test_warning_before_a_restart_is_a_number_alone() -> None:
+    spike = page_runs.event(90, kind="loss_spike", severity="warning")
+    said = verdict([spike], last_step=20, ranks=[rank_of(spike.incarnation + 1, first=0, last=20)])
+    assert (said["parts"], said["counts"]) == ((("No fault in 21 steps", False),), (0, 1))
 
 
 def test_critical_fault_is_named_before_an_earlier_warning() -> None:
