@@ -176,6 +176,12 @@ def _add_export(commands: Commands) -> None:
         metavar="TRACK",
         help="this track alone: a chart such as loss or grad_norm, heatmap, or log/NAME (default: all)",
     )
+    export.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the store that has the notes (default: of the running dashboard, else the user's)",
+    )
 
 
 def _add_open(commands: Commands) -> None:

@@ -187,6 +187,7 @@ def _export(arguments: argparse.Namespace) -> int:
         theme=arguments.theme,
         statistic=arguments.heatmap,
         track=arguments.track,
+        data=arguments.data,
         notice=_notice,
     )
     return 0

@@ -100,6 +100,11 @@ class Client:
         answer = self._json("POST", "api/v1/runs/remove", body={"runs": list(runs)})
         return msgspec.convert(answer["refused"], dict[str, str])
 
+    def notes(self, run: str) -> list[dict[str, Any]]:
+        """Return what people have written at steps of a run, by step: `id`, `step`, `text`, `time`."""
+        found: list[dict[str, Any]] = self._json("GET", self._of(run, "notes"))["notes"]
+        return found
+
     def write_note(self, run: str, note: str) -> None:
         """Write a note on a run, in place of the one before."""
         self._json("PUT", self._of(run, "note"), body={"note": note})

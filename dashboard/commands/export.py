@@ -1,4 +1,7 @@
-"""`dashboard export`: one run's journals, through a temporary store, into one file of a chosen format."""
+"""`dashboard export`: one run's journals, through a temporary store, into one file of a chosen format.
+
+What people have written at its steps is in no journal: the dashboard's store is asked for it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ..export.table import export_table
 from ..ingest.reading import read_runs
 from ..runs import resolve_run
 from ..store.duck import DuckStore
+from .stored_notes import stored_notes
 
 Format = Literal["html", "json", "csv", "parquet"]
 
@@ -31,9 +35,12 @@ def export_run(
     theme: PageTheme,
     statistic: str,
     track: str | None,
+    data: Path | None,
     notice: Callable[[str], None],
 ) -> None:
     """Write RUN|SPOOL to `output`, whole or not at all; works with no server running. "-" is stdout.
+
+    `data` is the folder of the store that has the notes; None is that of the user's dashboard.
 
     Raises:
         DashboardError: the argument does not name one run, the run has no such rank or track, or the file
@@ -47,6 +54,8 @@ def export_run(
             ((_, report),) = read_runs(store, [run.path])
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
+            if form in ("html", "json"):
+                _take_notes(store, run.run, data, notice)
             body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
         finally:
             store.close()
@@ -58,6 +67,19 @@ def export_run(
         _replace(output, body)
     if report.missing:
         notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
+
+
+def _take_notes(store: DuckStore, run: str, data: Path | None, notice: Callable[[str], None]) -> None:
+    """Copy the notes at the run's steps into the temporary store."""
+    try:
+        notes = stored_notes(run, data)
+    except DashboardError as error:
+        notice(
+            f"Notes at steps are in the dashboard's store, not in the journals; the file has none: {error}."
+        )
+        return
+    for note in notes:
+        store.write_note(run, note)
 
 
 def _exported(

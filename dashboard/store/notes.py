@@ -1,12 +1,17 @@
-"""What people have written at steps of runs. Called by `DuckStore`, under its commit lock."""
+"""What people have written at steps of runs. Called by `DuckStore`, under its commit lock.
+
+`notes_of_file` is for a file that no store has open.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import duckdb
 
 from .protocol import StepNote
+from .schema import FILE_NAME, opened_to_read
 
 
 def note_order(note: StepNote) -> tuple[int, float, str]:
@@ -22,6 +27,18 @@ def read_notes(cursor: duckdb.DuckDBPyConnection, run: str) -> list[StepNote]:
         for id_, step, text, time in rows
     ]
     return sorted(found, key=note_order)
+
+
+def notes_of_file(folder: Path, run: str) -> list[StepNote]:
+    """Return the notes of a run in a store that nobody serves, by step; none where the folder has no store.
+
+    Raises:
+        DashboardError: the file is open elsewhere or cannot be read.
+    """
+    if not (folder / FILE_NAME).exists():
+        return []
+    with opened_to_read(folder) as database:
+        return read_notes(database, run)
 
 
 def save_note(database: duckdb.DuckDBPyConnection, run: str, note: StepNote) -> None:

@@ -1,15 +1,17 @@
 """Opens the database file: settings, tables, version, and what happens to a file that cannot be used.
 
-Called once by `DuckStore`, on the thread that makes it. Nothing here reads or writes a run's data.
+Called once by `DuckStore`, on the thread that makes it, or to look into a file that none has open. Nothing
+here reads or writes a run's data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import duckdb
 
@@ -134,6 +136,27 @@ def _open(path: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Op
         raise
 
 
+@contextlib.contextmanager
+def opened_to_read(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a store's file that nobody serves, changing nothing of it.
+
+    Raises:
+        DashboardError: it is open elsewhere, cannot be read, or has another layout.
+    """
+    path = folder / FILE_NAME
+    try:
+        connection = _connect(path, mode="READ_ONLY")
+        try:
+            if _version(connection) != SCHEMA_VERSION:
+                raise DashboardError(f"{path} has another layout than this version of nanscope uses")
+            yield connection
+        finally:
+            connection.close()
+    except duckdb.Error as error:
+        _raise_unless_damaged(path, str(error))
+        raise DashboardError(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from error
+
+
 def _raise_unless_damaged(path: Path, text: str) -> None:
     """Raise for a lock or for missing access, which say nothing about the file's content."""
     if "lock on file" in text.lower():
@@ -153,7 +176,9 @@ def _is_about_access(text: str) -> bool:
     )
 
 
-def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+def _connect(
+    path: Path, *, mode: Literal["READ_WRITE", "READ_ONLY"] = "READ_WRITE"
+) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -168,7 +193,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     )
     quoted = str(path).replace("'", "''")
     try:
-        connection.execute(f"ATTACH '{quoted}' AS {DATABASE} (ROW_GROUP_SIZE {ROW_GROUP})")
+        connection.execute(f"ATTACH '{quoted}' AS {DATABASE} ({mode}, ROW_GROUP_SIZE {ROW_GROUP})")
         connection.execute(f"USE {DATABASE}")
     except duckdb.Error:
         connection.close()
