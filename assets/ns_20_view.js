@@ -37,6 +37,7 @@
     sort: "", // Layers: "" is the model's order, see SORTS in ns_53_layers_lines.js
     scale: "", // Layers: "" is absolute, see SCALES in ns_54_layers_scales.js
     folded: [], // Layers: groups that are folded; after "*" those that are not
+    pinnedRows: [], // Layers: names of the rows that stay at the top, see ns_53_layers_lines.js
     pinned: [], // charts of other views that the overview shows, too
     flow: false, // Layers: as gradient flow, values over depth (ns_58_flow.js)
     at: null, // step that it shows; null is the newest
@@ -84,6 +85,7 @@
       scale: (query.get("scale") || "").slice(0, 16),
       folded: query.getAll("fold").slice(0, 256),
       pinned: query.getAll("pin").slice(0, 64),
+      pinnedRows: query.getAll("pinrow").slice(0, 64),
       logged: query.get("logged") === "1",
       ranks: (query.get("ranks") || DEFAULT_RANKS).slice(0, 64),
       rankOrder: (query.get("rankorder") || "").slice(0, 16),
@@ -114,6 +116,7 @@
     if (view.x) query.set("x", view.x);
     for (const name of ["filter", "sort", "scale"]) if (view[name]) query.set(name, view[name]);
     for (const path of view.folded) query.append("fold", path);
+    for (const row of view.pinnedRows) query.append("pinrow", row);
     for (const chart of view.pinned) query.append("pin", chart);
     if (view.flow) query.set("flow", "1");
     if (view.flow && view.at !== null) query.set("at", String(view.at));

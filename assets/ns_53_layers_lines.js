@@ -27,7 +27,7 @@
     const start = parent && path.startsWith(parent + ".") ? parent.length + 1 : 0;
     const isOpen = ns.view.unfolded.includes(path);
     return {
-      path, depth, rows: [row], label: path.slice(start) || "(root)", parent, isGroup: false, isOpen,
+      path, depth, rows: [row], label: path.slice(start) || "(root)", parent, isGroup: false, isOpen, isPinned: false,
       canOpen: map.kinds[row] === "layer", isParameter: map.kinds[row] === "parameter", tensors: map.tensors?.[row] ?? 0,
     };
   }
@@ -52,7 +52,7 @@
         if (!groups.has(path)) {
           const group = {
             path, depth, parent, rows: [], label: parent ? path.slice(parent.length + 1) : path,
-            isGroup: true, isOpen: !ns.isFolded(path), canOpen: true, isParameter: false, tensors: 0,
+            isGroup: true, isOpen: !ns.isFolded(path), canOpen: true, isParameter: false, isPinned: false, tensors: 0,
           };
           groups.set(path, group);
           if (!isHidden) lines.push(group);
@@ -112,12 +112,34 @@
     return keyed.sort((a, b) => b[0] - a[0]).map(([, line]) => line);
   }
 
+  // Rows that stay at the top in the order in which they were pinned; a layer with its parameters below it.
+  function pinnedLines() {
+    const own = rowOf(), lines = [];
+    for (const path of ns.view.pinnedRows) {
+      let row = own.get(path);
+      if (row === undefined) continue; // another statistic, or another run, has other rows
+      lines.push({ ...leaf(row, 0, ""), isPinned: true });
+      while (map.kinds[++row] === "parameter") lines.push({ ...leaf(row, 1, path), isPinned: true });
+    }
+    return lines;
+  }
+
+  ns.canPin = (line) => !line.isParameter && map.rows[line.rows[0]] === line.path;
+
+  // Puts a row above all others, or back.
+  ns.togglePinned = function (line) {
+    const { pinnedRows } = ns.view;
+    if (!ns.canPin(line)) return;
+    const others = pinnedRows.filter((path) => path !== line.path);
+    ns.change({ pinnedRows: others.length < pinnedRows.length ? others : [...pinnedRows, line.path] });
+  };
+
   let known = "", knownRows = null, sortedAt = 0;
 
   // All lines, and how many of how many rows they show.
   ns.layersLines = function () {
-    const { filter, sort, folded, unfolded } = ns.view;
-    const key = JSON.stringify([filter, ns.layersFilterMark(), sort, folded, unfolded, map.fields.statistic, sort ? ns.layersColumn.asked?.() : 0]);
+    const { filter, sort, folded, unfolded, pinnedRows } = ns.view;
+    const key = JSON.stringify([filter, ns.layersFilterMark(), sort, folded, unfolded, pinnedRows, map.fields.statistic, sort ? ns.layersColumn.asked?.() : 0]);
     const isOld = key !== known || knownRows !== map.rows;
     if (!isOld && !(Object.hasOwn(SORTS, sort) && performance.now() - sortedAt > RESORT_MS)) return map.lines;
     known = key;
@@ -127,7 +149,9 @@
     const rows = ns.filteredRows();
     const isLayer = (row) => map.kinds[row] !== "parameter";
     map.matched = [rows.filter(isLayer).length, map.kinds.filter((kind) => kind !== "parameter").length];
-    map.lines = Object.hasOwn(SORTS, sort) ? sorted(rows.filter(isLayer)) : tree(rows);
+    const pinned = pinnedLines(), above = new Set(pinned.map((line) => line.path));
+    const rest = Object.hasOwn(SORTS, sort) ? sorted(rows.filter(isLayer)) : tree(rows);
+    map.lines = [...pinned, ...rest.filter((line) => line.isGroup || !above.has(line.path))];
     return map.lines;
   };
 })(window.nanscope);

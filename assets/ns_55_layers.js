@@ -9,7 +9,8 @@
   const HEAD_PX = 68, FOOT_PX = 22;
   /** @type {LayersLine[]} */
   let lines = [], first = 0, count = 0, height = LINE_PX; // all lines; those on screen
-  let active = ""; // path of the line that the keys are at
+  let stuck = 0; // pinned lines that stay on screen while the rest scrolls
+  let active = ""; // mark of the line that the keys are at
   /** @type {HTMLInputElement} */
   let input = null;
 
@@ -23,15 +24,20 @@
     return { l: hasValues ? 264 : 140, r: hasSparks ? 188 : hasValues ? 84 : 12, t: HEAD_PX, b: FOOT_PX };
   };
 
-  ns.visibleLines = () => lines.slice(first, first + count);
+  // A group that is pinned as a row is there twice.
+  const markOf = (line) => (line.isPinned ? "pinned " : "") + line.path;
+  const indexOf = (at) => (at < stuck ? at : first + at); // of a line on screen among all
+
+  ns.visibleLines = () => [...lines.slice(0, stuck), ...lines.slice(first + stuck, first + count)];
   ns.linesHeight = () => Math.round(count * height); // nothing is drawn below the last line
-  ns.lineAt = (at) => lines[first + at] ?? null;
+  ns.lineAt = (at) => lines[indexOf(at)] ?? null;
 
   // Which lines fit, from where the tree has been scrolled to; `map.shown` has the first row of each.
   ns.chooseLines = function (box) {
     lines = ns.layersLines();
     const fits = Math.max(1, Math.floor(box.h / LINE_PX));
     count = Math.min(lines.length, fits);
+    stuck = Math.min(lines.filter((line) => line.isPinned).length, count >> 1); // the rest has half of the room, at least
     height = lines.length > fits ? box.h / fits : Math.min(MOST_PX, box.h / Math.max(1, lines.length));
     const tree = ns.byId("layers-tree");
     Object.assign(tree.style, { top: box.t + "px", height: box.h + "px", width: box.l - 1 + "px" });
@@ -46,18 +52,26 @@
     return ns.quantity(ns.codeValue(code), ns.statistic().unit);
   }
 
-  const idOf = (at) => "layers-line-" + (first + at);
+  const idOf = (at) => "layers-line-" + indexOf(at);
+
+  // For the mouse; keys pin with Shift+Enter.
+  function pin(line) {
+    const mark = ns.make("span", "ns-line-pin", ns.view.pinnedRows.includes(line.path) ? "unpin" : "pin");
+    mark.setAttribute("aria-hidden", "true");
+    return mark;
+  }
 
   /** @param {LayersLine} line @param {number} at @param {string} value */
   function lineElement(line, at, value) {
     const item = ns.make("div", "ns-line");
     item.id = idOf(at);
-    item.dataset.at = String(first + at);
+    item.dataset.at = String(indexOf(at));
     Object.assign(item.style, { top: at * height + "px", height: height + "px", lineHeight: height + "px" });
     item.style.paddingLeft = 16 + 12 * line.depth + "px";
     const attributes = {
-      role: "treeitem", "aria-level": line.depth + 1, "aria-posinset": first + at + 1, "aria-setsize": lines.length,
-      "aria-selected": String(line.path === active), "aria-label": `${line.path || "(root)"}, ${value}`,
+      role: "treeitem", "aria-level": line.depth + 1, "aria-posinset": indexOf(at) + 1, "aria-setsize": lines.length,
+      "aria-selected": String(markOf(line) === active),
+      "aria-label": `${line.path || "(root)"}, ${value}${line.isPinned ? ", pinned" : ""}`,
     };
     if (line.canOpen) attributes["aria-expanded"] = String(line.isOpen);
     for (const [name, text] of Object.entries(attributes)) ns.setAttribute(item, name, String(text));
@@ -68,7 +82,10 @@
     const text = ns.make("bdi", "", line.label);
     text.dir = "ltr";
     name.append(text);
-    item.append(arrow, name, ns.make("span", "ns-line-count", line.isParameter ? "" : ns.count(line.tensors)));
+    item.append(arrow, name);
+    if (ns.canPin(line)) item.append(pin(line));
+    item.append(ns.make("span", "ns-line-count", line.isParameter ? "" : ns.count(line.tensors)));
+    if (line.isPinned) item.classList.add("ns-line-pinned");
     if (line.isGroup) item.classList.add("ns-line-group");
     return item;
   }
@@ -79,7 +96,7 @@
     const visible = ns.visibleLines();
     const values = visible.map((line) => valueText(ns.lineCodes(line)[column]));
     ns.byId("layers-lines").replaceChildren(...visible.map((line, at) => lineElement(line, at, values[at])));
-    const at = visible.findIndex((line) => line.path === active);
+    const at = visible.findIndex((line) => markOf(line) === active);
     const tree = ns.byId("layers-tree");
     if (at >= 0) tree.setAttribute("aria-activedescendant", idOf(at));
     else tree.removeAttribute("aria-activedescendant");
@@ -134,11 +151,19 @@
     else ns.openRow(line.path);
   }
 
+  // The keys stay at the line, wherever it goes.
+  function togglePinned(line) {
+    ns.togglePinned(line);
+    lines = ns.layersLines();
+    const at = lines.findIndex((each) => each.path === line.path);
+    if (at >= 0) goTo(at);
+  }
+
   function goTo(at) {
     const next = Math.max(0, Math.min(lines.length - 1, at));
-    active = lines[next].path;
+    active = markOf(lines[next]);
     const tree = ns.byId("layers-tree");
-    if (next < first) tree.scrollTop = next * height;
+    if (next >= stuck && next < first + stuck) tree.scrollTop = (next - stuck) * height;
     if (next >= first + count) tree.scrollTop = (next - count + 1) * height;
     redraw();
   }
@@ -146,7 +171,7 @@
   /** @param {KeyboardEvent} event */
   function move(event) {
     if (!lines.length || event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = lines.findIndex((line) => line.path === active);
+    const at = lines.findIndex((line) => markOf(line) === active);
     const line = lines[at];
     const moves = {
       ArrowDown: () => goTo(at + 1), ArrowUp: () => goTo(at - 1), Home: () => goTo(0), End: () => goTo(lines.length - 1),
@@ -154,9 +179,9 @@
       ArrowRight: () => line && line.canOpen && !line.isOpen && toggle(line),
       ArrowLeft: () => {
         if (line?.canOpen && line.isOpen) toggle(line);
-        else if (line?.parent) goTo(lines.findIndex((each) => each.path === line.parent));
+        else if (line?.parent) goTo(lines.findIndex((each) => each.path === line.parent && each.isPinned === line.isPinned));
       },
-      Enter: () => line && open(line),
+      Enter: () => line && (event.shiftKey ? togglePinned(line) : open(line)),
     };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -168,8 +193,9 @@
     const item = event.target.closest(".ns-line");
     const line = item && lines[Number(item.dataset.at)];
     if (!line) return;
-    active = line.path;
+    active = markOf(line);
     if (event.target.closest(".ns-line-arrow")) toggle(line);
+    else if (event.target.closest(".ns-line-pin")) ns.togglePinned(line);
     else open(line);
     redraw();
   }

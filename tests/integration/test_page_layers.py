@@ -92,6 +92,41 @@ def test_layers_fold_hides_rows_and_the_address_restores_it(page: Page, served: 
     assert "fold=" not in page.url
 
 
+def test_layers_rows_are_pinned_by_mouse_and_keys_and_stay_with_the_address(
+    page: Page, served: Served
+) -> None:
+    served.fill(steps=range(30), blocks=20)
+    open_layers(page, served)
+    page.locator(".ns-line[title='blocks.0.mlp.0']").hover()
+    page.locator(".ns-line[title='blocks.0.mlp.0'] .ns-line-pin").click()
+    until(page, "nanscope.heatmap.lines[0].path === 'blocks.0.mlp.0'")
+    expect(page.locator("#row-aside")).to_be_hidden()
+    page.locator("#layers-tree").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute("title", "head")
+    page.keyboard.press("Shift+Enter")
+    until(page, "nanscope.heatmap.lines[1].path === 'head'")
+    expect(page.locator(".ns-line[aria-selected=true]")).to_have_attribute(
+        "aria-label", re.compile("^head, .*pinned$")
+    )
+    page.locator("#layers-filter").fill("blocks.19")
+    expect(page.locator("#layers-count")).to_have_text("6 of 123")
+    until(page, "nanscope.heatmap.lines.length === 9 && location.search.includes('filter=')")
+    assert paths(page)[:3] == ["blocks.0.mlp.0", "head", "blocks.19"]
+    page.reload()
+    until(page, "nanscope.heatmap.lines?.length === 9")
+    assert paths(page)[:3] == ["blocks.0.mlp.0", "head", "blocks.19"]
+    page.locator("#layers-filter").fill("")
+    page.keyboard.press("Escape")
+    until(page, "nanscope.heatmap.lines.length > 100")
+    page.locator("#layers-tree").evaluate("(tree) => { tree.scrollTop = 1e6; }")
+    until(page, "document.querySelector('.ns-line:last-child').title === 'norm'")
+    first = page.locator(".ns-line").first
+    expect(first).to_have_attribute("title", "blocks.0.mlp.0")
+    first.locator(".ns-line-pin").click()
+    until(page, "nanscope.heatmap.lines[0].path === 'head' && !location.search.includes('blocks.0.mlp')")
+
+
 def test_layers_by_keyboard_moves_folds_and_opens_histograms(page: Page, served: Served) -> None:
     served.fill(steps=range(50), is_full=True)
     open_layers(page, served)

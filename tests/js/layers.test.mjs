@@ -73,6 +73,69 @@ test("a filter that is no pattern is an error, and hides nothing", () => {
   assert.match(page.ns.layersProblem(), /Unterminated group/);
 });
 
+const pinned = (view, heatmap) => layers(ROWS, { pinnedRows: ["norm.b", "blocks.0.mlp", "gone"], ...view }, heatmap).lines();
+
+test("pinned rows come first, by their whole names, and no second time below", () => {
+  same(pinned(), [
+    "norm.b", "blocks.0.mlp", "embed", "blocks.0", "  attn", "blocks.1", "  attn", "  mlp", "norm", "  a", "head.out",
+  ]);
+});
+
+test("pinned rows stay whatever is filtered, folded and sorted", () => {
+  same(pinned({ filter: "^embed" }), ["norm.b", "blocks.0.mlp", "embed"]);
+  same(pinned({ filter: "nothing" }), ["norm.b", "blocks.0.mlp"]);
+  same(pinned({ folded: ["*"] }), ["norm.b", "blocks.0.mlp", "embed", "blocks.0", "blocks.1", "norm", "head.out"]);
+  const cells = ROWS.map((_, row) => [100 + row]);
+  same(pinned({ sort: "value" }, { cells }).slice(0, 4), ["norm.b", "blocks.0.mlp", "head.out", "norm.a"]);
+});
+
+test("a pinned row changes how many of how many are shown in nothing", () => {
+  const { ns } = layers(ROWS, { pinnedRows: ["norm.b"], filter: "^embed" });
+  ns.layersLines();
+  same(ns.heatmap.matched, [1, ROWS.length]);
+});
+
+test("a pinned layer has its parameters below it, where it is unfolded", () => {
+  const rows = ["a.0", "a.0.weight", "a.0.bias", "b.0"], kinds = ["layer", "parameter", "parameter", "layer"];
+  same(layers(rows, { pinnedRows: ["a.0"], filter: "b" }, { kinds }).lines(), ["a.0", "  weight", "  bias", "b.0"]);
+});
+
+test("rows are pinned one after the other, and taken back; what is no row of its own cannot be", () => {
+  const { ns } = layers(ROWS);
+  const line = (path) => ns.layersLines().find((each) => each.path === path);
+  ns.togglePinned(line("norm.a"));
+  ns.togglePinned(line("embed"));
+  ns.togglePinned(line("blocks.0")); // a group
+  same(ns.view.pinnedRows, ["norm.a", "embed"]);
+  ns.togglePinned(line("norm.a"));
+  same(ns.view.pinnedRows, ["embed"]);
+  const module = layers(["a", "a.x", "a.y"], {}, { kinds: ["module", "module", "module"] }).ns;
+  module.togglePinned(module.layersLines()[0]); // a group that is a row
+  same(module.layersLines().map(({ path, isPinned, isGroup }) => [path, isPinned, isGroup]), [
+    ["a", true, false], ["a", false, true], ["a.x", false, false], ["a.y", false, false],
+  ]);
+});
+
+test("pinned rows stay at the top while the rest scrolls below them", () => {
+  const rows = Array.from({ length: 40 }, (_, row) => `r${String(row).padStart(2, "0")}`);
+  const page = layers(rows, { pinnedRows: ["r30", "r20"] });
+  page.load("55");
+  const { ns } = page;
+  ns.isFlow = () => false;
+  const seen = (scrollTop) => {
+    page.byId("layers-tree").scrollTop = scrollTop;
+    ns.chooseLines({ t: 0, l: 0, h: 15 * 10 });
+    const paths = ns.visibleLines().map((line) => line.path);
+    same(paths.map((_, at) => ns.lineAt(at).path), paths); // what the pointer meets is what is drawn
+    return paths;
+  };
+  same(seen(0), ["r30", "r20", "r00", "r01", "r02", "r03", "r04", "r05", "r06", "r07"]);
+  same(seen(15 * 20), ["r30", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28"]);
+  same(seen(1e6), ["r30", "r20", "r32", "r33", "r34", "r35", "r36", "r37", "r38", "r39"]);
+  ns.view.pinnedRows = rows.slice(0, 30); // more than the half of what fits scroll away
+  same(seen(15 * 30), ["r00", "r01", "r02", "r03", "r04", "r35", "r36", "r37", "r38", "r39"]);
+});
+
 const SORTED = ["zero", "none", "small", "large", "nan"];
 const CELLS = [[4, 4, 4], [0, 0, 0], [900, 100, 110], [50, 5000, 9000], [300, 2, 1]];
 const sortedBy = (sort, step = null) => {

@@ -102,6 +102,7 @@ interface View {
   scale: string;
   folded: string[];
   pinned: string[];
+  pinnedRows: string[];
   flow: boolean;
   at: number | null;
   logged: boolean;
@@ -140,6 +141,8 @@ interface LayersLine {
   isOpen: boolean;
   canOpen: boolean;
   isParameter: boolean;
+  /** Of those that stay at the top. */
+  isPinned: boolean;
   tensors: number;
 }
 
@@ -232,6 +235,9 @@ interface Nanscope {
   isLayers(): boolean;
   isFolded(path: string): boolean;
   layersLines(): LayersLine[];
+  /** Whether it is a row of its own, not a group or a parameter. */
+  canPin(line: LayersLine): boolean;
+  togglePinned(line: LayersLine): void;
   groupsOf(name: string): string[];
 
   // ns_54_layers_scales.js

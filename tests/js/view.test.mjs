@@ -15,6 +15,7 @@ const DEFAULTS = {
   unfolded: [], heatmap: "grad_norm", smooth: 0, log: false, clip: false, muted: [], newestFirst: false, filter: "",
   sort: "", scale: "", folded: [], logged: false, compared: [], find: "", isOwnChoice: false, wide: false, x: "", pinned: [],
   flow: false, at: null, ranks: "grad_norm", rankOrder: "", snapshots: [],
+  pinnedRows: [],
 };
 
 test("an address that says nothing is the view that the page begins with", () => {
@@ -26,7 +27,7 @@ test("an address that says nothing is the view that the page begins with", () =>
 test("each field is read from the parameter of its name", () => {
   const { ns } = at(
     "/?run=r%20%26&rank=3&tab=layers&event=e%2F1&heatmap=weight_norm&smooth=0.6&log=1&clip=1&mute=leak&mute=info" +
-    "&x=clock&pin=gpu&pin=rss&flow=1&at=44&ranks=loss&rankorder=value&wide=1&snapshot=1%2Fs4&snapshot=1%2Fb&snapshot=c" +
+    "&x=clock&pin=gpu&pin=rss&flow=1&at=44&ranks=loss&rankorder=value&wide=1&pinrow=b.0&pinrow=&snapshot=1%2Fs4&snapshot=1%2Fb&snapshot=c" +
     "&order=newest&filter=%5Eb&sort=bad&scale=row&fold=*&fold=blocks.0&logged=1&steps=5-90&open=a.b&compare=x&compare=y&find=two%20words",
   );
   same(ns.view, {
@@ -34,7 +35,7 @@ test("each field is read from the parameter of its name", () => {
     unfolded: ["a.b"], heatmap: "weight_norm", smooth: 0.6, log: true, clip: true, muted: ["leak", "info"], newestFirst: true,
     filter: "^b", sort: "bad", scale: "row", folded: ["*", "blocks.0"], logged: true, compared: ["x", "y"], find: "two words",
     isOwnChoice: true, x: "clock", pinned: ["gpu", "rss"], flow: true, at: 44, ranks: "loss", rankOrder: "value",
-    snapshots: ["1/s4", "1/b"],
+    snapshots: ["1/s4", "1/b"], pinnedRows: ["b.0", ""],
     wide: false, // only of a row
   });
   same(ns.range, [5, 90]);
@@ -52,7 +53,7 @@ const PATCHES = {
   window: { window: 500 },
   lists: { unfolded: ["a", "b.c"], muted: ["info", "x y"], folded: ["*"], compared: ["r1", "r2", "r3", "r4", "r5"] },
   lines: { smooth: 0.37, log: true, clip: true },
-  layers: { filter: "^blocks\\.[0-3]&", sort: "change", scale: "past" },
+  layers: { filter: "^blocks\\.[0-3]&", sort: "change", scale: "past", pinnedRows: ["blocks.0.attn", "", "a&b"] },
   axis: { x: "relative", pinned: ["a b", "c"] },
   flow: { flow: true, at: 12 },
   ranks: { ranks: "loss", rankOrder: "distance" },

@@ -31,8 +31,11 @@ KEYS: Final = (
     ("m", "note at the step of the crosshair, or at the newest"),
     ("f", "full screen, or back; with a tensor open, its panel over the whole page"),
 )
-CHORDS: Final = (("Ctrl K", "palette: run, view, event, layer or action by a few letters"),)
-"""Of several keys; `assets/ns_82_palette.js` has what it does."""
+CHORDS: Final = (
+    ("Ctrl K", "palette: run, view, event, layer or action by a few letters"),
+    ("Shift Enter", "in Layers: pin the row at the top, or take it back"),
+)
+"""Of several keys; `assets/ns_82_palette.js` and `ns_55_layers.js` have what they do."""
 
 
 def key_sheet() -> Component:
