@@ -45,24 +45,37 @@
     return ends.length ? Math.max(...ends.map((x) => x[x.length - 1])) : null;
   }
 
-  // What a line says at a step; at null, its newest value.
-  ns.lineValue = function (id, name, step) {
+  // A line's number at a step, at null its newest; null where there is none, NaN and Inf as themselves.
+  function lineNumber(id, name, step) {
     const key = `${id}/${name}`;
     const at = step ?? newestOf(key);
-    if (at === null) return "\u2013";
+    if (at === null) return null;
     const bad = badAt(key, at);
-    if (bad) return bad;
+    if (bad) return bad === "NaN" ? NaN : Infinity;
     const found = nearest(ns.array(key + "/line/x"), at);
     const value = found < 0 ? NaN : ns.array(key + "/line/y")[found];
-    return Number.isFinite(value) ? ns.significant(value) : "\u2013";
-  };
+    return Number.isFinite(value) ? value : null;
+  }
+
+  const said = (value) => (value === null ? "\u2013" : Number.isNaN(value) ? "NaN" : value === Infinity ? "Inf" : ns.significant(value));
+
+  // What a line says at a step; at null, its newest value.
+  ns.lineValue = (id, name, step) => said(lineNumber(id, name, step));
+
+  // What stands large: of areas on each other their sum, else the first line.
+  function largeValue(chart, names, step) {
+    if (!names.length) return "\u2013";
+    if (!chart.stacked) return ns.lineValue(chart.id, names[0], step);
+    const numbers = names.map((name) => lineNumber(chart.id, name, step)).filter((value) => value !== null);
+    return said(numbers.length ? numbers.reduce((sum, value) => sum + value, 0) : null);
+  }
 
   function drawValue(chart, fields) {
     const gutter = ns.byId("gutter-" + chart.id);
     const value = gutter.querySelector(".ns-tile-value");
-    const step = ns.crosshair(), first = fields.series[0];
-    const now = texts.get(chart.id) ?? { value: first ? ns.lineValue(chart.id, first, null) : "\u2013", detail: "" };
-    const shown = step === null || !first ? now.value : ns.lineValue(chart.id, first, step);
+    const step = ns.crosshair();
+    const now = texts.get(chart.id) ?? { value: largeValue(chart, fields.series, null), detail: "" };
+    const shown = step === null || !fields.series.length ? now.value : largeValue(chart, fields.series, step);
     ns.setText(value, shown);
     ns.setText(gutter.querySelector(".ns-tile-detail"), step === null ? now.detail : `now ${now.value}`);
     gutter.classList.toggle("ns-bad", shown === "NaN" || shown === "Inf");

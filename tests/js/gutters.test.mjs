@@ -8,7 +8,7 @@ const CHART = {
 };
 
 // A page whose picture has these lines, at steps 0, 1, ...; the crosshair is where a test puts it.
-function gutter(lines) {
+function gutter(lines, chart = CHART) {
   const page = open(["00", "10", "20", "42"]);
   const { ns } = page;
   const values = new Map(); // series -> its element in the legend
@@ -21,7 +21,7 @@ function gutter(lines) {
     return found;
   };
   Object.assign(ns, {
-    at: null, crosshair: () => ns.at, theme: () => ({ colours: { series: ["#000", "#111"] } }), templates: { charts: [CHART] },
+    at: null, crosshair: () => ns.at, theme: () => ({ colours: { series: ["#000", "#111"], kinds: ["#000", "#111"] } }), templates: { charts: [chart] },
     chartFields: () => ({ series: Object.keys(lines) }),
   });
   for (const [name, y] of Object.entries(lines)) {
@@ -29,7 +29,7 @@ function gutter(lines) {
     ns.arrays.set(`grad_norm/${name}/line/y`, Float64Array.from(y));
   }
   ns.showArrays();
-  ns.drawGutter(CHART, ns.chartFields());
+  ns.drawGutter(chart, ns.chartFields());
   const shown = () => [large.textContent, ...[...values.values()].map((each) => each.textContent)];
   return { ...page, shown, detail };
 }
@@ -53,4 +53,13 @@ test("under the crosshair all values are those of its step", () => {
   ns.giveNewest("grad_norm", tile("10", { grad_norm: "10", grad_norm_clipped: "8" }));
   same(shown(), ["1", "1", "1"]);
   assert.equal(detail.textContent, "now 10");
+});
+
+test("areas on each other have their sum as the large value", () => {
+  const stacked = { ...CHART, names: ["grad_norm", "other"], stacked: true };
+  const { ns, shown } = gutter({ grad_norm: [1, 2, 3], other: [0.5, 0.25, NaN] }, stacked);
+  same(shown().slice(0, 2), ["3", "3"]); // of the newest: what is not there adds nothing
+  ns.at = 1;
+  ns.drawGutter(stacked, ns.chartFields());
+  same(shown(), ["2.25", "2", "0.25"]);
 });
