@@ -5,6 +5,7 @@
 
   const FAST = 10; // columns that an arrow with Shift moves
   let step = null; // under the crosshair
+  let pointer = null; // {card, x} where it rests over a track
 
   ns.crosshair = () => step;
 
@@ -70,14 +71,23 @@
     if (at !== null) line.style.left = at - 1 + "px";
   }
 
+  // The axis of a live run moves on below a pointer that rests; a step that arrows have chosen stays.
+  function stay() {
+    if (pointer) ns.setCrosshair(ns.stepAt(pointer.card, pointer.x));
+    else if (step !== null && (!ns.range || step < ns.range[0] || step >= ns.range[1])) ns.setCrosshair(null);
+    else draw();
+  }
+
   ns.startCrosshair = function () {
     const tracks = ns.byId("tracks");
     const charts = ns.byId("step-charts");
     charts.addEventListener("mousemove", ({ target, clientX }) => {
       const card = target.closest("[data-chart]");
-      if (card) ns.setCrosshair(ns.stepAt(card, clientX));
+      if (!card) return;
+      pointer = { card, x: clientX };
+      ns.setCrosshair(ns.stepAt(card, clientX));
     });
-    charts.addEventListener("mouseleave", () => ns.setCrosshair(null));
+    charts.addEventListener("mouseleave", () => { pointer = null; ns.setCrosshair(null); });
     tracks.addEventListener("keydown", (event) => event.target === tracks && move(event));
     tracks.addEventListener("blur", () => ns.setCrosshair(null));
     ns.on("message", ({ run, verdict }) => {
@@ -85,6 +95,6 @@
       origin = verdict.severity === "critical" ? verdict.step : null;
     });
     ns.on("heatmap", () => { drawOrigin(); if (step !== null) draw(); });
-    for (const name of ["range", "axis"]) ns.on(name, () => ns.setCrosshair(null));
+    for (const name of ["range", "axis"]) ns.on(name, () => ns.later(stay));
   };
 })(window.nanscope);

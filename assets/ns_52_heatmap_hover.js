@@ -40,7 +40,10 @@
     return `${value} (${pooled} ${ns.count(size)} steps)`;
   }
 
+  let over = null; // where the pointer rests
+
   function show(event) {
+    over = event;
     const tooltip = ns.byId("tooltip");
     const cell = cellAt(event.clientX, event.clientY);
     tooltip.hidden = cell === null;
@@ -74,6 +77,7 @@
     plot.addEventListener("click", open);
     plot.addEventListener("dblclick", () => window.clearTimeout(opening));
     plot.addEventListener("mousemove", show);
-    plot.addEventListener("mouseleave", () => { ns.byId("tooltip").hidden = true; });
+    plot.addEventListener("mouseleave", () => { over = null; ns.byId("tooltip").hidden = true; });
+    ns.on("heatmap", () => { if (over) show(over); }); // the picture of a live run moves below it
   };
 })(window.nanscope);

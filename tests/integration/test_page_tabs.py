@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -120,7 +120,7 @@ def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, serve
     """Its arrays are what the next message builds on; fields and arrays of a picture belong together."""
     served.fill(steps=range(60), is_full=True)
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null")
+    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
     page.evaluate(
         "window.broken = 0; nanscope.on('heatmap', (map) => {"
         "const cells = map.fields.rowCount * nanscope.array('heatmap/steps').length;"
@@ -168,7 +168,7 @@ def test_crosshair_is_on_the_same_step_in_all_tracks_and_says_its_values(page: P
 def test_arrow_keys_move_the_crosshair_and_are_read_out(page: Page, served: Served) -> None:
     served.fill(steps=range(100))
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null")
+    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
     page.locator("#tracks").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#crosshair-step > :first-child")).to_have_text("99")
@@ -180,10 +180,39 @@ def test_arrow_keys_move_the_crosshair_and_are_read_out(page: Page, served: Serv
     expect(page.locator("#crosshair-step > :first-child")).to_have_text("99")
 
 
+UNDER_POINTER = """x => {
+    const step = nanscope.stepAt(document.querySelector("[data-chart=heatmap]"), x);
+    const tooltip = document.querySelector("#tooltip").innerText;
+    return step !== null && nanscope.crosshair() === step && tooltip.includes(`step ${step}`);
+}"""
+
+
+def test_crosshair_stays_while_a_live_run_goes_on(page: Page, served: Served) -> None:
+    start = never_late()
+    served.fill(steps=range(200), start_time=start)
+    open_page(page, served)
+    until(page, "nanscope.range && nanscope.newestStep === 199")
+    box = page.locator("#heatmap-canvas").bounding_box()
+    x = int(box["x"] + 0.4 * box["width"])  # as an event has it
+    page.mouse.move(x, box["y"] + 20)
+    for step in range(200, 260, 10):  # the axis moves on several times
+        served.fill(steps=range(step, step + 10), start_time=start)
+        until(page, "(step) => nanscope.range[1] > step", step)
+        until(page, UNDER_POINTER, x)
+    page.mouse.move(2, 2)
+    page.locator("#tracks").focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    chosen = page.evaluate("nanscope.crosshair()")
+    served.fill(steps=range(260, 270), start_time=start)
+    until(page, "nanscope.range[1] > 260")
+    assert page.evaluate("nanscope.crosshair()") == chosen is not None
+    until(page, f"document.querySelector('#crosshair-step').innerText.startsWith('{chosen}')")
+
+
 def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Served) -> None:
     served.fill(steps=range(100), bad=dict.fromkeys(range(50, 100), "nan"))
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null")
+    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
     expect(page.locator("#origin-line")).to_be_hidden()
     served.add_event(page_runs.event(50))
     expect(page.locator("#origin-line")).to_be_visible()
