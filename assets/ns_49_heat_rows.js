@@ -42,6 +42,16 @@
     kept = Math.max(0, Math.min(kept - dropped, same));
   };
 
+  // The fields with the scale that is on screen, while the new one is nearly the same: the percentiles of a live run
+  // move a little with each message, and another scale repaints every cell.
+  const NEARLY = 0.02; // of the scale's span
+  ns.withSteadyScale = function (next, before) {
+    if (!before || before.statistic !== next.statistic || before.low === null || next.low === null) return next;
+    const most = NEARLY * Math.max(before.high - before.low, next.high - next.low);
+    const isNear = Math.abs(next.low - before.low) <= most && Math.abs(next.high - before.high) <= most;
+    return isNear ? { ...next, low: before.low, high: before.high } : next;
+  };
+
   // Codes of a row by column; of one picture, not to be kept or written to.
   ns.heatRow = (row) => turned.subarray(row * capacity + offset, row * capacity + offset + count);
   ns.heatKept = () => kept;

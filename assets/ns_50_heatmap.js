@@ -91,17 +91,29 @@
     return { from, to };
   }
 
+  let across = new Uint16Array(0);
+
   // The codes of a line of pixels: of the rows [first, last), the largest of the columns below each pixel.
   function pooledRow(row, first, last, columns, line) {
-    const only = last - first === 1 ? row(first) : null;
+    const left = columns.from[0], right = columns.to[line.length - 1];
+    let codes = row(first);
+    if (last - first > 1) {
+      if (across.length < codes.length) across = new Uint16Array(2 * codes.length);
+      for (let column = left; column < right; column++) across[column] = codes[column];
+      for (let at = first + 1; at < last; at++) {
+        const next = row(at);
+        for (let column = left; column < right; column++) {
+          const a = across[column], b = next[column];
+          if (a < 4 || b < 4) across[column] = pool(a, b);
+          else if (b > a) across[column] = b;
+        }
+      }
+      codes = across;
+    }
     for (let x = 0; x < line.length; x++) {
       const begin = columns.from[x], end = columns.to[x];
-      if (only && end - begin === 1) { line[x] = only[begin]; continue; }
-      let code = 0;
-      for (let at = first; at < last; at++) {
-        const codes = only || row(at);
-        for (let column = begin; column < end; column++) code = pool(code, codes[column]);
-      }
+      let code = begin < end ? codes[begin] : 0;
+      for (let column = begin + 1; column < end; column++) code = pool(code, codes[column]);
       line[x] = code;
     }
   }
@@ -118,16 +130,6 @@
     }
     return true;
   }
-
-  // The fields with the scale that is on screen, while the new one is nearly the same: the percentiles of a live run
-  // move a little with each message, and another scale repaints every cell.
-  const NEARLY = 0.02; // of the scale's span
-  ns.withSteadyScale = function (next, before) {
-    if (!before || before.statistic !== next.statistic || before.low === null || next.low === null) return next;
-    const most = NEARLY * Math.max(before.high - before.low, next.high - next.low);
-    const isNear = Math.abs(next.low - before.low) <= most && Math.abs(next.high - before.high) <= most;
-    return isNear ? { ...next, low: before.low, high: before.high } : next;
-  };
 
   // All rows as they were sent, and the codes between which the colours lie.
   function wholePicture() {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fillHeatmap, open, same } from "./page.mjs";
 
-const { ns } = open(["00", "10", "20", "50"]);
+const { ns } = open(["00", "10", "20", "49", "50"]);
 const NAN = 1, INF = 2, BOTH = 3, ZERO = 4, FIRST = 5, LAST = 65535;
 
 test("codes stand for 10^-46 to 10^39, in equal steps of the logarithm", () => {
