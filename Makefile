@@ -13,7 +13,7 @@ COMPILER_PACKAGES := gcc libc6-dev
 NODE_PACKAGES := nodejs npm
 # A file's tests stay together on one worker: they share what the file has trained, and its one Chromium.
 WORKERS ?= logical
-KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
+KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
 .PHONY: demo test lint js capabilities detection browser compiler node clean
 .DELETE_ON_ERROR:

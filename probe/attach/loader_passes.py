@@ -1,13 +1,15 @@
-"""Tells where a pass over a DataLoader begins, and where it has run out. Knows nothing of training.
+"""Tells where a pass over a DataLoader begins, and where it has run out; times what batches are waited for.
 
-Used by `epochs.py` alone. While anyone listens `DataLoader.__iter__` and the `__next__` of its iterators are
-replaced on their classes; the loaders and their iterators stay what they are.
+Knows nothing of training. Listened to by `epochs.py` and `evaluation.py`; the times go to `loader_waits.py`.
+While anyone listens `DataLoader.__iter__` and the `__next__` of its iterators are replaced on their classes;
+the loaders and their iterators stay what they are.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..compat import torch_dynamo, torch_training
 from .call_wrappers import hide_own_frames
+from .loader_waits import BATCHES, IS_WAITING, WAITED_NS, loader_waits
 
 _FORKED_S: Final = 1.0
 
@@ -85,9 +88,21 @@ class LoaderPasses:
         return __iter__
 
     def _next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        cell_of, thread_of, now_ns = loader_waits.cells.get, threading.get_ident, time.perf_counter_ns
+
         def __next__(iterator: Any) -> Any:  # noqa: N807 - what it stands for
+            cell = cell_of(thread_of())
+            # A loader may read from another one: that is a part of the same wait.
+            if cell is not None and cell[IS_WAITING]:
+                cell = None
             try:
-                return original(iterator)
+                if cell is None:
+                    return original(iterator)
+                cell[IS_WAITING], began_ns = 1, now_ns()
+                batch = original(iterator)
+                cell[WAITED_NS] += now_ns() - began_ns
+                cell[BATCHES] += 1
+                return batch
             except StopIteration:
                 for listener in self._listeners:
                     listener.end_pass(iterator)
@@ -95,6 +110,9 @@ class LoaderPasses:
             except BaseException as error:
                 hide_own_frames(error.__traceback__)
                 raise
+            finally:
+                if cell is not None:
+                    cell[IS_WAITING] = 0
 
         return __next__
 

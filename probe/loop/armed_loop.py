@@ -41,6 +41,7 @@ from ..measure.update_meter import UpdatePlaces
 from ..step.clipping import norm_after_clipping
 from ..step.losses import apart
 from ..step.open_step import LogValue
+from ..step.phase_times import PhaseTimes
 from .loop_shape import CallShape, CodeSite, LoopShape
 
 Question: TypeAlias = tuple[Callable[..., Any], Any, Any]
@@ -113,6 +114,8 @@ class Plan(NamedTuple):
     """Measures and finishes the steps, where C does not read their values."""
     reads_losses: bool = True
     """Whether a loss can be read without waiting for it."""
+    phases: PhaseTimes | None = None
+    """Adds up what the phases of a step take."""
 
 
 class LateSteps(Protocol):
@@ -222,6 +225,10 @@ class ArmedLoop:
             loop.marked = id(self._marked.parameter)
             loop.marked_data, loop.marked_bytes = self._mark_place
             alive.append(self._marked.parameter)
+        if plan.phases is not None:
+            loop.phases = plan.phases.shared.buffer_info()[0]
+            loop.waits = None if plan.phases.waits is None else plan.phases.waits.buffer_info()[0]
+            alive += [plan.phases.shared, plan.phases.waits]
         if not self.calls.follow(loop):
             return False
         self._learned, state = shape.calls, self.state

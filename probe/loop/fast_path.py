@@ -134,6 +134,10 @@ class Followed(Protocol):
         """A forward that C has followed up to now has returned, or raised."""
         ...
 
+    def end_phase(self) -> None:
+        """A forward or backward that was taken back from C has returned."""
+        ...
+
     def forget_forward(self, capture: RootCapture, error: BaseException) -> None:
         """Its forward has raised."""
         ...
@@ -352,6 +356,7 @@ class FastPath:
         """The forward returned something that only the slow way can hold."""
         self._followed.end_forward(output)
         capture = self.leave() or self._open_capture
+        self._followed.end_phase()
         if capture is not None and not capture.outputs:
             self._guard.run("capture", capture.finish, output)
 
@@ -365,6 +370,7 @@ class FastPath:
     def backward_was_odd(self, tensors: Any) -> None:
         """The backward has returned, and no gradient came by the output, or one that cannot be held."""
         self.leave()
+        self._followed.end_phase()
         self._guard.run("step", self._followed.end_backward, tensors)
 
     def backward_raised(self, tensors: Any) -> None:

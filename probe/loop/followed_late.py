@@ -83,13 +83,22 @@ class LateFollowing:
         self._micro_steps: Sequence[CallShape] = ()
         self._is_scaled = self._has_failed = False
         self._unchecked = _CHECKED_STEPS
+        self._spent_ns = 0
+        """What the guard had counted when the newest step ended."""
 
     def follow(self, calls: HotCalls, shape: LoopShape) -> bool:
         """C is about to follow steps of this shape; whether it may."""
         self._calls, self._stage, self._is_scaled = calls, shape.stage, shape.is_scaled
         self._micro_steps = shape.calls
-        self._loop.open.measured = None
+        self._loop.open.measured, self._spent_ns = None, self._guard.spent_ns
         return not (self._has_failed or self._device() in _distrusted)
+
+    def uncounted(self, own_ns: int) -> int:
+        """What of the time that C has taken since the newest step the guard has not counted.
+
+        C times its callbacks as a whole, with the Python that they call.
+        """
+        return max(own_ns - (self._guard.spent_ns - self._spent_ns), 0)
 
     # -- LateSteps
 
@@ -100,7 +109,9 @@ class LateFollowing:
     def finish(self, *calls: Any) -> bool:
         """Measure and finish the step that is about to be updated; False for the slow way."""
         given = [_Call(*calls[at : at + _GIVEN]) for at in range(0, len(calls), _GIVEN)]
-        return self._run(self._finish, given)
+        is_finished = self._run(self._finish, given)
+        self._spent_ns = self._guard.spent_ns
+        return is_finished
 
     def note_clipping(self, total_norm: Any, max_norm: Any) -> None:
         """Note what torch's clipping has returned, and its limit."""
@@ -142,7 +153,7 @@ class LateFollowing:
     def _finish(self, given: Sequence[_Call]) -> bool:
         assert self._calls is not None
         loop, state = self._loop, self._calls.state
-        self._guard.spent_ns += int(state.step_own_ns)
+        self._guard.spent_ns += self.uncounted(int(state.step_own_ns))
         state.step_own_ns = 0
         if state.state != CLIPPED and not self._measure():
             return False

@@ -188,6 +188,7 @@ class FollowedTraining:
             replica=root if isinstance(root, nn.parallel.DistributedDataParallel) else None,
             free_since_ns=self._loop.free_since_ns,
             is_distributed=is_distributed,
+            phases=self._meters.phases,
         )
         return self._late_plan(plan, shape) if shape.is_late else plan
 
@@ -267,6 +268,11 @@ class FollowedTraining:
     def _on_news(self) -> int:
         return self._lookout.look_about(_step_in_c())
 
+    def end_phase(self) -> None:
+        """A forward or backward that was taken back from C has returned."""
+        self._meters.phases.end_forward()
+        self._meters.phases.end_backward()
+
     @property
     def has_news(self) -> bool:
         """Whether the training thread has something to do at the end of the next backward."""
@@ -306,7 +312,10 @@ class FollowedTraining:
 
     def take_back(self, account: FollowedSteps) -> None:
         """Steps were followed; the slow way goes on."""
-        self._guard.spent_ns += account.own_ns
+        own_ns = account.own_ns
+        if self._is_following_late and self._late is not None:
+            own_ns = self._late.uncounted(own_ns)
+        self._guard.spent_ns += own_ns
         self._records.end()
         if not self._is_following_late:
             self._pipeline.complete_newest()
@@ -365,6 +374,7 @@ class FollowedTraining:
         if loop.scaling is not None:
             losses.note_scaling(*loop.scaling)
         self._measures.adopt_inputs(self._records.take_inputs(int(state.step)))
+        self._meters.phases.adopt()
         if loop.mark is not None:
             self._model.adopt_mark(*loop.mark)
         if self._is_timed:
@@ -374,8 +384,8 @@ class FollowedTraining:
 
     def end_backward(self, tensors: Any) -> None:
         """The backward that was adopted has returned."""
-        if self._loop.backward is not None:
-            self._loop.end_backward(tensors)
+        if self._loop.backward is not None and self._loop.end_backward(tensors):
+            self._meters.phases.take_back_backward()
 
     def adopt_clipping(self, before: float, after: float) -> None:
         """Its gradients were measured, all of them finite, and have been clipped."""

@@ -340,6 +340,7 @@ def _tracker_parts(
         pipeline=pipeline,
         loop=loop,
         hooks=hooks,
+        phases=meters.phases,
         attachment=attachment,
         attention=attention,
         failed=failed,

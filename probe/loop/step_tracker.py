@@ -56,6 +56,7 @@ class StepTracker:
         self._model, self._schedule, self._measures = parts.model, parts.schedule, parts.measures
         self._timing, self._pipeline, self._loop = parts.timing, parts.pipeline, parts.loop
         self._hooks, self._attachment, self._attention = parts.hooks, parts.attachment, parts.attention
+        self._phases = parts.phases
         self._failed, self._records, self._logged = parts.failed, parts.records, parts.logged
         self.rules, self.mark, self.epochs, self.fast = parts.rules, parts.mark, parts.epochs, parts.fast
         self.profiles = parts.profiles
@@ -105,6 +106,7 @@ class StepTracker:
         for tell in hooks.before_forward.calls:
             tell(root, args, kwargs)
         self._root_is_open = True
+        self._phases.begin_forward(is_training=root.training)
         try:
             output = call(root, *args, **kwargs)
         except BaseException as error:
@@ -118,6 +120,8 @@ class StepTracker:
         finally:
             self._root_is_open = False
         self._measures.end_forward(output)
+        # Behind it: it has told the guard what looking at the modules' calls has taken.
+        self._phases.end_forward()
         for take in after:
             take(output)
         if capture is not None:
@@ -142,6 +146,8 @@ class StepTracker:
         hooks = self._hooks
         if self._root_is_open or self._evaluated or self._attention.is_elsewhere:
             return call
+        if not self._model.root.training:
+            self._phases.note_evaluation()
         for begin in hooks.evaluation_call.calls:
             begin(False)
         if hooks.evaluation_inputs.calls or hooks.evaluation_outputs.calls:
@@ -173,7 +179,7 @@ class StepTracker:
 
     def _begin_backward(self, tensors: Any, grad_tensors: Any, *, is_by_grad: bool = False) -> None:
         """What follows is a backward, or `torch.autograd.grad`; see whether it is one of this model."""
-        hooks = self._hooks
+        hooks, before = self._hooks, self._loop.backward
         if self._is_of_others(tensors):
             for tell in hooks.foreign_backward.calls:
                 tell(tensors)
@@ -194,6 +200,8 @@ class StepTracker:
             self._guard.run("step", self._loop.begin_backward, tensors, grad_tensors, site)
         for begin in hooks.backward_begun.calls:
             begin(self._loop.finished_early)
+        if self._loop.backward is not before:
+            self._phases.begin_backward()
 
     def _is_of_others(self, tensors: Any) -> bool:
         """Whether a backward that begins is none of this model, as far as is known before it."""
@@ -207,6 +215,7 @@ class StepTracker:
         self.fast.leave()
         if self._attention.is_elsewhere:
             return
+        self._phases.end_backward()
         for tell in self._hooks.after_any_backward.calls:
             tell()
         if self._loop.backward is None:
@@ -216,7 +225,8 @@ class StepTracker:
             self.mark.take(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
         for tell in self._hooks.after_backward.calls:
             tell()
-        self._guard.run("step", self._loop.end_backward, tensors)
+        if self._guard.run("step", self._loop.end_backward, tensors):
+            self._phases.take_back_backward()
         self._raise_anomaly()
 
     def before_grad(self, outputs: Any, inputs: Any, grad_outputs: Any) -> bool:
@@ -248,6 +258,7 @@ class StepTracker:
 
     def after_grad(self, outputs: Any, inputs: Any, gradients: Any) -> None:
         """They are there: what a backward is elsewhere."""
+        self._phases.end_backward()
         pulse.beats += 1
         if self._loop.backward is None:
             return
@@ -299,9 +310,11 @@ class StepTracker:
             act(optimizer)
         if self._schedule.features.update_ratios:
             self._guard.run("measures", self._measures.before_update, optimizer)
+        self._phases.begin_update()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Look at what the update did, and let go of the step's inputs."""
+        self._phases.end_update()
         pulse.beats += 1
         if self._schedule.is_off or self._attachment.is_paused:
             self._guard.run("step", self._rest_or_resume, optimizer)

@@ -15,6 +15,7 @@ from ..attach.watched_model import WatchedModel
 from ..detectors.training_values import TrainingValues
 from ..incidents.incidents import IncidentReporter
 from ..memory.run_snapshots import RunSnapshots
+from ..step.phase_times import PhaseTimes
 from ..threads.watchdog import LoopMark
 from .attention import Attention
 from .epochs import EpochWatch
@@ -39,6 +40,7 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: StepPipeline
     loop: TrainingLoop
     hooks: StepHooks
+    phases: PhaseTimes
     attachment: Attachment
     attention: Attention
     failed: FailedForward

@@ -314,17 +314,17 @@ class TrainingLoop(GatheredStep):
         """Steps of optimizers that update no watched model."""
         return self._attachment.foreign_steps - self._others_updates
 
-    def end_backward(self, tensors: Any) -> None:
-        """It has returned: a micro-step is complete."""
+    def end_backward(self, tensors: Any) -> bool:
+        """It has returned: a micro-step is complete; whether it was another model's."""
         self._free_since_ns = time.perf_counter_ns()
         trained_here.end_backward()
         if self._has_passed_us_by(tensors):
             self._take_back_backward()
-            return
+            return True
         backward, self.backward = self.backward, None
         if backward is not None and backward.opened is not self.open:
             # An optimizer in the backward has made its steps already.
-            return
+            return False
         self.has_had_backward = True
         self.open.settle()
         self.open.number, self.open.others_updates = self.counter.number, self._others_updates
@@ -337,10 +337,11 @@ class TrainingLoop(GatheredStep):
             self.open.after_backward = self._model.measure_gradients()
         newest = None if self._timing.is_late else self.losses.newest_on_cpu
         if self.finished_early or self._passed.are_all_of(self.open):
-            return
+            return False
         if newest is not None and not math.isfinite(newest):
             stage: Stage | None = "scaled" if self.losses.was_scaled else None
             self._finish_early(self._model.measure_gradients(), stage)
+        return False
 
     def _has_passed_us_by(self, tensors: Any) -> bool:
         """Whether the backward that has just ended reached no watched parameter: a discriminator's, say."""

@@ -1,4 +1,4 @@
-"""What a frame says of time and memory: step time, the probe's own share, host and CUDA memory.
+"""What a frame says of time and memory: step time, its phases, the probe's own share, host and CUDA memory.
 
 Used by the measures and the pipeline, on the training thread; one call each per frame.
 """
@@ -6,6 +6,8 @@ Used by the measures and the pipeline, on the training thread; one call each per
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from ..delivery.host_memory import MemorySample, read_memory
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.utilisation import Utilisation
 from ..guard import Guard
+from .phase_times import PhaseTimes
 
 _CUDA_MEMORY_NS: Final = 1_000_000_000
 """How often the CUDA allocator is asked; its statistics take about 0.1 ms."""
@@ -34,20 +37,28 @@ class StepTime(NamedTuple):
     """In the probe's own calls."""
     failures: int
     """Of the probe's own code, since the start."""
+    phases: Mapping[str, float] = MappingProxyType({})
+    """Seconds of what is known of its phases, by name: see `phase_times.NAMES`."""
 
     def scalars(self) -> dict[str, float]:
         """Return what a frame says of it, under the names of `wire.SCALARS`."""
         scalars = {"step_time_s": self.step_ns / 1e9, "probe_fraction": self.own_ns / self.step_ns}
+        scalars |= self.phases
         if self.failures:
             scalars["probe_failures"] = float(self.failures)
         return scalars
 
 
 class StepMeters:
-    """Readings since the previous frame, under the names of `wire.SCALARS`."""
+    """Readings since the previous frame, under the names of `wire.SCALARS`.
+
+    Attributes:
+        phases: adds up what the phases of the step under way take.
+    """
 
     def __init__(self, guard: Guard, recorder: Recorder) -> None:
         self._guard, self._recorder = guard, recorder
+        self.phases = PhaseTimes(guard)
         self._previous_ns: int | None = None
         self._spent_ns = 0
         self._memory_seen: MemorySample | None = None
@@ -58,9 +69,10 @@ class StepMeters:
         now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
         previous_ns, self._previous_ns = self._previous_ns, now_ns
         own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        phases = self.phases.take()
         if previous_ns is None:
             return None
-        return StepTime(step_ns=now_ns - previous_ns, own_ns=own_ns, failures=self._guard.failures)
+        return StepTime(now_ns - previous_ns, own_ns, self._guard.failures, phases)
 
     @property
     def read_ns(self) -> int:
@@ -74,6 +86,7 @@ class StepMeters:
     def forget_time(self) -> None:
         """Steps pass that nobody times: the next one has no time of its own."""
         self._previous_ns = None
+        self.phases.forget()
 
     def leave_out(self, ns: int) -> None:
         """Count so much less to the step under way: a pause is no part of it."""

@@ -216,6 +216,13 @@ SCALARS: Final[dict[str, str]] = {
     "step_time_added": "the probe's part of the step time by comparison with plain steps, as a fraction",
     "step_time_added_half_width": "half the width of its 95 % interval",
     "step_time_s": "wall-clock seconds since the previous frame; not at the first, nor after level off",
+    "data_wait_s": "seconds of the step time in which the training thread waited for batches of "
+    "DataLoaders, evaluations left out; absent where none gave one",
+    "forward_s": "host seconds of the step time in the model's training forwards, without the loss; this and "
+    "the next two without the probe's own time, and absent where there was none",
+    "backward_s": "the same of the backwards, with their waiting for other ranks",
+    "optimizer_s": "the same of the optimizer's step that ended the step before, with what a closure is "
+    "called for again",
     "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
     "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
     "processor_wait": "part (0-1) of a second in which training waited for processors that others had; "

@@ -14,6 +14,10 @@ from probe.wire import Event, Frame
 OWN = (
     "step_time_",
     "probe_fraction",
+    "data_wait_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
     "process_",
     "system_",
     "cuda_",

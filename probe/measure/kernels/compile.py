@@ -31,6 +31,7 @@ _SOURCES: Final = (
         "hot_ring.h",
         "hot_updates.h",
         "hot_late.h",
+        "hot_phases.h",
     ),
 )
 # Without errno a square root is one instruction; -ffast-math would take NaN and Inf for impossible.

@@ -7,8 +7,9 @@
  * Neither Python's nor torch's headers are needed: both are reached through addresses that hot_binding.py looks up
  * and checks. One training of a process can be armed at a time. `hot_state.h` has what is known of the loop and of the
  * step under way. `hot_forward.h` and `hot_backward.h` follow the calls, `hot_finish.h` the end of a step;
- * `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates. Where gradients
- * lie on a device, or their verdict may be late, Python measures them instead: `hot_late.h`.
+ * `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates,
+ * `hot_phases.h` adds up what the phases of a step take. Where gradients lie on a device, or their verdict may be late,
+ * Python measures them instead: `hot_late.h`.
  */
 #include "hot_state.h"
 

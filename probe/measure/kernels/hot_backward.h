@@ -160,7 +160,9 @@ static Object *hot_begin_backward(Object *self, Object *const *given, ptrdiff_t 
     hot.state = IN_BACKWARD;
     hot.beats++;
     if (hot_loop.is_distributed && hot.free_since_ns) hot.before_backward_ns += started - hot.free_since_ns;
-    hot.step_own_ns += now_ns() - started;
+    const int64_t ended = now_ns();
+    hot.step_own_ns += ended - started;
+    begin_phase(PHASE_BACKWARD, ended);
     return answer(1);
 }
 
@@ -169,6 +171,7 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
     (void)self, (void)nothing;
     if (hot.state != IN_BACKWARD) return answer(0);
     const int64_t started = now_ns();
+    end_phase(PHASE_BACKWARD, started, 0);
     hot.beats++;
     const HotCall *call = &hot_calls[hot.micro_step];
     if (!hot.armed || call->task == NULL || !mark_parameter()) return refuse();

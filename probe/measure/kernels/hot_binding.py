@@ -32,7 +32,10 @@ SITE_FRAMES: Final = 3
 MARK_BYTES: Final = 448
 IDLE, IN_FORWARD, AFTER_FORWARD, IN_BACKWARD, AFTER_BACKWARD, CLIPPED, IN_UPDATE = range(7)
 """Where the step under way stands: `HotState.state`."""
-OWN_SCALARS: Final = ("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired")
+OWN_SCALARS: Final = (
+    *("step_time_s", "probe_fraction", "grad_norm_clipped", "clip_fired"),
+    *("data_wait_s", "forward_s", "backward_s", "optimizer_s"),
+)
 """What a record says besides loss, norm and samples; learning rates follow."""
 NEVER: Final = 2**62
 
@@ -122,6 +125,7 @@ class HotLoop(ctypes.Structure):
         ("glanced_elements", _Int),
         *[(name, _Pointer) for name in ("copies", "copy_bytes", "marked", "marked_data")],
         ("marked_bytes", _Int),
+        *[(name, _Pointer) for name in ("phases", "waits")],
     ]
 
 

@@ -94,12 +94,15 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
     const int is_observed = is_observed_step(hot.step);
     if (is_observed && (!is_answered(hot_loop.collect, NULL, 0) || !hot.armed)) return refuse();
     if (!append_step(rates, started)) return refuse();
+    int64_t ended = hot.last_end_ns;
     if (has_ratios || is_observed || hot.has_logged) {
         started = now_ns();
         if (is_observed || hot.has_logged) is_answered(hot_loop.add_more, NULL, 0);
         if (has_ratios) copy_parameters(hot.step - 1);
-        hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
+        ended = now_ns();
+        hot.step_own_ns += ended - started; /* a part of the next step, as in the slow way */
     }
+    begin_phase(PHASE_UPDATE, ended);
     hot.state = IN_UPDATE;
     nested_updates = 0;
     hot.beats++;
@@ -115,10 +118,11 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
         nested_updates--;
         return answer(1);
     }
+    const int64_t started = now_ns();
+    end_phase(PHASE_UPDATE, started, 0);
     if (hot_loop.finish) nanscope_hot_forget(); /* inputs too: Python keeps those of finished steps */
     else drop_step();
     if (updates.step >= 0) {
-        const int64_t started = now_ns();
         measure_update();
         hot.step_own_ns += now_ns() - started;
     }

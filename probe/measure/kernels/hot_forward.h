@@ -229,7 +229,9 @@ static Object *hot_begin_forward(Object *self, Object *const *given, ptrdiff_t c
         is_answered(hot_loop.glance, given, 3);
     hot.state = IN_FORWARD;
     hot.beats++;
-    hot.step_own_ns += now_ns() - started;
+    const int64_t ended = now_ns();
+    hot.step_own_ns += ended - started;
+    begin_phase(PHASE_FORWARD, ended);
     return answer(1);
 }
 
@@ -307,8 +309,10 @@ static Object *hot_end_forward(Object *self, Object *output) {
     (void)self;
     if (!hot.armed || hot.state != IN_FORWARD) return answer(0);
     int64_t started = now_ns(), count = 1;
+    const int64_t observed_ns = is_observed_step(hot.step) ? observation_ns() : 0;
+    end_phase(PHASE_FORWARD, started, observed_ns);
     if (is_observed_step(hot.step)) {
-        hot.step_own_ns += observation_ns();
+        hot.step_own_ns += observed_ns;
         is_answered(hot_loop.end_observation, &output, 1);
         if (!hot.armed || hot.state != IN_FORWARD) return answer(0);
     }

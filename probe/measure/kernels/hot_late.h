@@ -44,6 +44,7 @@ static Object *finish_late(int64_t started) {
     if (!is_finished) return refuse();
     if (!hot.armed) return answer(1); /* another thread has had the slow way go on meanwhile */
     hot.last_end_ns = hot.free_since_ns = now_ns();
+    begin_phase(PHASE_UPDATE, hot.last_end_ns);
     hot.step++;
     hot.steps++;
     hot.state = IN_UPDATE;

@@ -90,9 +90,11 @@ static void put_missing(uint8_t **place, int64_t count) {
 /* By how much a divisor of the loss may be off a whole number, as step/losses.py has it. */
 #define ROUNDING 1e-6
 
+#include "hot_phases.h"
+
 /* Scalars of a record, in the order of the template: step_time_s, probe_fraction, what clipping left of the norm
- * and whether it changed it, then the learning rates and what Python reads. */
-enum { OWN_SCALARS = 4 };
+ * and whether it changed it, the phases, then the learning rates and what Python reads. */
+enum { OWN_SCALARS = 4 + PHASES };
 
 /* The least share of the items that a trainer divides by, see step/losses.py. */
 #define LEAST_SHARE 0.5
@@ -202,6 +204,7 @@ static int append_step(const double *rates, int64_t started) {
     place += 16;
     put_double(&place, hot_loop.clips ? hot.after_clip : NAN);
     put_double(&place, hot_loop.clips ? hot.after_clip < hot.before_clip * (1 - CLIPPED_BY) : NAN);
+    put_phases(&place);
     put(&place, rates, (size_t)hot_loop.rate_count * 8);
     put(&place, further, (size_t)hot_loop.scalar_count * 8);
     if (hot_loop.is_distributed) put_double(&place, hot.before_backward_ns ? (double)hot.before_backward_ns / 1e9 : NAN);

@@ -138,6 +138,8 @@ typedef struct {
     Object *marked; /* the parameter that tells of updates which no hook tells of, or NULL */
     void *marked_data; /* where it lies */
     int64_t marked_bytes;
+    int64_t *phases;      /* sums of the step under way, see `hot_phases.h`; or NULL */
+    const int64_t *waits; /* what this thread has waited for batches, or NULL */
 } HotLoop;
 
 /* What one forward was called with; outlives its step. */

@@ -44,7 +44,8 @@ class Bench:
         )
         self.loop = Teller(
             self.told, "loop", open=opened, backward=object(), finished_early=False, is_untrained=False,
-            is_foreign_backward=lambda: False, take_newest=lambda: None, begin_forward=self.begin_forward,
+            is_foreign_backward=lambda: False, take_newest=lambda: None,
+            begin_forward=self.begin_forward, begin_backward=self.begin_backward,
             counter=SimpleNamespace(upcoming=None, leave=lambda: None),
         )  # fmt: skip
         self.schedule = Teller(
@@ -65,6 +66,10 @@ class Bench:
     def begin_forward(self, *_: Any) -> Any:
         self.told.append("loop.begin_forward")
         return self.capture
+
+    def begin_backward(self, *_: Any) -> None:
+        self.told.append("loop.begin_backward")
+        self.loop.backward = object()
 
     def take_anomaly(self) -> AnomalyError | None:
         anomaly, self.anomaly = self.anomaly, None
@@ -90,7 +95,8 @@ def test_forward_is_captured_then_measured_then_followed(bench: Bench) -> None:
     assert bench.call(nn.Identity(), lambda root, one: bench.told.append("forward") or one) == 1
     assert bench.told == [
         *("attention.note_call", "<training_call>", "loop.begin_forward", "measures.begin_forward"),
-        *("<before_forward>", "forward", "measures.end_forward", "<after_forward>"),
+        *("<before_forward>", "phases.begin_forward", "forward"),
+        *("measures.end_forward", "phases.end_forward", "<after_forward>"),
         *("capture.finish", "fast.note_output"),
     ]
 
@@ -133,7 +139,8 @@ def test_backward_calls_the_hooks_round_the_loop(bench: Bench) -> None:
     bench.tracker.after_backward(loss)
     assert bench.told == [
         *("<before_any_backward>", "fast.note_loss", "<before_backward>", "loop.begin_backward"),
-        *("<backward_begun>", "<after_any_backward>", "<after_backward>", "loop.end_backward"),
+        *("<backward_begun>", "phases.begin_backward", "phases.end_backward"),
+        *("<after_any_backward>", "<after_backward>", "loop.end_backward"),
     ]
 
 
@@ -142,7 +149,7 @@ def test_backward_of_another_model_is_told_to_who_asked_for_any(bench: Bench) ->
     bench.loop.is_foreign_backward, bench.loop.backward = lambda: True, None
     bench.tracker.before_backward(torch.ones(()), None)
     bench.tracker.after_backward(torch.ones(()))
-    assert bench.told == ["<before_any_backward>", "<after_any_backward>"]
+    assert bench.told == ["<before_any_backward>", "phases.end_backward", "<after_any_backward>"]
 
 
 def test_update_is_acted_upon_before_it_is_looked_at(bench: Bench) -> None:
@@ -153,6 +160,7 @@ def test_update_is_acted_upon_before_it_is_looked_at(bench: Bench) -> None:
     bench.tracker.after_step(optimizer)
     assert bench.told == [
         *("<before_closure>", "loop.finish_at_optimizer", "<before_update>", "measures.before_update"),
+        *("phases.begin_update", "phases.end_update"),
         *("<after_update>", "<after_step>", "pipeline.look_after_update", "fast.consider"),
     ]
 
