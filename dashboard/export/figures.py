@@ -100,7 +100,7 @@ def _chart(snapshot: Snapshot, series: pd.DataFrame, spec: ChartSpec, theme: The
         names=lines,
         log=spec.log,
         stacked=spec.stacked,
-        remarks=[mark_note(by_name[name], mark) for name, mark in marks.items()],
+        remarks=[spec.remark, *(mark_note(by_name[name], mark) for name, mark in marks.items())],
     )
     for name, mark in marks.items():
         points = mark_part(by_name[name], mark)

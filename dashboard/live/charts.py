@@ -87,12 +87,15 @@ def _draw(
     for name in series:
         parts = line_parts(by_name[name], unit=spec.unit, breaks=off, restarts=restarts)
         for part, trace in parts.items():
+            if spec.stacked and part in ("low", "high"):
+                continue  # the range of a part says nothing of the sum
             tracks.append(line_track(f"{spec.id}/{name}/{part}", trace.x, trace.y))
     marks = {name: mark for name, mark in spec.marks.items() if name in by_name}
     for name, mark in marks.items():
         trace = mark_part(by_name[name], mark)
         tracks.append(line_track(f"{spec.id}/{name}/mark", trace.x, trace.y))
-    note = pooling_note(pd.concat([by_name[name] for name in series])) if series else ""
+    pooling = pooling_note(pd.concat([by_name[name] for name in series])) if series else ""
+    note = ", ".join(filter(None, [spec.remark if series else "", pooling]))
     fields: dict[str, Any] = {"series": series, "note": note, "present": bool(lines)}
     if marks:
         fields["marks"] = {name: mark_note(by_name[name], mark) for name, mark in marks.items()}

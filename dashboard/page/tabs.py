@@ -43,7 +43,7 @@ TABS: Final = (
         id="profile",
         title="Profile",
         panel="panel-profile",
-        charts=("step_time", "steps_per_s", "samples_per_s"),
+        charts=("step_phases", "step_time", "steps_per_s", "samples_per_s"),
     ),
     Tab(id="runs", title="Runs", panel="panel-runs"),
     Tab(id="system", title="System", panel="panel-system", charts=("utilisation", "machine_memory")),

@@ -101,6 +101,10 @@ def measured_frame(step: int, description: Layout, *, time: float, bad: str = ""
     scalars = {
         "lr": 1e-3 * 0.99**step,
         "samples": 32.0,
+        "data_wait_s": 0.02,
+        "forward_s": 0.03,
+        "backward_s": 0.04,
+        "optimizer_s": 0.005,
         "grad_norm_clipped": min(1.0, plain.scalars["grad_norm"]),
         "clip_fired": float(step % 10 < 3),
         "amp_scale": 65536.0,

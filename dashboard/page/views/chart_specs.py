@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .memory_series import CUDA_GROWTH, CUDA_UNUSED, PROCESS_GROWTH
+from .phases import PHASES
 from .throughput import SAMPLES_PER_S, STEPS_PER_S
 
 
@@ -43,6 +44,8 @@ class ChartSpec:
     """Logarithmic y-axis once the values differ by `LOG_RATIO`."""
     always: bool = False
     """Takes its place even in a run that has none of its series."""
+    remark: str = ""
+    """What a reader has to know of the numbers, below the lines' names."""
     stacked: bool = False
     """Its lines are parts of a whole: areas, one upon the other, the first at the bottom, in the colours of
     `theme.Colours.kinds`."""
@@ -151,6 +154,15 @@ _SLOW_AND_LOSS: Final = (
 )
 
 _SPEED: Final = (
+    ChartSpec(
+        id="step_phases",
+        title="Step time by phase",
+        unit="s",
+        names=PHASES,
+        labels=dict(zip(PHASES, ("data", "forward", "backward", "optimizer", "probe", "other"), strict=True)),
+        stacked=True,
+        remark="host time; optimizer: the update before this step; other: loss, logging, evaluation",
+    ),
     ChartSpec(
         id="step_time",
         title="Step time",

@@ -52,7 +52,7 @@ class Colours:
     series: tuple[str, ...]
     """Lines in order; distinguishable with colour-blindness (Okabe-Ito, lightened or darkened)."""
     kinds: tuple[str, ...]
-    """Areas of a stacked chart from the bottom up: parameters, gradients, optimizer, activations, other."""
+    """Areas of a stacked chart from the bottom up: five kinds of memory, six phases of a step."""
     nan: str
     inf: str
     unmeasured: str
@@ -63,7 +63,7 @@ class Colours:
         return {"critical": self.critical, "warning": self.warning, "info": self.info}[severity]
 
 
-_KINDS: Final = ("#5b8def", "#4fb3a5", "#a08be0", "#54718f", "#c9a23a")
+_KINDS: Final = ("#5b8def", "#4fb3a5", "#a08be0", "#54718f", "#c9a23a", "#c4708f")
 _DARK: Final = Colours(
     background="#17181b",
     surface="#1e2023",

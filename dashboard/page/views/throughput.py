@@ -1,4 +1,6 @@
-"""Series out of what is stored: steps and samples per second, and those of memory. Pure: rows in, rows out.
+"""Series out of what is stored: steps and samples per second, those of memory and of the phases of a step.
+
+Pure: rows in, rows out.
 
 A series of its own would say nothing new: the step times and the samples of each step are stored.
 """
@@ -14,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .memory_series import CUDA_GROWTH, CUDA_UNUSED, PROCESS_GROWTH, cuda_growth, cuda_unused, process_growth
+from .phases import NEEDED, PHASES, SOURCES, phase_rows
 
 STEPS_PER_S: Final = "steps_per_s"
 SAMPLES_PER_S: Final = "samples_per_s"
@@ -64,14 +67,19 @@ class Derived:
     sources: tuple[str, ...]
     """Stored series that it is made of."""
     make: Callable[[pd.DataFrame], pd.DataFrame]
+    """Gives the rows of all series that name it."""
+    further: tuple[str, ...] = ()
+    """Stored series that it takes in where a run has them."""
 
 
+_OF_PHASES: Final = Derived(NEEDED, phase_rows, further=tuple(name for name in SOURCES if name not in NEEDED))
 DERIVED: Final[Mapping[str, Derived]] = {
     STEPS_PER_S: Derived(("step_time_s",), steps_per_s),
     SAMPLES_PER_S: Derived(("step_time_s", "samples"), samples_per_s),
     CUDA_UNUSED: Derived(("cuda_reserved_bytes", "cuda_allocated_bytes"), cuda_unused),
     PROCESS_GROWTH: Derived(("process_rss_bytes",), process_growth),
     CUDA_GROWTH: Derived(("cuda_allocated_bytes",), cuda_growth),
+    **dict.fromkeys(PHASES, _OF_PHASES),
 }
 
 
@@ -83,13 +91,17 @@ def with_derived_names(stored: Iterable[str]) -> list[str]:
 
 def stored_names(names: Iterable[str]) -> list[str]:
     """Return which series are to be read for these, each once."""
-    sources = (DERIVED[name].sources if name in DERIVED else (name,) for name in names)
-    return list(dict.fromkeys(name for group in sources for name in group))
+    groups = (
+        (*DERIVED[name].sources, *DERIVED[name].further) if name in DERIVED else (name,) for name in names
+    )
+    return list(dict.fromkeys(name for group in groups for name in group))
 
 
 def with_derived(data: pd.DataFrame) -> pd.DataFrame:
     """Return rows of `Store.scalars`, with those of each series that can be computed from them."""
-    made = [DERIVED[name].make(data) for name in with_derived_names(data["name"].unique()) if name in DERIVED]
+    names = with_derived_names(data["name"].unique())
+    makers = dict.fromkeys(DERIVED[name].make for name in names if name in DERIVED)
+    made = [make(data) for make in makers]
     return pd.concat([data, *made], ignore_index=True) if made else data
 
 

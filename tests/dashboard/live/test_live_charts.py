@@ -81,8 +81,8 @@ def test_message_second_one_of_a_full_run_carries_little(store: DuckStore) -> No
     page_runs.fill(store, steps=range(100, 120), is_full=True)
     message = view.message(wish, with_data=True)
     client.decode(message)
-    assert client.payload_elements - before < 20 * 60
-    assert len(message) < 13_000
+    assert client.payload_elements - before < 20 * 70
+    assert len(message) < 15_500
 
 
 def test_message_heatmap_shows_what_was_asked_for(store: DuckStore) -> None:

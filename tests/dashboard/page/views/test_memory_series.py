@@ -100,5 +100,7 @@ def test_stacked_chart_is_areas_in_the_colours_of_kinds() -> None:
     assert len([trace for trace in figure.data if len(trace.x)]) == len(spec.names)
 
 
-def test_only_memory_by_kind_is_stacked() -> None:
-    assert [spec.id for spec in CHARTS if spec.stacked] == ["memory_kinds"]
+def test_only_parts_of_a_whole_are_stacked() -> None:
+    stacked = [spec for spec in CHARTS if spec.stacked]
+    assert [spec.id for spec in stacked] == ["memory_kinds", "step_phases"]
+    assert max(len(spec.names) for spec in stacked) <= len(colours("dark").kinds)
