@@ -63,6 +63,7 @@
 
   function cells(step) {
     if (ns.isRanks()) return ns.ranks.fields ? ns.rankCells(step) : [];
+    if (ns.view.tab === "profile") return ns.icicleCells(MOST_ROWS);
     const { fields, rows, shown } = ns.heatmap;
     if (!fields || !(isSeen("heatmap") || ns.isFlow())) return [];
     if (ns.isFlow()) return ns.flowCells(step, MOST_ROWS);
@@ -75,7 +76,10 @@
     ]);
   }
 
-  const titleOfRows = () => (ns.isRanks() ? ns.byId("ranks-select").selectedOptions[0].textContent : ns.statistic().title);
+  function titleOfRows() {
+    if (ns.view.tab === "profile") return ns.icicleTitle();
+    return ns.isRanks() ? ns.byId("ranks-select").selectedOptions[0].textContent : ns.statistic().title;
+  }
 
   /** @param {string[]} pair name and value */
   function row([name, value]) {
@@ -91,7 +95,7 @@
     const ofLines = lines().map((line) => [line[2], valueAt(line, step)]);
     const ofRows = cells(step);
     const title = `Step ${ns.count(step)}`;
-    const all = ns.isRanks() ? ofRows.length : ns.heatmap.shown.length;
+    const all = ns.isRanks() || ns.view.tab === "profile" ? ofRows.length : ns.heatmap.shown.length;
     const cut = ofRows.length < all && ofRows.length ? `, the first ${ns.count(ofRows.length)} of ${ns.count(all)} rows` : "";
     ns.setText(ns.byId("values-step"), title + cut);
     ns.setText(ns.byId("values-rows-title"), ofRows.length ? titleOfRows() : "");

@@ -69,6 +69,7 @@
     ns.startRows();
     ns.startDocuments();
     ns.startMemory();
+    ns.startIcicle();
     ns.startSystem();
     ns.startActions();
     ns.startRunActions();
@@ -109,6 +110,7 @@
       takeRows: quiet(ns.takeRows),
       takeRow: quiet((shown) => ns.takeRow(shown)),
       takeRowTracks: quiet((shown) => ns.takeRowTracks(shown)),
+      takeModuleTimes: quiet((shown) => ns.takeModuleTimes(shown)),
       chooseRow: picked("row-select", (row) => ns.chooseRow(row)),
       takeRuns: quiet((rows) => ns.takeRunRows(rows)),
       runsSaid: quiet((said) => ns.takeRunSaid(said)),

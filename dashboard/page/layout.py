@@ -17,6 +17,7 @@ from probe.wire import SEVERITIES
 from .. import ids
 from .asides import event_aside, row_aside
 from .header import header, verdict_line
+from .icicle_panel import icicle_panel
 from .layers_tools import filter_and_sort, layers_overlay, scale_choice
 from .ranks_panel import ranks_panel
 from .tabs import TABS, charts_of, panel
@@ -176,6 +177,8 @@ def _stores() -> list[Component]:
         dcc.Store(id=ids.ROW_HISTOGRAMS),
         dcc.Store(id=ids.ROW_TRACKS_SCOPE),
         dcc.Store(id=ids.ROW_TRACKS),
+        dcc.Store(id=ids.MODULE_TIMES_SCOPE),
+        dcc.Store(id=ids.MODULE_TIMES),
         dcc.Store(id=ids.DOCUMENTS_SCOPE),
         dcc.Store(id=ids.MEMORY_SCOPE),
         dcc.Store(id=ids.SYSTEM_SCOPE),
@@ -200,9 +203,7 @@ def _charts() -> Component:
                     panel("events", [note_list(), event_list()]),
                     panel("memory", memory_panel(charts("memory"))),
                     panel("ranks", ranks_panel()),
-                    panel(
-                        "profile", [*charts("profile"), profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
-                    ),
+                    panel("profile", _profile(charts("profile"))),
                     panel("runs", runs_section()),
                     panel(
                         "system",
@@ -217,6 +218,11 @@ def _charts() -> Component:
         hidden=True,
         tabIndex=-1,
     )
+
+
+def _profile(charts: list[Component]) -> list[Component]:
+    """The phases of a step, its modules, then the other charts."""
+    return [charts[0], icicle_panel(), *charts[1:], profile_form(), html.Div(id=ids.DOCUMENTS_PROFILE)]
 
 
 def _tracks() -> Component:

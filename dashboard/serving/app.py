@@ -20,6 +20,7 @@ from ..page.callbacks.controls import register_controls
 from ..page.callbacks.documents import register_documents
 from ..page.callbacks.events import register_events
 from ..page.callbacks.memory import register_memory
+from ..page.callbacks.module_times import register_module_times
 from ..page.callbacks.page import register_page
 from ..page.callbacks.profiles import register_profiles
 from ..page.callbacks.rows import register_rows
@@ -94,6 +95,7 @@ def create_app(
     register_system(app, store, spool=spool)
     register_doctor(app, serving=serving_findings, recording=probe_findings)
     register_watchpoints(app, desk)
+    register_module_times(app, store)
     register_profiles(app, desk)
     register_controls(app, store, desk)
     register_run_actions(app, store, desk, spool=spool, changed=hub.notify)

@@ -30,6 +30,8 @@ from probe.wire.documents import make_document
 from probe.wire.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT, MemorySnapshot
 from probe.wire.module_frames import pack_histogram, pack_module_columns
+from probe.wire.profiles import KIND as PROFILE
+from probe.wire.profiles import PlaceRow, ProfileBody
 from probe.wire.tracked_tensors import KIND as TRACKED
 from probe.wire.tracked_tensors import TensorRow, TrackedBody
 
@@ -253,6 +255,47 @@ def tracked_tensor(name: str) -> Document:
     row = TensorRow(name=name, dtype="float32", shape=(4, 4), device="cpu", bytes=64, since=1.7e9)
     body = TrackedBody(tensors=(row,), alive=1, alive_bytes=64, tracked=1)
     return make_document(body, kind=TRACKED, key="", step=1, time=1.7e9 + 60)
+
+
+def module_times(step: int) -> Frame:
+    """What the modules took at a step: the root its number in ms in forward, twice that in backward."""
+    names = [module.name for module in layout().modules]
+    inner = [sum(other.startswith(f"{name}.") for other in names) or 1 for name in names]
+    forward = 1e-3 * step * np.array(inner) * 0.9 / len(names)
+    forward[0] = 1e-3 * step
+    columns = {"forward_time_s": forward, "backward_time_s": 2 * forward}
+    return Frame(step=step, time=1e9 + step, module_columns=pack_module_columns(columns, {}))
+
+
+def profile(first: int, steps: int) -> Document:
+    """A profile in which the root and two blocks take half a second a step each."""
+    rows = [
+        PlaceRow(
+            name=name, calls=1, self_cpu_s=0.5 * steps, backward_cpu_s=0.1, self_cuda_s=0.0, allocated_bytes=0
+        )
+        for name in ("", "blocks.0", "blocks.1")
+    ]
+    body = ProfileBody(
+        first_step=first,
+        steps=steps,
+        asked_steps=steps,
+        asked_by="a test",
+        wall_s=2.0 * steps,
+        cpu_s=1.5 * steps,
+        cuda_s=0.0,
+        has_cuda=False,
+        own_s=0.0,
+        input_wait_s=0.0,
+        modules=rows,
+    )
+    return make_document(body, kind=PROFILE, key=str(first), step=first, time=1.7e9 + first)
+
+
+def add_frames(store: Store, *frames: Frame) -> None:
+    """Append frames to the metrics of the first run's rank 0."""
+    metrics = key("metrics")
+    store.append(metrics, store.position(metrics).next_seq, [encode(frame) for frame in frames])
+    store.commit()
 
 
 def add_records(store: Store, *records: Event | Document) -> None:

@@ -26,6 +26,7 @@ def open_page(page: Page, served: Served) -> None:
     for number in range(3):
         note = StepNote(id=f"n{number}", step=20 * number, text="lr halved", time=1.7e9)
         served.server.store.write_note("demo-run", note)
+    page_runs.add_frames(served.server.store, page_runs.module_times(45))
     snapshots = (page_runs.memory_snapshot(step) for step in (10, 50))
     page_runs.add_records(served.server.store, *snapshots, page_runs.tracked_tensor("logits"))
     page.goto(served.server.address)

@@ -28,6 +28,7 @@ interface PageElements {
   "export-choice": HTMLSelectElement;
   "flow-canvas": HTMLCanvasElement;
   "flow-steps": HTMLCanvasElement;
+  "icicle-canvas": HTMLCanvasElement;
   "heatmap-canvas": HTMLCanvasElement;
   "heatmap-select": HTMLSelectElement;
   "key-sheet": HTMLDialogElement;

@@ -53,6 +53,13 @@ interface ShownHistogram {
   column: number | null; bin: number | null;
 }
 
+/** A module of the icicle; places are shares (0-1) of the whole. */
+interface ModuleBox {
+  name: string; depth: number; at: number; width: number; total_s: number; self_s: number;
+  forward_s: number | null; backward_s: number | null;
+}
+interface ModuleTimes { run: string; rank: number; title: string; note: string; boxes: ModuleBox[]; hidden: number }
+
 interface SavedView { name: string; query: string }
 
 interface Nanscope {
@@ -110,6 +117,13 @@ interface Nanscope {
   startRankTools(): void;
   drawRanks(): void;
   startRanks(): void;
+
+  // ns_78_icicle.js
+  takeModuleTimes(answer: ModuleTimes): void;
+  icicleCells(most: number): [name: string, words: string][];
+  icicleTitle(): string;
+  icicleBoxes(): ModuleBox[];
+  startIcicle(): void;
 
   // ns_62_run_picker.js, ns_63_picker_rows.js, ns_67_overlay.js
   runState(run: RunEntry): string;

@@ -18,6 +18,7 @@ BRIDGES: Final = (
     ("takeRows", ids.EVENT_ROWS, "data"),
     ("takeRow", ids.ROW_HISTOGRAMS, "data"),
     ("takeRowTracks", ids.ROW_TRACKS, "data"),
+    ("takeModuleTimes", ids.MODULE_TIMES, "data"),
     ("chooseRow", ids.ROW_SELECT, "value"),
     ("takeRuns", ids.RUNS_ROWS, "data"),
     ("runsSaid", ids.RUNS_SAID, "data"),

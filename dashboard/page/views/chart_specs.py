@@ -161,7 +161,7 @@ _SPEED: Final = (
         names=PHASES,
         labels=dict(zip(PHASES, ("data", "forward", "backward", "optimizer", "probe", "other"), strict=True)),
         stacked=True,
-        remark="host time; optimizer: the update before this step; other: loss, logging, evaluation",
+        remark="host time; optimizer is the update before the step; other has loss, logging, evaluation",
     ),
     ChartSpec(
         id="step_time",
