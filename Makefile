@@ -11,8 +11,9 @@ TORCH := torch==2.13.0
 BROWSER_PACKAGES := chromium fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
 NODE_PACKAGES := nodejs npm
-# A file's tests stay together on one worker: they share what the file has trained, and its one Chromium.
-WORKERS ?= logical
+# A file's tests stay together on one worker: they share what the file has trained, and its one Chromium. A worker
+# waits for half of its time, for pages, programs and clocks: one more than there are processors, up to four.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
 .PHONY: demo test lint js capabilities detection browser compiler node clean
@@ -23,7 +24,7 @@ demo: $(VENV)/.demo
 
 test: compiler $(VENV)/.dev browser lint js
 	$(BIN)/python -m pytest -m fresh_process -n0 tests/probe/memory
-	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
 lint: $(VENV)/.dev
@@ -38,7 +39,7 @@ js: node
 	npm run --silent types && npm test --silent
 
 capabilities: $(VENV)/.dev browser
-	$(BIN)/python -m pytest --capabilities -n $(WORKERS) --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
 
 detection: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/detection.py
