@@ -1,9 +1,10 @@
 """What the page costs while live: weight, the browser's main thread, frames, how late it shows things.
 
-    python tests/benchmarks/bench_page.py [--blocks 83] [--history 2000] [--seconds 20] [--size 1440x900]
+    python tests/benchmarks/bench_page.py [--blocks 83] [--history 2000] [--seconds 20] [--ranks 64]
 
 One process serves and is fed synthetic steps (10 a second, 6 layers a block); a real Chromium looks at it.
-`--full` feeds all other series too and pins their charts below the tracks.
+`--full` feeds all other series too and pins their charts below the tracks; `--ranks` looks at the view Ranks,
+with 7 steps a second of each rank.
 """
 
 from __future__ import annotations
@@ -20,29 +21,37 @@ from playwright.sync_api import Page, sync_playwright
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "dashboard"), str(TESTS / "integration"), str(TESTS.parent)]
-STEPS_PER_S = 10
+STEP_S, RANKS_STEP_S = 0.1, 0.14  # as page_runs and rank_runs have them
 EVENTS = 20
 
 
-WATCH = """() => {
+WATCH = """(interval) => {
     const ns = nanscope, draw = ns.drawHeatmap;
-    window.painted = []; window.lags = []; let newest = -1;
+    window.painted = []; window.told = []; window.drawn = []; let newest = -1, known = -1;
     ns.drawHeatmap = () => {
         const begun = performance.now();
         draw();
         window.painted.push(performance.now() - begun);
     };
     const look = () => {
-        const x = ns.array('loss/loss/line/x'), times = ns.array('times/y');
-        if (x.length && x[x.length - 1] !== newest) {
-            if (newest >= 0) window.lags.push(Date.now() / 1000 - times[times.length - 1]);
-            newest = x[x.length - 1];
+        const x = ns.array('times/x'), times = ns.array('times/y');
+        const last = x.length - 1, now = Date.now() / 1000;
+        const ages = (from, to, into) => {
+            if (from < 0) return;
+            for (let step = from + 1; step <= to; step++) {
+                into.push(now - times[last] - (step - x[last]) * interval);
+            }
+        };
+        if (last >= 0 && x[last] !== newest) { ages(newest, x[last], window.drawn); newest = x[last]; }
+        if (last >= 0 && ns.newestStep !== known) {
+            ages(known, ns.newestStep, window.told);
+            known = ns.newestStep;
         }
         requestAnimationFrame(look);
     };
     look();
 }"""
-"""Times each drawing of the heatmap, and how old the newest step is when it comes on screen."""
+"""Times each drawing of the heatmap, and how old each step is when its value is told and when it is drawn."""
 FRAMES = """() => {
     window.gaps = []; let last = performance.now(); window.isCounting = true;
     const tick = (now) => {
@@ -54,9 +63,10 @@ FRAMES = """() => {
 }"""
 
 
-def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int, is_full: bool) -> None:
-    """Serve; send the address; then one step each 0.1 s, and an event whenever the parent asks for one."""
+def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int, is_full: bool, ranks: int) -> None:
+    """Serve; send the address; then step after step, and an event whenever the parent asks for one."""
     import page_runs
+    import rank_runs
 
     from dashboard.serving.server import Server
 
@@ -71,17 +81,24 @@ def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int, is_full
     )
     server.start()
     pipe.send(("start_s", time.perf_counter() - started))
-    begin = time.time() - history / STEPS_PER_S
+    interval = RANKS_STEP_S if ranks else STEP_S
+    begin = time.time() - history * interval
+
+    def feed(steps: range, bad: dict[int, str] | None = None) -> None:
+        if ranks:
+            slow = (ranks // 2,)
+            rank_runs.fill_ranks(server.store, ranks=range(ranks), steps=steps, slow=slow, start_time=begin)
+            return
+        page_runs.fill(server.store, steps=steps, blocks=blocks, start_time=begin, bad=bad, is_full=is_full)
+
     bad = {history * 7 // 10: "nan", history * 8 // 10: "inf"}
-    page_runs.fill(
-        server.store, steps=range(history), blocks=blocks, start_time=begin, bad=bad, is_full=is_full
-    )
+    feed(range(history), bad)
     for at, severity in ((7, "critical"), (8, "warning"), (3, "info")):
         page_runs.add_event(server.store, page_runs.event(history * at // 10, severity=severity))
     pipe.send(server.address)
     step = history
     while True:
-        due = begin + (step + 1) / STEPS_PER_S
+        due = begin + (step + 1) * interval
         if pipe.poll(max(0.0, due - time.time())):
             if pipe.recv() == "stop":
                 break
@@ -89,9 +106,7 @@ def serve_and_feed(pipe: Any, folder: str, *, blocks: int, history: int, is_full
             pipe.send((step, time.time()))
             server.notify()
             continue
-        page_runs.fill(
-            server.store, steps=range(step, step + 1), blocks=blocks, start_time=begin, is_full=is_full
-        )
+        feed(range(step, step + 1))
         server.notify()
         step += 1
     server.stop()
@@ -201,6 +216,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--size", default="1440x900")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--screenshots", type=Path)
     arguments = parser.parse_args()
     pipe, child = multiprocessing.Pipe()
@@ -208,7 +224,8 @@ def main() -> None:
         process = multiprocessing.get_context("spawn").Process(
             target=serve_and_feed,
             args=(child, folder),
-            kwargs={"blocks": arguments.blocks, "history": arguments.history, "is_full": arguments.full},
+            kwargs={name: vars(arguments)[name] for name in ("blocks", "history", "ranks")}
+            | {"is_full": arguments.full},
         )
         process.start()
         print(f"server start     {pipe.recv()[1]:.2f} s, imports included")
@@ -229,9 +246,15 @@ def look(pipe: Any, arguments: argparse.Namespace) -> None:
         if arguments.full:
             page.evaluate("nanscope.change({ pinned: nanscope.templates.charts.map(({ id }) => id) })")
         page.wait_for_timeout(3000)
-        page.evaluate(WATCH)
+        page.evaluate(WATCH, RANKS_STEP_S if arguments.ranks else STEP_S)
+        if arguments.ranks:
+            page.locator("#tab-ranks").click()
+            measure_live(page, arguments.seconds)
+            browser.close()
+            return
         measure_live(page, arguments.seconds)
-        spread("step to screen", [1000 * lag for lag in page.evaluate("window.lags")])
+        spread("value to screen", [1000 * age for age in page.evaluate("window.told")])
+        spread("line to screen", [1000 * age for age in page.evaluate("window.drawn")])
         rows, columns = page.evaluate(
             "[nanscope.heatmap.shown.length, nanscope.array('heatmap/steps').length]"
         )
