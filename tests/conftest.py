@@ -231,9 +231,9 @@ def forked() -> Iterator[ForkedScripts]:
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
     """Debian's Chromium; without one the browser tests skip, in CI they fail."""
-    path = shutil.which("chromium")
+    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if path is None:
-        problem = "Chromium is missing: apt-get install chromium"
+        problem = "Chromium is missing: apt-get install chromium-headless-shell"
         if os.environ.get("CI"):
             pytest.fail(problem)
         pytest.skip(problem)

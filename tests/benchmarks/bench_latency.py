@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 EVERY = 40
 LATEST_S = 30.0
 """An event that is not on the page so long after the training has ended does not come any more."""
@@ -106,7 +108,7 @@ def main() -> None:
         }
         environment = {**os.environ, **places}
         server, environment["ADDRESS"] = start_serve(environment)
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         shown, began = train_and_watch(chromium.new_page(), environment, arguments)
         chromium.close()
         server.terminate()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 TESTS = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 sys.path[:0] = [str(TESTS / "dashboard"), str(TESTS / "integration"), str(TESTS.parent)]
 STEP_S, RANKS_STEP_S = 0.1, 0.14  # as page_runs and rank_runs have them
 EVENTS = 20
@@ -239,7 +241,7 @@ def look(pipe: Any, arguments: argparse.Namespace) -> None:
     address = pipe.recv()
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         width, height = map(int, arguments.size.split("x"))
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark")
         measure_weight(page, address)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import plotly
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 SCRIPTS = ("ns_00_core", "ns_37_scales", "ns_38_axis", "ns_39_painter")
 POINTS = 600
 COMMON = """
@@ -144,7 +146,7 @@ def main() -> None:
     arguments = parser.parse_args()
     flags = ["--no-sandbox", "--disable-gpu"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         for name in ("plotly", "painter", "plotly", "painter"):
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             assets = [ROOT / "assets" / f"{script}.js" for script in SCRIPTS]
