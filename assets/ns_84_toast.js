@@ -12,6 +12,7 @@
   let shownAt = -Infinity;
   let timer = 0, hiding = 0;
   let first = null; // id that a click opens
+  let isAlone = false; // the toast tells of no other
 
   const hide = () => { ns.byId("toast").hidden = true; };
 
@@ -26,6 +27,7 @@
     const [row] = waiting;
     const more = waiting.length > 1 ? ` (and ${ns.count(waiting.length - 1)} more)` : "";
     first = row.id;
+    isAlone = waiting.length === 1;
     ns.setText(ns.byId("toast-text"), row.message);
     ns.setText(ns.byId("toast-more"), more);
     ns.byId("toast").hidden = false;
@@ -48,6 +50,7 @@
     let { run } = ns.view;
     ns.on("rows", take);
     ns.on("view", (view) => {
+      if (isAlone && view.event === first) hide(); // it is open: nothing is left to tell
       if (view.run === run) return;
       run = view.run;
       known = null;
