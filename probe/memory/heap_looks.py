@@ -73,8 +73,9 @@ class Look(msgspec.Struct):
 
     def note_tensor(self, tensor: Tensor) -> None:
         """Count a tensor."""
-        # One that the garbage collector has just cleared has no dtype.
-        with suppress(RuntimeError):
+        # One that the garbage collector has just cleared has no dtype; the sizes of one that torch.compile
+        # traces are symbols, which cannot be counted by.
+        with suppress(RuntimeError, TypeError):
             kind = (tensor.shape, tensor.dtype, tensor.device)
             self.tensors[kind] = self.tensors.get(kind, 0) + 1
 

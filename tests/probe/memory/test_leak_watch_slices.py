@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from probe.memory.heap_looks import Look
 from probe.memory.heap_meter import Pacer
 from probe.memory.heap_walk import HeapWalk
 from probe.memory.leak_reports import MemoryIncident
@@ -306,3 +309,15 @@ def test_leak_that_begins_late_in_slow_steps_is_suspected_within_30_steps(
     assert not loop.watch.is_looking
     loop.run(30)
     assert loop.watch.is_looking
+
+
+def test_tensors_that_torch_compile_traces_are_not_counted() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    traced = mode.from_tensor(torch.ones(5, 3), symbolic_context=sizes)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(traced.shape)
+    look = Look(step=0)
+    for tensor in (traced, torch.ones(5, 3), traced, torch.ones(5, 3)):
+        look.note_tensor(tensor)
+    assert look.tensors == {(torch.Size((5, 3)), torch.float32, torch.device("cpu")): 2}
