@@ -24,8 +24,8 @@ demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
 test: compiler $(VENV)/.dev browser lint js
-	$(BIN)/python -m pytest -m fresh_process -n0 tests/probe/memory
-	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "fresh_process or alone" -n0 tests/probe/memory tests/integration/test_shared_processors.py
+	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
 lint: $(VENV)/.dev

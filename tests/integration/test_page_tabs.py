@@ -16,6 +16,11 @@ def open_page(page: Page, served: Served, query: str = "") -> None:
     until(page, "window.nanscope?.view?.run !== null && document.body.dataset.tab !== undefined")
 
 
+def wait_drawn(page: Page) -> None:
+    """Wait until the heatmap has its place: before it is drawn its canvas is of any size."""
+    until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
+
+
 def selected(page: Page) -> str:
     return page.locator("[role=tab][aria-selected=true]").inner_text().split()[0]
 
@@ -120,7 +125,7 @@ def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, serve
     """Its arrays are what the next message builds on; fields and arrays of a picture belong together."""
     served.fill(steps=range(60), is_full=True)
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
+    wait_drawn(page)
     page.evaluate(
         "window.broken = 0; nanscope.on('heatmap', (map) => {"
         "const cells = map.fields.rowCount * nanscope.array('heatmap/steps').length;"
@@ -137,10 +142,8 @@ def test_answer_to_an_older_wish_changes_nothing_that_is_drawn(page: Page, serve
 def test_crosshair_is_on_the_same_step_in_all_tracks_and_says_its_values(page: Page, served: Served) -> None:
     served.fill(steps=range(100), bad={40: "nan"})
     open_page(page, served)
-    until(
-        page,
-        "nanscope.heatmap.fields !== null && nanscope.painted('loss')?.lines.some(line => line.x.length)",
-    )
+    wait_drawn(page)
+    until(page, "nanscope.painted('loss')?.lines.some(line => line.x.length)")
     box = page.locator("#heatmap-canvas").bounding_box()
     for step in (20, 40):
         page.mouse.move(box["x"] + box["width"] * (step + 0.5) / 100, box["y"] + 30)
@@ -168,7 +171,7 @@ def test_crosshair_is_on_the_same_step_in_all_tracks_and_says_its_values(page: P
 def test_arrow_keys_move_the_crosshair_and_are_read_out(page: Page, served: Served) -> None:
     served.fill(steps=range(100))
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
+    wait_drawn(page)
     page.locator("#tracks").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#crosshair-step > :first-child")).to_have_text("99")
@@ -191,7 +194,8 @@ def test_crosshair_stays_while_a_live_run_goes_on(page: Page, served: Served) ->
     start = never_late()
     served.fill(steps=range(200), start_time=start)
     open_page(page, served)
-    until(page, "nanscope.range && nanscope.newestStep === 199")
+    wait_drawn(page)
+    until(page, "nanscope.newestStep === 199")
     box = page.locator("#heatmap-canvas").bounding_box()
     x = int(box["x"] + 0.4 * box["width"])  # as an event has it
     page.mouse.move(x, box["y"] + 20)
@@ -212,7 +216,7 @@ def test_crosshair_stays_while_a_live_run_goes_on(page: Page, served: Served) ->
 def test_origin_of_a_fault_is_a_line_through_all_tracks(page: Page, served: Served) -> None:
     served.fill(steps=range(100), bad=dict.fromkeys(range(50, 100), "nan"))
     open_page(page, served)
-    until(page, "nanscope.heatmap.fields !== null && nanscope.range")
+    wait_drawn(page)
     expect(page.locator("#origin-line")).to_be_hidden()
     served.add_event(page_runs.event(50))
     expect(page.locator("#origin-line")).to_be_visible()
@@ -292,7 +296,8 @@ def test_strip_chooses_moves_and_follows_steps(page: Page, served: Served) -> No
 def test_keys_zoom_around_the_crosshair_and_pan(page: Page, served: Served) -> None:
     served.fill(steps=range(200))
     open_page(page, served)
-    until(page, "nanscope.range?.[1] === 200 && nanscope.heatmap.fields !== null")
+    wait_drawn(page)
+    until(page, "nanscope.range[1] === 200")
     page.keyboard.press("w")
     until(page, "nanscope.range.join() === '50,150'")
     page.keyboard.press("d")

@@ -29,7 +29,14 @@ def severities(tmp_path: Path, way: str) -> set[str]:
     return {event.severity for event in events if event.kind == "performance_degradation"}
 
 
-@pytest.mark.parametrize("way", ["others have the processor", "last in the queue", "stopped now and then"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "others have the processor",
+        pytest.param("last in the queue", marks=pytest.mark.alone),
+        "stopped now and then",
+    ],
+)
 def test_training_that_gets_no_processor_is_no_warning(tmp_path: Path, way: str) -> None:
     assert "warning" not in severities(tmp_path, way)
 
