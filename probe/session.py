@@ -52,6 +52,7 @@ from .settings.second_watch import refusals
 from .step.log_values import deferred_values
 from .step.open_step import LogValue
 from .threads.stacks import capture_stack
+from .threads.unnoticed import is_replaying
 
 _logger = logging.getLogger(__name__)
 _FINISH_S: Final = 5.0
@@ -189,7 +190,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         Takes numbers and one-element tensors, without waiting for a device. `loss` replaces the loss that
         the probe found by itself; every other name becomes a series of its own.
         """
-        if self._tracker is not None:
+        if self._tracker is not None and not is_replaying():
             self._log_deferred(deferred_values(values, self._complain))
 
     def _clear_asked(self) -> None:

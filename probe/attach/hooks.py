@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..compat import torch_dynamo, torch_engine, torch_training
 from ..errors import AnomalyError
+from ..threads.unnoticed import is_replaying
 from .armed_calls import armed_calls
 from .optimizer_steps import OptimizerSteps, UpdateListener
 from .root_calls import root_calls
@@ -262,6 +263,8 @@ class _Functions:
     def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
+            if is_replaying():
+                return scaled
             ask = armed_calls.after_scale
             if ask is not None and ask(outputs, scaled):
                 return scaled
@@ -274,6 +277,8 @@ class _Functions:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, optimizer, *args, **kwargs)
+            if is_replaying():
+                return result
             ask = armed_calls.after_scaler_step
             if ask is not None and ask(scaler, optimizer):
                 return result
@@ -287,7 +292,7 @@ class _Functions:
 
         def clip(*args: Any, **kwargs: Any) -> Any:
             # torch's clip functions call each other.
-            if self._is_clipping:
+            if self._is_clipping or is_replaying():
                 return original(*args, **kwargs)
             before = armed_calls.before_clip
             is_followed = before is not None and before()

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from ..threads.unnoticed import is_replaying
 from .armed_calls import armed_calls
 
 
@@ -109,6 +110,8 @@ class OptimizerSteps:
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """A step begins; what it is to be called with instead."""
+        if is_replaying():
+            return None
         if not self._owns(optimizer):
             self.foreign += 1
             return None
@@ -145,7 +148,7 @@ class OptimizerSteps:
 
     def after(self, optimizer: Optimizer) -> None:
         """It has ended."""
-        if not self._owns(optimizer):
+        if is_replaying() or not self._owns(optimizer):
             return
         if self._open:
             self._open.pop()

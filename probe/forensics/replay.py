@@ -18,6 +18,7 @@ from ..compat import availability
 from ..compat.torch_memory import is_wrapper_class
 from ..errors import ReplayError
 from ..guard import outcome_of
+from ..threads.unnoticed import unnoticed
 from ..wire import Origin, StackFrame, TensorFacts
 from .capture import RootCapture
 from .effects.effects_put_back import objects_known
@@ -30,7 +31,6 @@ from .nonfinite_kinds import EITHER_KIND
 from .passes import StepReplay
 from .running_modules import refuse_what_needs_all_ranks
 from .tensor_facts import classify, facts_line
-from .unnoticed import unnoticed
 
 DEFAULT_LIMIT_S: Final = 30.0
 _MAX_NAMES: Final = 10_000

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..attach.hooks import Attachment
 from ..compat.host_copy import is_capturing
-from ..forensics.unnoticed import is_replaying
+from ..threads.unnoticed import is_replaying
 from .measure_schedule import MeasureSchedule
 
 _logger = logging.getLogger(__name__)

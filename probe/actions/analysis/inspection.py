@@ -19,7 +19,7 @@ from ...attach.layout import clean_name
 from ...compat import torch_memory
 from ...compat.torch_memory import local_shard
 from ...forensics.module_state import preserved, state_as_before
-from ...forensics.unnoticed import unnoticed
+from ...threads.unnoticed import unnoticed
 from . import tables
 from .call_results import Result
 from .gradient_checks import require_module

@@ -18,6 +18,7 @@ from ...attach.layout import clean_name
 from ...errors import BundleError, ReplayError
 from ...guard import outcome_of
 from ...threads.stacks import stack_from_traceback
+from ...threads.unnoticed import unnoticed
 from ...wire import Origin, StackFrame
 from ...wire.bundle_format import DESCRIPTION, read_description
 from ..capture import RootCapture
@@ -30,7 +31,6 @@ from ..passes import StepReplay
 from ..replay import Replay, locate_origin
 from ..rerun import run_forward
 from ..running_modules import ModuleTracker
-from ..unnoticed import unnoticed
 from .calls import referred, unpack_call
 from .environment import apply_settings, differences
 from .loss_lines import loss_code_of

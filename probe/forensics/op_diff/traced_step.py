@@ -23,12 +23,12 @@ from torch import Tensor
 
 from ...attach.layout import clean_name
 from ...errors import BundleError, ReplayError
+from ...threads.unnoticed import unnoticed
 from ..bundle.entry import build_model
 from ..bundle.environment import differences
 from ..bundle.reproduce import LIMIT_S, BundledStep, open_step, read_bundle
 from ..capture import RootCapture
 from ..passes import OUTERMOST, StepReplay
-from ..unnoticed import unnoticed
 from .op_trace import FROM_THE_LOSS, OpTrace, value_of
 from .trace_records import StepTrace, TracedOp, Value
 

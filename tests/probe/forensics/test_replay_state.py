@@ -12,7 +12,7 @@ from replayed_step import CapturedStep, Lambda, around, batch, run_step
 from torch import nn
 
 from probe.forensics.replay import locate_origin
-from probe.forensics.unnoticed import is_replaying
+from probe.threads.unnoticed import is_replaying
 
 torch.set_num_threads(1)
 

@@ -1,6 +1,6 @@
-"""Which threads are inside a replay: what their forwards do is no part of the training.
+"""Which threads are inside a replay: nothing that they run is part of the training.
 
-Asked at every callback of every session; apart from `replay.py`, which a healthy run never loads.
+Asked at every callback of every session; apart from `forensics/replay.py`, which a healthy run never loads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_replaying() -> bool:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Have the sessions take no notice of the forwards that this thread makes in the block."""
+    """Have the sessions take no notice of what this thread does in the block: forwards to updates."""
     thread = threading.get_ident()
     if thread in _replaying:
         yield
