@@ -284,6 +284,10 @@ class StepMeasures:
         self._schedule.run("update_ratios", self._updates.after, parameters, step=step, found_inf=found_inf)
         return self._updates.read()
 
+    def late_ratios(self, *, wait: bool = False) -> UpdateRatios | None:
+        """Return the ratios of an earlier update that a device has worked out meanwhile; None without any."""
+        return self._updates.read(wait=wait)
+
     def stop(self) -> None:
         """Remove everything that is installed, and let go of all memory; idempotent."""
         self._observer.stop()

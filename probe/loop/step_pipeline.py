@@ -110,6 +110,7 @@ class StepPipeline:
 
     def settle(self) -> None:
         """Take in what the step before was waiting for, and what the detectors have found meanwhile."""
+        self._take_ratios()
         newest = self._newest
         if newest is not None and newest.state == "late":
             self._judge.settle()
@@ -154,6 +155,11 @@ class StepPipeline:
         """Take what the update has changed, on a step that asks for it."""
         ratios = self._measures.after_update(optimizer, self.last_step or 0)
         if ratios is not None:
+            self._add_ratios(ratios)
+
+    def _take_ratios(self, *, wait: bool = False) -> None:
+        """Take what earlier updates have changed, where a device had yet to say it."""
+        while (ratios := self._measures.late_ratios(wait=wait)) is not None:
             self._add_ratios(ratios)
 
     def _add_ratios(self, ratios: UpdateRatios) -> None:
@@ -230,6 +236,7 @@ class StepPipeline:
 
     def close(self) -> None:
         """Have everything judged, completed and written; waits for what is on its way."""
+        self._take_ratios(wait=True)
         self.settle()
         self.judge_all()
         self.complete_newest()

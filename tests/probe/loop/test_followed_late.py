@@ -30,12 +30,14 @@ from followed_kinds import (
     WithResult,
 )
 from forked_scripts import ForkedScripts
+from journals import Journal
 from run_numbers import run_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probe.loop import followed_late, step_queue
 from probe.loop.followed_late import LateFollowing
+from probe.measure import update_meter
 from probe.measure.kernels import hot_binding
 from probe.measure.statistics import late_check
 from probe.measure.statistics.statistics import tensor_statistics
@@ -427,6 +429,38 @@ def test_ruined_parameters_are_told_where_the_device_is_idle(tmp_path: Path, dev
     assert [(event.kind, event.step) for event in journal.latest_events] == [
         ("nonfinite_parameter", ARMED_AT + 10)
     ]
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+@pytest.mark.parametrize("steps_until_there", [1, 3, 1000])
+def test_how_far_an_update_went_is_told_once_the_device_says_it(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch, in_c: bool, steps_until_there: int
+) -> None:
+    """At the next step or two, not at the next sampled one; what is on its way at the end is waited for."""
+    begun: dict[int, int] = {}
+    expected, _ = recorded(tmp_path / "at_once", lambda training: training.steps(60), in_c=in_c)
+
+    def has_arrived(pending: Any) -> bool:
+        begun.setdefault(id(pending), device.copies)
+        return device.copies - begun[id(pending)] >= 2 * steps_until_there  # a step has two: gradients, loss
+
+    monkeypatch.setattr(update_meter._Pending, "is_ready", property(has_arrived))
+    journal, _ = recorded(tmp_path / "later", lambda training: training.steps(60), in_c=in_c)
+    assert ratios_of(journal) == ratios_of(expected)
+    assert set(ratios_of(journal)) == {0, 50, 100}
+    if steps_until_there < 10:
+        at = next(
+            i for i, one in enumerate(journal.frames) if one.step == 50 and "update_ratio" in one.scalars
+        )
+        assert max(frame.step for frame in journal.frames[:at]) <= 50 + steps_until_there + 1
+
+
+def ratios_of(journal: Journal) -> dict[int, float]:
+    return {
+        frame.step: frame.scalars["update_ratio"]
+        for frame in journal.frames
+        if "update_ratio" in frame.scalars
+    }
 
 
 # --------------------------------------------------------------------------------- what does not come back

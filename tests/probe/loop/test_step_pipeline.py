@@ -112,6 +112,9 @@ class Measures:
         ratio = MaskedValues(np.array([0.5, 0.25]), np.zeros(2, np.bool_))
         return UpdateRatios(step=0, ratio=ratio, total=0.4)
 
+    def late_ratios(self, *, wait: bool = False) -> None:
+        return None
+
     def measure(self, finished: FinishedStep, *, waits: bool) -> MeasuredStep:
         measured = MeasuredStep(
             step=finished.step, time=0.0, layout=LAYOUT, stage=finished.stage, gradients=finished.gradients,
