@@ -141,7 +141,7 @@ class ActivationRows:
 
         The tensor must not be lazily negated or conjugated.
         """
-        if number >= len(self._rows):
+        while number >= len(self._rows):
             self._make_room(np.concatenate([self._rows, np.zeros_like(self._rows)]))
         batch, job, address = self.batch, self.batch.job, self._address + number * self._row_bytes
         job.block, job.fractions = address, address + self._fractions_at
@@ -168,10 +168,12 @@ class ActivationRows:
         Args:
             elements: (tensors,) number of elements of each, at least 1.
         """
+        result = np.zeros((len(elements), 8))
+        # Of tensors on a device there are no rows.
         rows = self._rows[: len(elements)]
-        result = np.empty((len(elements), 8))
-        result[:, 0] = rows[:, NORM] / np.sqrt(elements)
-        result[:, 1:4], result[:, 4:6], result[:, 6:8] = rows[:, 1:4], rows[:, ROWS:], rows[:, 4:6]
+        here = result[: len(rows)]
+        here[:, 0] = rows[:, NORM] / np.sqrt(elements[: len(rows)])
+        here[:, 1:4], here[:, 4:6], here[:, 6:8] = rows[:, 1:4], rows[:, ROWS:], rows[:, 4:6]
         return result
 
     def _make_room(self, rows: Floats) -> None:

@@ -144,6 +144,18 @@ def test_activation_rows_leave_what_is_no_piece_of_memory_to_torch(kernel: Kerne
     assert rows.fetch(np.array([12.0, 3.0]))[1, :3].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("count", [0, 3, 300])
+def test_activation_rows_of_which_most_lie_on_a_device_are_zeros(kernel: Kernel, count: int) -> None:
+    """A device's tensors have numbers here too, and no room was made for those."""
+    rows = ActivationRows(kernel)
+    for number in range(count):
+        assert rows.measure(2 * number, torch.full((4,), 2.0), None)
+    found = rows.fetch(np.full(2000, 4.0))
+    assert found.shape == (2000, 8)
+    assert found[: 2 * count : 2, 0].tolist() == [2.0] * count
+    assert not found[1::2].any() and not found[2 * count :].any()
+
+
 def test_activation_rows_know_the_active_units_of_the_newest(kernel: Kernel) -> None:
     rows = ActivationRows(kernel)
     for dim, tensor in [(1, torch.eye(5)[:3]), (0, torch.eye(5)[:3]), (1, torch.zeros(2, 3, 2, 2))]:
