@@ -6,13 +6,17 @@ and read when an event says that it has arrived. Used on the training thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .torch_memory import cuda_is_initialised
+
+_RAISES: Final = 2
+"""Of `torch.cuda.get_sync_debug_mode`: what waits for a device raises."""
 
 
 class Copy(Protocol):
@@ -93,6 +97,19 @@ def device_is_idle() -> bool:
 def waiting_is_an_error() -> bool:
     """Whether the script has torch warn of everything that waits for a CUDA device, or raise."""
     return cuda_is_initialised() and torch.cuda.get_sync_debug_mode() != 0
+
+
+@contextmanager
+def allowed_to_wait() -> Iterator[None]:
+    """Wait on purpose, though the script has torch raise at all that waits: it looks for waits of its own."""
+    if not cuda_is_initialised() or torch.cuda.get_sync_debug_mode() != _RAISES:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("error")
 
 
 def is_capturing() -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..attach.watched_model import WatchedModel
-from ..compat.host_copy import device_is_idle
+from ..compat.host_copy import device_is_idle, waiting_is_an_error
 from ..settings.config import ProbeConfig
 from .measure_schedule import MeasureSchedule
 
@@ -56,7 +56,9 @@ class VerdictTiming:
     @property
     def waits(self) -> bool:
         """Whether what is measured now is read at once: it has to be, or the script has waited itself."""
-        return not self.is_late or (self._choice == "auto" and device_is_idle())
+        if not self.is_late:
+            return True
+        return self._choice == "auto" and device_is_idle() and not waiting_is_an_error()
 
     def must_know_now(self) -> None:
         """Something is about to be done with the gradients' norms: this step's verdict cannot be late."""

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from ...compat import torch_modes
+from ...compat.host_copy import allowed_to_wait
 from ...measure.kernels import binding
+from ...measure.kernels.device_pass import NO_BOUNDS, measure_in_one_pass
 from ...measure.statistics.tensor_measures import ActivationRows, Bounds, activation_statistics, unit_activity
 from ...wire.magnitude_bins import BINS
 from .dead_units import all_active
@@ -34,6 +36,7 @@ class TensorRows:
         self._native: ActivationRows | None = None
         self._by_torch: dict[int, Floats] = {}
         self._device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+        self._in_one_pass: dict[torch.device, list[tuple[int, Tensor]]] = {}
         self._active: dict[int, npt.NDArray[np.bool_]] = {}
         self._active_on_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
         self._counts: dict[int, npt.NDArray[np.int64]] = {}
@@ -48,9 +51,7 @@ class TensorRows:
             self._native = ActivationRows(kernel)
         self.elements.append(tensor.numel() * (2 if tensor.is_complex() else 1))
         if not tensor.is_cpu:
-            with torch_modes.own_operations():
-                row = device_statistics(tensor.detach(), bounds)
-            self._device.setdefault(tensor.device, []).append((number, row))
+            self._measure_on_device(number, tensor, bounds)
         elif self._native is None or not self._native.measure(number, tensor, bounds):
             with torch_modes.own_operations():
                 measured = activation_statistics([tensor.detach()], saturation=[bounds])
@@ -92,16 +93,39 @@ class TensorRows:
             result = self._native.fetch(np.array(self.elements, dtype=np.float64))
         for number, row in self._by_torch.items():
             result[number] = row
+        with allowed_to_wait():
+            self._fetch_from_devices(result)
+        self._native, self._by_torch, self._device, self._active_on_device = None, {}, {}, {}
+        self._in_one_pass = {}
+        return result
+
+    def _fetch_from_devices(self, result: Floats) -> None:
         for entries in self._device.values():
             rows = torch.stack([row for _, row in entries]).cpu().numpy()
             result[[number for number, _ in entries]] = rows
+        for entries in self._in_one_pass.values():
+            numbers = [number for number, _ in entries]
+            found = torch.cat([one for _, one in entries], dim=1).cpu().numpy()
+            result[numbers] = _rows_of(found, np.array([self.elements[number] for number in numbers]))
         for entries in self._active_on_device.values():
             joined = torch.cat([active for _, active in entries]).cpu().numpy()
             ends = np.cumsum([len(active) for _, active in entries])
             parts = np.split(joined, ends[:-1])
             self._active.update(zip((number for number, _ in entries), parts, strict=True))
-        self._native, self._by_torch, self._device, self._active_on_device = None, {}, {}, {}
-        return result
+
+    def _measure_on_device(self, number: int, tensor: Tensor, bounds: Bounds) -> None:
+        with torch_modes.own_operations():
+            tensor = tensor.detach()
+            # Squares of the largest float64 numbers overflow in it.
+            is_wide = tensor.dtype is torch.float64
+            found = (
+                None if is_wide else measure_in_one_pass([tensor], NO_BOUNDS if bounds is None else bounds)
+            )
+            if found is not None:
+                self._in_one_pass.setdefault(tensor.device, []).append((number, found))
+                return
+            row = device_statistics(tensor, bounds)
+            self._device.setdefault(tensor.device, []).append((number, row))
 
     def active_units(self) -> dict[int, npt.NDArray[np.bool_]]:
         """Return the (units,) activity of the tensors that it was noted for, to be read; after `fetch`."""
@@ -123,6 +147,16 @@ class TensorRows:
             others = [axis for axis in range(tensor.dim()) if axis != dimension]
             active = (tensor != 0).any(dim=others) if others else tensor != 0
             self._active_on_device.setdefault(tensor.device, []).append((number, active))
+
+
+def _rows_of(found: Floats, elements: npt.NDArray[np.int64]) -> Floats:
+    """Make (tensors, WIDTH) statistics of what the pass has found, (VALUES, tensors)."""
+    norm, largest, total, nans, infs, zeros, beyond = found
+    with np.errstate(all="ignore"):
+        mean = total / elements
+        std = np.sqrt(np.maximum(np.square(norm) / elements - np.square(mean), 0.0))
+        rms = norm / np.sqrt(elements)
+    return np.stack([rms, largest, mean, std, zeros / elements, beyond / elements, nans, infs], axis=1)
 
 
 def device_statistics(tensor: Tensor, bounds: Bounds) -> Tensor:

@@ -115,7 +115,7 @@ class PendingStatistics:
 
     __slots__ = ("_found", "_read")
 
-    def __init__(self, read: Callable[[], TensorStatistics | Summary]) -> None:
+    def __init__(self, read: Callable[[], TensorStatistics | tuple[Summary, bool]]) -> None:
         self._read = read
         self._found: TensorStatistics | None = None
 
@@ -127,7 +127,8 @@ class PendingStatistics:
             if isinstance(read, TensorStatistics):
                 found = read
             else:
-                found = TensorStatistics(*read, has_counts=False)
+                summary, has_counts = read
+                found = TensorStatistics(*summary, has_counts=has_counts)
             self._found = found
         return found
 

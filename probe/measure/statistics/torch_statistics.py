@@ -1,13 +1,14 @@
 """Statistics by torch and numpy alone: for devices, unusual tensors, and where there is no native kernel.
 
 Three ways, chosen per tensor: small dense CPU tensors are concatenated and reduced by segment in numpy
-(float64); large CPU tensors and all CUDA tensors use torch reductions whose results reach the host in one
-copy per device; everything else (sparse, complex, quantised, subclasses) is measured one by one in float64.
-Called by `statistics`; pure.
+(float64); large CPU tensors use torch reductions, and CUDA tensors one pass over all (`device_pass`) where
+there is one, and the results reach the host in one copy per device; everything else (sparse, complex,
+quantised, subclasses) is measured one by one in float64. Called by `statistics`; pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, cast
 
@@ -19,9 +20,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ...compat import torch_memory
-from ...compat.host_copy import HostCopy
+from ...compat.host_copy import HostCopy, allowed_to_wait
 from ...compat.torch_foreach import foreach_norm
 from ...compat.torch_memory import local_shard
+from ..kernels import device_pass
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -58,19 +60,25 @@ class TorchPlan(msgspec.Struct, frozen=True, kw_only=True):
     unusual: tuple[int, ...]
     absent: bool
     """Whether some entries are None, empty or without data."""
+    kinds: tuple[list[int], list[torch.dtype]]
+    """Number of the device (-1: the host) and dtype of each; empty where some have none."""
 
     def fits(self, tensors: Sequence[Tensor | None]) -> bool:
         """Whether gradients of the planned parameters can be measured by this plan: all there and dense."""
         if self.absent or self.unusual or len(tensors) != self.count:
             return False
-        if any(tensor is None for tensor in tensors) or not set(map(type, tensors)) <= {Tensor, Parameter}:
+        if not set(map(type, tensors)) <= {Tensor, Parameter}:
             return False
         present = cast(Sequence[Tensor], tensors)
+        if {tensor.layout for tensor in present} != {torch.strided}:
+            return False
+        if _kinds_of(present) == self.kinds:
+            return True
         # A script may convert or move parameters in mid-run (`model.to`).
         if any(_group(present[index]) != group for group, indices in self.large for index in indices):
             return False
         ends = (present[index] for chunk in self.chunks for index in (chunk.at[0], chunk.at[-1]))
-        return all(tensor.is_cpu for tensor in ends) and {t.layout for t in present} == {torch.strided}
+        return all(tensor.is_cpu for tensor in ends)
 
 
 def plan_by_torch(tensors: Sequence[Tensor | None]) -> TorchPlan:
@@ -95,6 +103,7 @@ def plan_by_torch(tensors: Sequence[Tensor | None]) -> TorchPlan:
         large=tuple((group, tuple(indices)) for group, indices in large.items()),
         unusual=tuple(unusual),
         absent=planned < len(tensors),
+        kinds=_kinds_of([t for t in tensors if t is not None]) if planned == len(tensors) else ([], []),
     )
 
 
@@ -113,7 +122,7 @@ def measure_by_torch(tensors: Sequence[Tensor | None], plan: TorchPlan) -> Summa
     """
     present = cast(Sequence[Tensor], tensors)
     block, missing = np.zeros((ROWS, len(tensors))), np.ones(len(tensors), dtype=np.bool_)
-    with torch.no_grad(), np.errstate(all="ignore"):
+    with torch.no_grad(), np.errstate(all="ignore"), allowed_to_wait():
         if not all(_measure_chunk(block, missing, present, chunk) for chunk in plan.chunks):
             return measure_by_torch(tensors, plan_by_torch(tensors))
         for (_, accumulator), indices in plan.large:
@@ -153,6 +162,10 @@ def dense_elements(tensor: Tensor) -> Tensor:
 def _group(tensor: Tensor) -> _Group:
     """Large tensors of one device and accumulator are measured together."""
     return tensor.device, torch.float64 if tensor.dtype is torch.float64 else torch.float32
+
+
+def _kinds_of(tensors: Sequence[Tensor]) -> tuple[list[int], list[torch.dtype]]:
+    return [tensor.get_device() for tensor in tensors], [tensor.dtype for tensor in tensors]
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -196,48 +209,71 @@ def _measure_chunk(block: Floats, missing: Flags, tensors: Sequence[Tensor], chu
 def _measure_large(
     block: Floats, missing: Flags, entries: list[tuple[int, Tensor]], accumulator: torch.dtype
 ) -> None:
-    """Reduce each tensor with torch; one copy brings all results to the host."""
-    tensors = [tensor.detach() for _, tensor in entries]
-    host = _reduced(tensors, accumulator).cpu().double().numpy()
+    """Reduce each tensor with torch, or all in one pass; one copy brings all results to the host."""
+    tensors = [tensor for _, tensor in entries]
+    found = _reduced(tensors, accumulator).cpu().double().numpy()
     at = np.fromiter((index for index, _ in entries), dtype=np.intp, count=len(entries))
     sizes = np.fromiter((tensor.numel() for tensor in tensors), dtype=np.float64, count=len(entries))
-    norm, mean = host[0], host[3] / sizes
-    variance = np.square(norm) / sizes - np.square(mean)
-    block[NORM, at], block[MEAN, at] = norm, mean
-    block[MAX_ABS, at] = np.maximum(np.abs(host[1]), np.abs(host[2]))
-    block[STD, at] = np.sqrt(np.maximum(variance, 0.0))
-    missing[at] = False
-    doubtful = ~np.isfinite(norm) | ((norm != 0) & (variance < _CANCELLATION * np.square(norm) / sizes))
-    doubtful |= (norm != 0) & ((norm < _SAFE_RMS * np.sqrt(sizes)) | (norm > _SAFE_NORM))
+    norm = found[0]
+    if _fill(block, missing, found, at, sizes):
+        # In float64, but its squares may have overflowed.
+        doubtful = np.isinf(norm) & (found[3] + found[4] == 0)
+    else:
+        square = np.square(norm) / sizes
+        doubtful = ~np.isfinite(norm) | ((norm != 0) & (np.square(block[STD, at]) < _CANCELLATION * square))
+        doubtful |= (norm != 0) & ((norm < _SAFE_RMS * np.sqrt(sizes)) | (norm > _SAFE_NORM))
     doubtful |= (norm == 0) & (block[MAX_ABS, at] != 0)
     for position in np.flatnonzero(doubtful):
         _measure_exactly(block, missing, *entries[position])
 
 
+def _fill(block: Floats, missing: Flags, found: Floats, at: npt.NDArray[np.intp], sizes: Floats) -> bool:
+    """Put what `_reduced` has found in its columns; whether NaN and Inf elements were counted, too."""
+    norm, largest, total = found[:3]
+    mean = total / sizes
+    block[NORM, at], block[MEAN, at] = norm, mean
+    # Torch's largest element passes over a NaN on some devices.
+    block[MAX_ABS, at] = np.where(np.isnan(norm), np.nan, largest)
+    block[STD, at] = np.sqrt(np.maximum(np.square(norm) / sizes - np.square(mean), 0.0))
+    missing[at] = False
+    is_counted = len(found) == device_pass.VALUES
+    if is_counted:
+        block[NAN_COUNT, at], block[INF_COUNT, at] = found[3:5]
+    return is_counted
+
+
 def _reduced(tensors: list[Tensor], accumulator: torch.dtype) -> Tensor:
-    """Return (4, tensors) on the tensors' device: L2 norm, smallest and largest element, sum."""
-    extremes = [torch.aminmax(tensor) for tensor in tensors]
+    """Return (3, tensors) on the tensors' device: L2 norm, largest absolute element, sum.
+
+    In one pass, where a device has it, with the further rows of `device_pass.VALUES`.
+    """
+    found = device_pass.measure_in_one_pass(tensors)
+    if found is not None:
+        return found
+    tensors = [tensor.detach() for tensor in tensors]
     rows = [
         *foreach_norm(tensors, 2, accumulator),
-        *(extreme.min for extreme in extremes),
-        *(extreme.max for extreme in extremes),
+        *foreach_norm(tensors, math.inf, accumulator),
         *(tensor.sum(dtype=accumulator) for tensor in tensors),
     ]
-    return torch.stack([row.to(accumulator) for row in rows]).reshape(4, len(tensors))
+    return torch.stack(rows).reshape(3, len(tensors))
 
 
-def start_by_torch(tensors: Sequence[Tensor | None], plan: TorchPlan) -> Callable[[], Summary] | None:
+def start_by_torch(
+    tensors: Sequence[Tensor | None], plan: TorchPlan
+) -> Callable[[], tuple[Summary, bool]] | None:
     """Start measuring on the tensors' devices without waiting for them; what is returned reads the results.
 
-    All sums are float64: nothing can be measured a second time once the tensors are gone. NaN and Inf
-    elements are told by `max_abs` alone, and not counted.
+    All sums are float64: nothing can be measured a second time once the tensors are gone. Where torch's own
+    functions measure, NaN and Inf elements are told by `max_abs` alone, and not counted.
 
     Args:
         tensors: what to measure, local shards only; may be changed or freed as soon as this returns.
         plan: one that fits.
 
     Returns:
-        None where some tensors can be measured by waiting only: small ones on the CPU, sparse, complex.
+        What gives them, and whether NaN and Inf elements were counted. None where some tensors can be
+        measured by waiting only: small ones on the CPU, sparse, complex.
     """
     if plan.chunks or plan.unusual:
         return None
@@ -245,25 +281,23 @@ def start_by_torch(tensors: Sequence[Tensor | None], plan: TorchPlan) -> Callabl
     started: list[tuple[npt.NDArray[np.intp], Floats, HostCopy]] = []
     with torch.no_grad():
         for _, indices in plan.large:
-            chosen = [present[index].detach() for index in indices]
+            chosen = [present[index] for index in indices]
             sizes = np.array([tensor.numel() for tensor in chosen], dtype=np.float64)
             started.append((np.array(indices), sizes, HostCopy(_reduced(chosen, torch.float64))))
     return lambda: _read_started(len(tensors), started)
 
 
-def _read_started(count: int, started: Sequence[tuple[npt.NDArray[np.intp], Floats, HostCopy]]) -> Summary:
+def _read_started(
+    count: int, started: Sequence[tuple[npt.NDArray[np.intp], Floats, HostCopy]]
+) -> tuple[Summary, bool]:
     """Wait for what was started, and make the block of it."""
     block, missing = np.zeros((ROWS, count)), np.ones(count, dtype=np.bool_)
+    is_counted = True
     with np.errstate(all="ignore"):
         for at, sizes, copy in started:
-            norm, smallest, largest, total = copy.read().numpy()
-            mean = total / sizes
-            block[NORM, at], block[MEAN, at] = norm, mean
-            block[MAX_ABS, at] = np.maximum(np.abs(smallest), np.abs(largest))
-            block[STD, at] = np.sqrt(np.maximum(np.square(norm) / sizes - np.square(mean), 0.0))
-            missing[at] = False
+            is_counted &= _fill(block, missing, copy.read().numpy(), at, sizes)
         _, _, _, total_norm = summarise(block, missing)
-    return block, missing, bool(np.isfinite(block[MAX_ABS]).all()), total_norm
+    return (block, missing, bool(np.isfinite(block[MAX_ABS]).all()), total_norm), is_counted
 
 
 def _measure_exactly(block: Floats, missing: Flags, index: int, tensor: Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 from observed_steps import Watched, seeded
 from torch import Tensor, nn
 
+from probe.attach.observation import tensor_rows
 from probe.attach.observation.measured_rows import combine
 from probe.attach.observation.tensor_rows import TensorRows, device_statistics
 
@@ -67,6 +68,23 @@ def test_results_of_a_device_are_fetched_in_their_order() -> None:
         rows.measure(tensor, (-5.0, 5.0))
         here.measure(tensor, (-5.0, 5.0))
     assert rows.fetch() == pytest.approx(here.fetch(), rel=1e-6)
+
+
+def test_rows_are_made_of_what_a_pass_has_found() -> None:
+    """What the pass counts and adds up is worked out by numpy here, and measured by `TensorRows`."""
+    here, found, elements = TensorRows(), [], []
+    generator = torch.Generator().manual_seed(0)
+    for size, bad in ((3, 1.0), (50, 0.0), (700, math.nan), (9, math.inf), (4, -math.inf)):
+        tensor = torch.randn(size, generator=generator)
+        tensor[1] = bad
+        here.measure(tensor, (-0.5, 1.0))
+        values = tensor.double().numpy()
+        counted = (np.isnan(values), np.isinf(values), values == 0, (values <= -0.5) | (values >= 1.0))
+        sums = [np.linalg.norm(values), np.abs(values).max(), values.sum()]
+        found.append([*sums, *(which.sum() for which in counted)])
+        elements.append(size)
+    rows = tensor_rows._rows_of(np.array(found).T, np.array(elements))
+    np.testing.assert_allclose(rows, here.fetch(), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("sizes", [(1, 5), (3, 3, 900)])

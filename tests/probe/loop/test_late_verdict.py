@@ -314,7 +314,7 @@ def test_started_statistics_are_those_of_the_moment_that_they_were_started_at() 
         assert tensor is not None
         tensor.zero_()
     assert read is not None
-    block, missing, is_finite, total = read()
+    (block, missing, is_finite, total), _ = read()
     exact = [tensor.double().numpy() for tensor in tensors()]
     assert missing.tolist() == [False] * 5 + [True]
     assert is_finite
@@ -331,7 +331,7 @@ def test_started_statistics_tell_of_bad_elements(bad: float) -> None:
     given: list[Tensor | None] = [*tensors(bad=bad)]
     read = start_by_torch(given, plan_by_torch(given))
     assert read is not None
-    block, _, is_finite, total = read()
+    (block, _, is_finite, total), _ = read()
     assert not is_finite
     assert total is not None and not math.isfinite(total)
     assert [math.isfinite(value) for value in block[1]] == [True, False, True, True, True]
