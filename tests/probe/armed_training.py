@@ -85,7 +85,7 @@ def watched_training(
             training = begin(kind, model, options)
             with training.run:
                 training.steps(ARMED_AT)
-                assert training.is_followed is in_c, f"refused at line {calls_state().refused_at} of hot.h"
+                assert training.is_followed is in_c, why_not()
                 yield training
                 assert training.run._guard.failures == 0, "a part of the probe has failed: see the log"
     finally:
@@ -97,6 +97,13 @@ def calls_state() -> hot_binding.HotState:
     calls = hot_binding.status().calls
     assert calls is not None
     return calls.state
+
+
+def why_not() -> str:
+    """What C says of the steps that it did not follow."""
+    state = calls_state()
+    at = f"step {state.step}, attention {state.attention}, slow at {state.slow_at}"
+    return f"refused {state.refused} times, last at line {state.refused_at} of hot_*.h; {at}"
 
 
 def begin(kind: type[Training], make: Callable[[], nn.Module], options: dict[str, Any]) -> Training:

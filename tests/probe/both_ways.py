@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from armed_training import Training, watched_training
 from journal_differences import differences
 from journals import Journal
@@ -21,6 +22,8 @@ def recorded(tmp_path: Path, act: Act, *, in_c: bool, **options: Any) -> tuple[J
     spool = tmp_path / ("in_c" if in_c else "slow")
     with watched_training(in_c=in_c, spool=spool, **options) as training:
         act(training)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()  # it may have trained on a stream of its own
         weights = [parameter.detach().clone() for parameter in training.model.parameters()]
     return run_of(spool), weights
 
@@ -30,7 +33,8 @@ def assert_same(tmp_path: Path, act: Act, **options: Any) -> Journal:
     both = [recorded(tmp_path, act, in_c=in_c, **options) for in_c in (True, False)]
     (one, mine), (other, theirs) = both
     assert all(
-        np.array_equal(a.numpy(), b.numpy(), equal_nan=True) for a, b in zip(mine, theirs, strict=True)
+        np.array_equal(a.cpu().numpy(), b.cpu().numpy(), equal_nan=True)
+        for a, b in zip(mine, theirs, strict=True)
     )
     found = differences(other, one)
     assert not found, "\n".join(found)

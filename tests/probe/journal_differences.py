@@ -21,6 +21,7 @@ OWN = (
     "process_",
     "system_",
     "cuda_",
+    "gpu_",
     "memory_",
     "before_backward_s",
     "own_backward_s",

@@ -1,10 +1,12 @@
 """CUDA: the same numbers as on the CPU, side streams, scalers and graphs. Skipped where there is no GPU."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from cuda_waits import cuda_waits_are_errors
 from journals import read_journal
 from reference import Scene, recorded
 from small_training import batches, small_model
@@ -133,16 +135,16 @@ def test_late_verdict_waits_for_no_device(tmp_path: Path) -> None:
     data = [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(95)]
     with probe.watch(model, optimizer, spool=tmp_path, run="run", verdict="after_update"):
         for step, (inputs, targets) in enumerate(data):
-            torch.cuda.set_sync_debug_mode("error" if 60 <= step < 90 else "default")
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), targets).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        torch.cuda.set_sync_debug_mode("default")
+            with cuda_waits_are_errors() if 60 <= step < 90 else nullcontext():
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), targets).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
     frames = read_journal(tmp_path / "run").frames
-    assert [frame.step for frame in frames] == list(range(95))
+    # What is added to a step later, such as how far its update went, has a frame of its own.
+    assert [frame.step for frame in frames if frame.columns] == list(range(95))
     assert not any("probe_failures" in frame.scalars for frame in frames)
-    assert all("grad_norm" in frame.scalars for frame in frames)
+    assert all("grad_norm" in frame.scalars for frame in frames if frame.columns)
 
 
 @pytest.mark.parametrize("verdict", ["auto", "after_update"])

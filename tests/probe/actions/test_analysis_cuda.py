@@ -2,10 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
+from cuda_waits import cuda_waits_are_errors
 from planted_models import backward, chain
 
 from probe import analyze_tensor, check_gradients, debug_forward_pass, inspect_model, snapshot_parameters
@@ -18,13 +18,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
+@pytest.mark.filterwarnings("ignore:Specified kernel cache directory")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
 def test_cuda_tensor_has_the_statistics_of_its_copy(dtype: torch.dtype) -> None:
     tensor = torch.randn(300, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -34,13 +28,13 @@ def test_cuda_tensor_has_the_statistics_of_its_copy(dtype: torch.dtype) -> None:
     assert there.device == "cuda:0"
 
 
-def test_cuda_watched_tensor_waits_for_nothing(no_waiting: None) -> None:
+def test_cuda_watched_tensor_waits_for_nothing() -> None:
     tensor = torch.randn(5000, generator=torch.Generator().manual_seed(1))
     tensor[7] = math.inf
     on_device = tensor.cuda()
-    reads = deferred_statistics("t", on_device)
-    on_device.zero_()
-    torch.cuda.set_sync_debug_mode("default")
+    with cuda_waits_are_errors():
+        reads = deferred_statistics("t", on_device)
+        on_device.zero_()
     expected = {name: read() for name, read in deferred_statistics("t", tensor).items()}
     assert {name: read() for name, read in reads.items()} == pytest.approx(expected, rel=1e-6, nan_ok=True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cuda_waits import cuda_waits_are_errors
 from run_numbers import run_of
 from small_training import seeded_model
 from torch import Tensor, nn
@@ -307,10 +308,8 @@ def test_cuda_results_are_averaged_without_a_wait(spool: Path) -> None:
     def evaluate(model: nn.Module) -> None:
         on_device = model.eval().cuda()
         given = [(x.cuda(), y.cuda()) for x, y in batches(4) * 100]
-        torch.cuda.set_sync_debug_mode("error")
-        with torch.no_grad():
+        with torch.no_grad(), cuda_waits_are_errors():
             losses = [F.cross_entropy(on_device(x), y) for x, y in given]
-        torch.cuda.set_sync_debug_mode("default")
         weights = torch.tensor([float(len(y)) for _, y in given], dtype=torch.float64)
         expected.append(float((torch.stack(losses).cpu().double() * weights).sum() / weights.sum()))
         model.cpu()

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from cuda_waits import cuda_waits_are_errors
 from torch import Tensor, nn
 
 from probe.measure.parameter_copy import ParameterCopy
@@ -445,13 +446,10 @@ def test_ratios_on_cuda_come_later_without_waiting() -> None:
         parameter.grad = torch.ones_like(parameter)
     before = [parameter.detach().clone() for parameter in parameters]
     meter, optimizer = UpdateMeter(), torch.optim.SGD(parameters, lr=0.01)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with cuda_waits_are_errors():
         meter.before(parameters)
         optimizer.step()
         meter.after(parameters, step=3)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     found = meter.read(wait=True)
     assert found is not None
     expected = reference(before, parameters)
