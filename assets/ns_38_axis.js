@@ -4,6 +4,7 @@
 
   const TICK_PX = 110;
   const KINDS = ["", "clock", "relative"]; // in the address; "" is steps
+  const PLACES = ["axis-", "ranks-kind-"]; // of the buttons: below the tracks and in the view Ranks
   let started = null; // the run's first second, as the server says
 
   // The steps of what is shown, [left, right]. Live it ends a little later and grows in jumps: an axis that moves at
@@ -124,13 +125,10 @@
 
   ns.startAxis = function () {
     ns.on("message", (header) => { if (header.started !== undefined) started = header.started; });
-    for (const id of Object.keys(ns.AXIS_WORDS)) {
-      ns.byId("axis-" + (id || "step")).addEventListener("click", () => ns.change({ x: id }));
-    }
+    const buttons = KINDS.flatMap((kind) => PLACES.map((place) => ({ kind, button: ns.byId(place + (kind || "step")) })));
+    for (const { kind, button } of buttons) button.addEventListener("click", () => ns.change({ x: kind }));
     const draw = () => {
-      for (const id of Object.keys(ns.AXIS_WORDS)) {
-        ns.setAttribute(ns.byId("axis-" + (id || "step")), "aria-pressed", String(ns.view.x === id));
-      }
+      for (const { kind, button } of buttons) ns.setAttribute(button, "aria-pressed", String(ns.view.x === kind));
       ns.later(ns.drawLines);
       ns.later(ns.drawHeatmap);
     };

@@ -17,9 +17,15 @@
     return share < 0 || share > 1 ? null : box.l + share * box.w;
   }
 
+  // Where the plot lies in a chart's card; what is marked `data-steps` is a plot alone (the view Ranks).
+  ns.plotBox = function (card) {
+    if ("steps" in card.dataset) return card.clientWidth ? { l: 0, t: 0, w: card.clientWidth, h: card.clientHeight } : null;
+    return card.dataset.chart === "heatmap" ? ns.heatmapBox() : ns.boxOf(card.dataset.chart);
+  };
+
   // The step under a place of the window, in one chart's card; null beside its plot.
   ns.stepAt = function (card, clientX) {
-    const box = card.dataset.chart === "heatmap" ? ns.heatmapBox() : ns.boxOf(card.dataset.chart);
+    const box = ns.plotBox(card);
     if (!box || !ns.range) return null;
     const share = (clientX - card.getBoundingClientRect().left - card.clientLeft - box.l) / box.w;
     if (share < 0 || share > 1) return null;

@@ -1,6 +1,6 @@
 // Zoom and pan by pointer on every chart: a drag marks the steps to zoom to, with Shift it pans; the wheel pans with
 // Shift and zooms with Ctrl; a double click shows everything again. The old picture is stretched until the new one is
-// there, because what is drawn is drawn from the arrays that are there.
+// there, because what is drawn is drawn from the arrays that are there. The plots of the view Ranks are charts here, too.
 (function (ns) {
   "use strict";
 
@@ -8,7 +8,8 @@
   let drag = null; // {card, from, to, isPan, range}
   let isDragged = false;
 
-  const isPlot = (target) => target.closest("[data-chart]") && !target.closest("button, select, input, a, .ns-gutter, [role=tree]");
+  const CHART = "[data-chart], [data-steps]";
+  const isPlot = (target) => target.closest(CHART) && !target.closest("button, select, input, a, .ns-gutter, [role=tree]");
 
   // The selection, over all tracks or over the one chart.
   function drawSelection() {
@@ -22,20 +23,16 @@
     area.style.width = Math.abs(drag.to - drag.from) + "px";
   }
 
-  function boxOf(card) {
-    return card.dataset.chart === "heatmap" ? ns.heatmapBox() : ns.boxOf(card.dataset.chart);
-  }
-
   function shareAt(card, clientX) {
-    const box = boxOf(card);
+    const box = ns.plotBox(card);
     return Math.max(0, Math.min(1, (clientX - card.getBoundingClientRect().left - card.clientLeft - box.l) / box.w));
   }
 
   function begin(event) {
     isDragged = false;
     if (event.button !== 0 || !isPlot(event.target) || !ns.range) return;
-    const card = event.target.closest("[data-chart]");
-    if (!boxOf(card) || ns.stepAt(card, event.clientX) === null) return;
+    const card = event.target.closest(CHART);
+    if (ns.stepAt(card, event.clientX) === null) return;
     drag = { card, from: event.clientX, to: event.clientX, isPan: event.shiftKey, range: ns.range, axis: ns.axis() };
     if (event.shiftKey) event.preventDefault();
   }
@@ -69,7 +66,7 @@
 
   function wheel(event) {
     if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
-    if (!event.target.closest("[data-chart], .ns-axis-row")) return;
+    if (!event.target.closest(CHART + ", .ns-axis-row")) return;
     event.preventDefault();
     const amount = event.deltaY || event.deltaX;
     if (event.shiftKey) ns.pan(Math.sign(amount) * 0.1);

@@ -123,12 +123,12 @@
   // For every pixel the columns that it covers, [from, to).
   function columnsOf(width) {
     const starts = ns.rankColumns(), size = shown.fields.stepsPerColumn;
-    const [first, last] = ns.axisRange();
-    const perPixel = (last - first) / width;
+    const axis = ns.axis();
     const from = new Int32Array(width), to = new Int32Array(width);
-    let left = 0, right = 0;
+    let left = 0, right = 0, high = axis.first;
     for (let x = 0; x < width; x++) {
-      const low = first + x * perPixel, high = low + perPixel;
+      const low = high;
+      high = axis.at((x + 1) / width);
       while (left < starts.length && starts[left] + size - 0.5 <= low) left++;
       right = Math.max(right, left);
       while (right < starts.length && starts[right] - 0.5 < high) right++;

@@ -1,11 +1,9 @@
 // The tools of the view Ranks: what stands out in words, the choice of a statistic and an order, the legend, and the pointer
-// over the picture: it reads, picks and zooms.
+// over the picture: it reads and picks. Zoom and pan are those of all charts (ns_46_pointer.js).
 (function (ns) {
   "use strict";
 
-  const DRAG_PX = 5;
   const shown = ns.ranks;
-  let drag = null; // where the pointer went down
 
   // What stands out, in words; a rank that is named can be picked.
   ns.drawRankRemarks = function () {
@@ -58,19 +56,16 @@
 
   const canvas = () => ns.byId("ranks-canvas");
   const yOf = (event) => event.clientY - canvas().getBoundingClientRect().top;
-  function stepAt(clientX) {
-    const box = canvas().getBoundingClientRect(), [first, last] = ns.axisRange();
-    return Math.max(0, Math.round(first + ((clientX - box.left) / box.width) * (last - first)));
-  }
-
   function hover(event) {
     const row = shown.fields ? ns.rankRowAt(yOf(event)) : null, tooltip = ns.byId("tooltip");
-    tooltip.hidden = row === null;
-    if (!row) return;
-    const at = stepAt(event.clientX), column = ns.rankColumnAt(at);
-    ns.setCrosshair(Math.min(at, ns.range[1] - 1));
+    const at = row ? ns.stepAt(canvas().parentElement, event.clientX) : null;
+    tooltip.hidden = at === null;
+    if (at === null) return;
+    ns.setCrosshair(at);
+    const column = ns.rankColumnAt(at), clock = ns.clockAt(at);
     const steps = column < 0 ? `step ${ns.count(at)}` : ns.rankSteps(column);
-    const lines = [ns.make("b", "", `rank ${row.rank} \u00b7 ${ns.rankHost(row)}`), ns.make("div", "", steps), ns.make("div", "", ns.rankWords(row, column))];
+    const when = clock ? `${steps} \u00b7 ${clock}` : steps;
+    const lines = [ns.make("b", "", `rank ${row.rank} \u00b7 ${ns.rankHost(row)}`), ns.make("div", "", when), ns.make("div", "", ns.rankWords(row, column))];
     const mark = ns.rankMark(row.rank);
     if (mark) lines.push(ns.make("div", "ns-small", mark.text));
     tooltip.replaceChildren(...lines);
@@ -84,23 +79,15 @@
     ns.setCrosshair(null);
   }
 
-  // A drag zooms, a click picks.
-  function release(event) {
-    if (drag === null) return;
-    const from = drag;
-    drag = null;
-    if (Math.abs(event.clientX - from) >= DRAG_PX) return ns.zoom(stepAt(Math.min(from, event.clientX)), stepAt(Math.max(from, event.clientX)));
+  function pickAt(event) {
     const row = ns.rankRowAt(yOf(event));
     if (row) ns.pickRank(row.rank);
   }
 
   ns.startRankTools = function () {
-    canvas().addEventListener("pointerdown", (event) => { drag = event.clientX; canvas().setPointerCapture(event.pointerId); });
-    canvas().addEventListener("pointerup", release);
-    canvas().addEventListener("pointercancel", () => { drag = null; });
+    canvas().addEventListener("click", pickAt);
     canvas().addEventListener("pointermove", hover);
     canvas().addEventListener("pointerleave", leave);
-    canvas().addEventListener("dblclick", ns.reset);
     ns.byId("ranks-select").addEventListener("change", (event) => ns.change({ ranks: event.target.value }));
     ns.byId("ranks-order").addEventListener("click", (event) => {
       const button = event.target.closest("[data-order]");

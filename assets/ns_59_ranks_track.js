@@ -4,7 +4,7 @@
   "use strict";
 
   const BAND = 8; // pixels of the band of NaN at the top of the track
-  const MOST_TICKS = 8;
+  const LAST_TICK = 0.97; // of the axis: what stands further right would be cut
   const LOG_RATIO = 4; // the scale is logarithmic where values differ by more
   const shown = ns.ranks;
   let observed = false;
@@ -19,10 +19,7 @@
     return { context, width, height };
   }
 
-  const share = function (step) {
-    const [first, last] = ns.axisRange();
-    return (step - first) / (last - first);
-  };
+  const share = (step) => ns.axis().of(step);
   const middleOf = (column) => ns.rankColumns()[column] + (shown.fields.stepsPerColumn - 1) / 2;
 
   // Smallest and largest finite value of each column over the ranks but the picked one.
@@ -167,18 +164,12 @@
   }
 
   function drawAxis() {
-    const [first, last] = ns.axisRange(), width = ns.byId("ranks-canvas").clientWidth;
-    const most = Math.max(1, Math.min(MOST_TICKS, Math.floor(width / 90)));
-    const rough = Math.max(1, (last - first) / most), power = 10 ** Math.floor(Math.log10(rough));
-    const size = Math.max(1, [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough));
-    const ticks = [];
-    for (let step = Math.ceil(first / size) * size; step <= last; step += size) {
-      if (step < 0 || share(step) > 0.97) continue;
-      const tick = ns.make("span", "", ns.count(step));
-      tick.style.left = share(step) * 100 + "%";
-      ticks.push(tick);
-    }
-    ns.byId("ranks-axis").replaceChildren(...ticks);
+    const inside = ns.axisTicks(ns.byId("ranks-canvas").clientWidth).filter((tick) => tick.share <= LAST_TICK);
+    ns.byId("ranks-axis").replaceChildren(...inside.map(({ share: at, text }) => {
+      const tick = ns.make("span", "", text);
+      tick.style.left = at * 100 + "%";
+      return tick;
+    }));
   }
 
   function placeLine(id, step) {

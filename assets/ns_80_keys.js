@@ -67,9 +67,9 @@
     if (document.querySelector("dialog[open]")) return true;
     if (event.ctrlKey || event.metaKey || event.altKey) return true;
     if (target.closest("input:not([type=radio]), textarea, select, [contenteditable=true]")) return true;
-    if (target.closest("[role=combobox], [role=listbox], [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
+    if (target.closest("[role=combobox], [role=listbox]:not(#ranks-list), [role=menu], [aria-haspopup][aria-expanded=true]")) return true;
     if (event.key === " " && target.closest("input")) return true;
-    return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], [role=grid]") !== null;
+    return event.key === " " && target.closest("button, a, summary, [role=button], [role=radio], [role=grid], [role=listbox]") !== null;
   }
 
   ns.startKeys = function () {

@@ -16,6 +16,7 @@ from probe.wire import SEVERITIES
 
 from .. import ids
 from .asides import event_aside, row_aside
+from .axis_kinds import axis_kinds
 from .header import header, verdict_line
 from .icicle_panel import icicle_panel
 from .layers_tools import filter_and_sort, layers_overlay, scale_choice
@@ -98,12 +99,6 @@ def page_layout(*, page: str, ingest: str) -> Component:
 
 TRACKS: Final = ("loss", "grad_norm")
 """Line charts that share the first screen with the heatmap; what else a run has stands below it."""
-AXIS_KINDS: Final = (
-    ("step", "step", "Count steps"),
-    ("clock", "clock", "Show the time of day"),
-    ("relative", "since start", "Show the time since the run began"),
-)
-"""(id, text, title) of what the x-axis can count."""
 
 
 def page_facts() -> dict[str, Any]:
@@ -314,20 +309,12 @@ def _timeline() -> Component:
         )
         for severity in SEVERITIES
     ]
-    kinds = [
-        html.Button(
-            text, id=f"axis-{id_}", className="ns-axis-kind", title=title, **{"aria-pressed": "false"}
-        )
-        for id_, text, title in AXIS_KINDS
-    ]
     return html.Div(
         [
             html.Div(id="plot-timeline", className="ns-plot"),
             html.Div(id="timeline-markers", className="ns-markers"),
             html.Div(lanes, id="timeline-names", className="ns-lanes"),
-            html.Div(
-                kinds, className="ns-axis-kinds", role="group", **{"aria-label": "What the x-axis counts"}
-            ),
+            axis_kinds("axis"),
         ],
         className="ns-card ns-track",
         role="group",

@@ -10,9 +10,13 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+from .axis_kinds import axis_kinds
 from .views.rank_statistics import RANK_STATISTICS
 
 ORDERS: Final = (("", "By host"), ("distance", "By distance"), ("time", "By step time"))
+
+STEPS: Final = {"data-steps": "true"}
+"""Marks a plot over steps as one that the pointer zooms and pans (`assets/ns_46_pointer.js`)."""
 
 
 def ranks_panel() -> list[Component]:
@@ -89,6 +93,7 @@ def _body() -> Component:
             html.Div(id="ranks-crosshair", className="ns-ranks-crosshair", hidden=True),
         ],
         className="ns-ranks-plot",
+        **STEPS,
     )
     times = html.Canvas(id="ranks-times", className="ns-ranks-right", **{"aria-hidden": "true"})
     return html.Div([rows, plot, times], id="ranks-body", className="ns-ranks-line ns-ranks-body")
@@ -127,7 +132,8 @@ def _track() -> Component:
         className="ns-ranks-right ns-ranks-side",
     )
     return html.Div(
-        [gutter, html.Div(line, className="ns-ranks-plot"), side], className="ns-ranks-line ns-ranks-track"
+        [gutter, html.Div(line, className="ns-ranks-plot", **STEPS), side],
+        className="ns-ranks-line ns-ranks-track",
     )
 
 
@@ -139,12 +145,13 @@ def _fact(name: str | Component, value: str) -> list[Component]:
 def _axis() -> Component:
     return html.Div(
         [
-            html.Span("Step", className="ns-ranks-left ns-small"),
-            html.Div(id="ranks-axis", className="ns-ranks-plot ns-ranks-axis"),
+            html.Div(axis_kinds("ranks-kind"), className="ns-ranks-left"),
+            html.Div(
+                id="ranks-axis", className="ns-ranks-plot ns-ranks-axis", **{"aria-hidden": "true", **STEPS}
+            ),
             html.Span(className="ns-ranks-right"),
         ],
         className="ns-ranks-line ns-ranks-foot",
-        **{"aria-hidden": "true"},
     )
 
 

@@ -40,6 +40,7 @@ def fill_ranks(
     change: Callable[[int, int, dict[str, float]], None] = lambda rank, step, values: None,
     stage: str = "reduced",
     start_time: float = 1_700_000_000.0,
+    seconds_of: Callable[[int], float] = lambda step: step * 0.14,
     run: str = RUN,
 ) -> None:
     """Append steps of ranks.
@@ -48,6 +49,7 @@ def fill_ranks(
         nan_from: Rank -> step from which on loss and gradient norm are NaN, with an event of it.
         slow: Ranks whose own work takes twice as long.
         change: Changes the scalars of (rank, step).
+        seconds_of: When a step is, in seconds since the start.
     """
     for rank in ranks:
         events = page_runs.key("events", run=run, rank=rank)
@@ -64,7 +66,8 @@ def fill_ranks(
             if nan_from and step >= nan_from.get(rank, 2**62):
                 values["loss"] = values["grad_norm"] = float("nan")
             change(rank, step, values)
-            frames.append(Frame(step=step, time=start_time + step * 0.14, stage=stage, scalars=values))
+            time = start_time + seconds_of(step)
+            frames.append(Frame(step=step, time=time, stage=stage, scalars=values))
         store.append(metrics, store.position(metrics).next_seq, [encode(frame) for frame in frames])
         first = (nan_from or {}).get(rank)
         if first in steps:

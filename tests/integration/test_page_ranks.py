@@ -30,8 +30,8 @@ def point(page: Page, rank: int, step: float) -> tuple[float, float]:
     """Where a cell lies on the screen."""
     x, y = page.evaluate(
         "([rank, step]) => { const box = nanscope.byId('ranks-canvas').getBoundingClientRect();"
-        "const row = nanscope.ranks.rows.find((each) => each.rank === rank), [a, b] = nanscope.axisRange();"
-        "return [box.left + (step - a) / (b - a) * box.width, box.top + row.top + row.height / 2]; }",
+        "const row = nanscope.ranks.rows.find((each) => each.rank === rank);"
+        "return [box.left + nanscope.axis().of(step) * box.width, box.top + row.top + row.height / 2]; }",
         [rank, step],
     )
     return x, y
@@ -183,14 +183,109 @@ def test_ranks_drag_zooms_and_a_live_run_grows(page: Page, served: Served) -> No
     open_ranks(page, served)
     fill(served, ranks=range(4), steps=range(40, 60))
     until(page, "nanscope.rankColumns().length === 60")
-    page.mouse.move(*point(page, 1, 20))
+    page.mouse.move(*point(page, 1, 19.6))
     page.mouse.down()
-    page.mouse.move(*point(page, 1, 40), steps=5)
+    page.mouse.move(*point(page, 1, 40.4), steps=5)
     page.mouse.up()
     until(page, "nanscope.range.join() === '20,41' && nanscope.rankColumns().length === 21")
     assert "steps=20-41" in page.url and "rank=" not in page.url
     page.keyboard.press("0")
     until(page, "nanscope.rankColumns().length === 60")
+
+
+def test_ranks_wheel_zooms_and_pans_and_a_drag_with_shift_pans(page: Page, served: Served) -> None:
+    fill(served, ranks=range(4), steps=range(200))
+    open_ranks(page, served, "&rank=1&steps=50-150")
+    until(page, "nanscope.range.join() === '50,150' && nanscope.rankColumns().length === 100")
+    page.mouse.move(*point(page, 2, 100))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    until(page, "nanscope.range[0] === 60 && nanscope.range[1] === 140")
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, 100)
+    until(page, "nanscope.range.join() === '68,148'")
+    page.mouse.move(*point(page, 2, 120))
+    page.mouse.down()
+    page.mouse.move(*point(page, 2, 100), steps=5)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    until(page, "Math.abs(nanscope.range[0] - 88) <= 1 && nanscope.range[1] - nanscope.range[0] === 80")
+    assert "rank=1" in page.url, "what ends a drag picks no rank"
+    page.mouse.dblclick(*point(page, 1, 120))
+    until(page, "nanscope.range.join() === '0,200'")
+
+
+def test_ranks_drag_shows_what_it_chooses_and_escape_ends_it(page: Page, served: Served) -> None:
+    fill(served, ranks=range(4), steps=range(40))
+    open_ranks(page, served)
+    page.mouse.move(*point(page, 1, 10))
+    page.mouse.down()
+    page.mouse.move(*point(page, 1, 30), steps=5)
+    expect(page.locator("#drag-selection")).to_be_visible()
+    chosen, (left, _) = page.locator("#drag-selection").bounding_box(), point(page, 1, 10)
+    assert abs(chosen["x"] - left) < 2 and abs(chosen["width"] - (point(page, 1, 30)[0] - left)) < 3
+    page.keyboard.press("Escape")
+    expect(page.locator("#drag-selection")).to_be_hidden()
+    page.mouse.up()
+    assert page.evaluate("nanscope.view.paused") is False
+
+
+def test_ranks_keys_zoom_and_pan_also_from_the_list(page: Page, served: Served) -> None:
+    fill(served, ranks=range(4), steps=range(200))
+    open_ranks(page, served)
+    until(page, "nanscope.rankColumns().length === 200")
+    page.locator("#ranks-list").focus()
+    page.keyboard.press("w")
+    until(page, "nanscope.range.join() === '50,150'")
+    page.keyboard.press("d")
+    until(page, "nanscope.range.join() === '75,175'")
+    page.keyboard.press("a")
+    until(page, "nanscope.range.join() === '50,150'")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    expect(page.locator("#rank-select")).to_have_value("rank 1")
+    assert page.evaluate("nanscope.view.paused") is True, "Space picks a rank and changes nothing else"
+    page.keyboard.press("s")
+    until(page, "nanscope.range.join() === '0,200'")
+
+
+def test_ranks_axis_counts_time_as_the_other_charts_do(page: Page, served: Served) -> None:
+    # Steps 0 to 19 take a second each, then 20 to 39 four: step 20 lies at a fifth of the time.
+    fill(
+        served,
+        ranks=range(4),
+        steps=range(40),
+        nan_from={1: 20},
+        seconds_of=lambda step: step if step < 20 else 20 + 4 * (step - 20),
+    )
+    open_ranks(page, served, "&steps=0-40")
+    until(page, "nanscope.rankColumns().length === 40")
+    assert page.locator("#ranks-axis > span").all_text_contents()[:2] == ["0", "5"]
+    page.locator("#ranks-kind-relative").click()
+    until(page, "nanscope.axis().isTime")
+    assert "x=relative" in page.url
+    expect(page.locator("#ranks-kind-relative")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#axis-relative")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#ranks-axis")).to_contain_text("15 s")
+    box = page.locator("#ranks-canvas").bounding_box()
+    (left, y), (middle, _) = point(page, 1, 19.5), point(page, 1, 30)
+    share = (left - box["x"]) / box["width"]
+    assert 0.18 < share < 0.24, "by time, not by number"
+    assert len(colours(page, 1, 22)) == 2, "the hatch begins where its step is"
+    assert len(colours(page, 1, 17)) == 1
+    origin = page.locator("#ranks-origin").bounding_box()
+    assert abs(origin["x"] + 1 - left) < 2
+    page.mouse.move(middle, y)
+    expect(page.locator("#ranks-at")).to_have_text("step 30")
+    expect(page.locator("#tooltip")).to_contain_text(":")
+    page.mouse.move(*point(page, 1, 29.6))
+    page.mouse.down()
+    page.mouse.move(*point(page, 1, 35.4), steps=5)
+    page.mouse.up()
+    until(page, "nanscope.range.join() === '30,36'")
+    page.locator("#ranks-kind-clock").click()
+    expect(page.locator("#ranks-axis > span").first).to_contain_text(":")
 
 
 def test_ranks_run_of_one_rank_has_no_such_tab(page: Page, served: Served) -> None:

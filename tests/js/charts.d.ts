@@ -103,6 +103,7 @@ interface Nanscope {
   // ns_45_crosshair.js
   crosshair(): number | null;
   setCrosshair(step: number | null): void;
+  plotBox(card: HTMLElement): PlotBox | null;
   stepAt(card: HTMLElement, clientX: number): number | null;
   startCrosshair(): void;
 
