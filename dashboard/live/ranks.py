@@ -20,6 +20,7 @@ from ..page.views.rank_statistics import (
     RankStatistic,
     caption,
     cells,
+    columns_apart,
     distances,
     medians,
     percentiles,
@@ -115,6 +116,8 @@ def read_ranks(
     """
     chosen = rank_statistic(statistic)
     found = store.rank_scalars(run.run, list(chosen.names), steps, columns)
+    if (apart := columns_apart(found)) > 1:
+        found = store.rank_scalars(run.run, list(chosen.names), steps, max(1, len(found.steps) // apart))
     shown = cells(found, chosen)
     median = medians(shown)
     distance = distances(shown, median, chosen)

@@ -78,6 +78,8 @@ class WatchedModel:
         self._has_reported = False
         self.is_reduced = False
         """Whether DistributedDataParallel averages the gradients of the newest forward over the ranks."""
+        self.keeps_own_gradients = False
+        """Whether it does so in copies, and `p.grad` is this rank's own until the backward's end."""
         self.is_sharded = False
         """Whether this rank holds only its own part of some parameters (FSDP2, tensor parallel)."""
         self._unknown: TensorStatistics | None = None
@@ -193,10 +195,11 @@ class WatchedModel:
     def note_forward(self, root: nn.Module) -> None:
         """A forward of the root begins; see whether its backward will average gradients over the ranks."""
         if not torch_ranks.is_distributed():
-            self.is_reduced = False
+            self.is_reduced = self.keeps_own_gradients = False
             return
         wrapper = torch_ranks.data_parallel_around(root)
         self.is_reduced = wrapper is not None and bool(wrapper.require_backward_grad_sync)
+        self.keeps_own_gradients = wrapper is not None and torch_ranks.keeps_own_gradients(wrapper)
 
     @property
     def no_replay_reason(self) -> str | None:

@@ -67,6 +67,21 @@ def synchronises(module: nn.Module) -> bool:
     return isinstance(module, nn.parallel.DistributedDataParallel) and bool(getattr(module, SYNCHRONISES))
 
 
+def keeps_own_gradients(wrapper: nn.parallel.DistributedDataParallel) -> bool:
+    """Whether `p.grad` is this rank's own until the end of the backward: what is averaged are copies.
+
+    The reducer's buckets are copies unless gradients are views of them, or something else than the reducer
+    averages (`torch.nn.parallel.DistributedDataParallel`, `torch/csrc/distributed/c10d/reducer.cpp`,
+    `mark_variable_ready_dense` and `finalize_backward`).
+    """
+    return not (
+        wrapper.gradient_as_bucket_view
+        or getattr(wrapper, "mixed_precision", None) is not None
+        or getattr(wrapper, "_use_python_reducer", False)
+        or getattr(wrapper, "_delay_all_reduce_params", ())
+    )
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank holds only a part of the tensor: a DTensor that is not replicated on every rank."""
     distributed = sys.modules.get("torch.distributed.tensor")

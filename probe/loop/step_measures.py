@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Final
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..actions.step_hooks import StepHooks
@@ -36,6 +36,7 @@ from ..step.open_step import FinishedStep, OpenStep
 from ..step.step_meters import StepMeters
 from ..wire import ModuleInfo
 from .measure_schedule import MeasureSchedule
+from .own_gradients import measure_own_gradients
 
 GLANCED_ELEMENTS: Final = 16_384
 """Elements of an input that are measured in about ten microseconds."""
@@ -144,6 +145,10 @@ class StepMeasures:
         if self._schedule.observed is not None:
             self._observed_from_ns = self._guard.spent_so_far_ns()
 
+    def begin_own_gradients(self, loss: Tensor, opened: OpenStep) -> None:
+        """It begins at `loss`; its gradients may be averaged over the ranks at its end."""
+        measure_own_gradients(loss, opened, model=self._model, schedule=self._schedule)
+
     def end_backward(self) -> None:
         """It has ended."""
         schedule = self._schedule
@@ -202,6 +207,8 @@ class StepMeasures:
             scalars["before_backward_s"] = opened.before_backward_ns / 1e9
         if opened.own_backward_ns:
             scalars["own_backward_s"] = opened.own_backward_ns / 1e9
+        if opened.own_grad_norm is not None and not finished.was_scaled:
+            scalars["own_grad_norm"] = opened.own_grad_norm
         return MeasuredStep(
             step=finished.step,
             time=time.time(),

@@ -207,6 +207,8 @@ class TrainingLoop(GatheredStep):
         opened.loss = losses[0].detach() if losses else None
         if opened.before_backward_ns and losses:
             time_own_backward(losses[0], opened)
+        if losses:
+            self._measures.begin_own_gradients(losses[0], opened)
         if opened.captures:
             are_finite = self.losses.are_finite(since=backward.losses)
             next(reversed(opened.captures)).note_backward(

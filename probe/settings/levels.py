@@ -50,6 +50,8 @@ class Features:
     """Histograms of log2 magnitudes: the head-room left in fp16, bf16 and fp8."""
     gradient_noise: int = 0
     """Gradient noise scale, from micro-steps or ranks."""
+    own_gradients: int = 0
+    """Norm of a rank's own gradient, before DistributedDataParallel averages it over the ranks."""
     module_times: int = 0
     """Forward and backward time of each module."""
     module_memory: int = 0
@@ -104,6 +106,7 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType(
         "activation_gradients": "Activation gradients",
         "histograms": "Histograms",
         "gradient_noise": "Gradient noise scales",
+        "own_gradients": "Norms before averaging over ranks",
         "module_times": "Module times",
         "module_memory": "Module memory sizes",
         "module_calls": "Single module calls",
@@ -136,6 +139,7 @@ _ADVANCED: Final = replace(
     activation_gradients=10,
     histograms=50,
     gradient_noise=10,
+    own_gradients=10,
     module_times=20,
     module_memory=100,
 )
@@ -148,6 +152,7 @@ _EXTREME: Final = replace(
     activation_gradients=2,
     histograms=20,
     gradient_noise=1,
+    own_gradients=1,
     module_times=5,
     module_memory=20,
     module_calls=1,

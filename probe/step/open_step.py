@@ -79,6 +79,10 @@ class OpenStep(msgspec.Struct):
     """Whether parameters were changed since a backward of this step, and no hook told of it."""
     first_norm: float | None = None
     """Global L2 norm after the first of several backwards, where it was measured."""
+    reductions: int = 0
+    """Backwards whose gradients were averaged over the ranks."""
+    own_grad_norm: float | None = None
+    """Global L2 norm of this rank's own gradient before that, where it was measured."""
     clipping: Clipping | LateClipping | None = None
     logged: dict[str, LogValue] = msgspec.field(default_factory=dict)
 

@@ -225,6 +225,8 @@ SCALARS: Final[dict[str, str]] = {
     "called for again",
     "before_backward_s": "seconds before the backwards: data, forward, update; where there are several ranks",
     "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
+    "own_grad_norm": "global L2 norm of this rank's own gradient, before DistributedDataParallel averages it "
+    "over the ranks; absent where it is not known (feature own_gradients)",
     "processor_wait": "part (0-1) of a second in which training waited for processors that others had; "
     "absent where it did not, read with the memory",
     "samples": "first dimension of the first input, summed over the micro-steps",

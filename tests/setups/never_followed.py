@@ -105,9 +105,14 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 NOT_FOLLOWED_ON_RANKS: Final = frozenset(
-    {"sharded", "sharded later", "sharded and accumulated", "split", "replicated", "bad on one rank"}
+    {
+        *("sharded", "sharded later", "sharded and accumulated", "split", "replicated", "bad on one rank"),
+        *("own gradients", "own gradients, accumulated", "own gradients in bucket views"),
+        *("own gradients, averaged each time", "own gradients, scaled"),
+    }
 )
-"""Loops of `ranks.py` of which C follows no step: their parameters are distributed tensors."""
+"""Loops of `ranks.py` of which C follows no step: their parameters are distributed tensors, or more is
+measured of each step than C does."""
 
 
 def reason_of(name: str) -> str | None:

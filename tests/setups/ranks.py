@@ -61,16 +61,63 @@ def recompute(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Te
     return dict(zip(names, torch.autograd.grad(loss, list(twin.parameters())), strict=True))
 
 
+def add_to_twin(own: dict[str, Tensor], *, is_first: bool) -> None:
+    """Add a micro-step's gradients to those of its step."""
+    if is_first:
+        twins.append(own)
+    else:
+        twins[-1] = {name: gradient + own[name] for name, gradient in twins[-1].items()}
+
+
+def averaged_each_time(scene: Scene) -> nn.Module:
+    """Two micro-steps, both averaged: at the second, gradients are sums of averaged ones and own ones."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with scene.watch(ddp, optimizer, features={"own_gradients": 1}):
+        for index, (inputs, targets) in enumerate(batches(6)):
+            scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
+            if index % 2:
+                scene.note(model, stage="reduced")
+                optimizer.step()
+                optimizer.zero_grad()
+    return model
+
+
+def scaled(scene: Scene) -> nn.Module:
+    """Gradients that a GradScaler has scaled when they are averaged."""
+    model = quiet_model()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with scene.watch(ddp, optimizer, features={"own_gradients": 1}):
+        for inputs, targets in batches(3):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(ddp(inputs), targets)
+            scene.backward(loss, raw=scaler.scale(loss), samples=8)
+            scaler.unscale_(optimizer)
+            scene.note(model, stage="unscaled")
+            scaler.step(optimizer)
+            scaler.update()
+    return model
+
+
 def averaged(
-    scene: Scene, *, bucket_view: bool = False, watched: str = "wrapper", **options: Any
+    scene: Scene,
+    *,
+    bucket_view: bool = False,
+    watched: str = "wrapper",
+    steps: int = 4,
+    features: dict[str, int] | None = None,
+    **options: Any,
 ) -> nn.Module:
     """DistributedDataParallel, the probe given the wrapper or the model inside it."""
     model = quiet_model()
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=bucket_view, **options)
     optimizer = torch.optim.AdamW(ddp.parameters())
     twins.clear()
-    with scene.watch(ddp if watched == "wrapper" else model, optimizer):
-        for inputs, targets in batches(4):
+    with scene.watch(ddp if watched == "wrapper" else model, optimizer, features=features or {}):
+        for inputs, targets in batches(steps):
             twins.append(recompute(model, inputs, targets))
             optimizer.zero_grad()
             scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
@@ -79,13 +126,15 @@ def averaged(
     return model
 
 
-def accumulated(scene: Scene) -> nn.Module:
+def accumulated(scene: Scene, *, features: dict[str, int] | None = None) -> nn.Module:
     """Micro-steps without averaging, the last one with it."""
     model = quiet_model()
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    with scene.watch(ddp, optimizer):
+    twins.clear()
+    with scene.watch(ddp, optimizer, features=features or {}):
         for index, (inputs, targets) in enumerate(batches(12)):
+            add_to_twin(recompute(model, inputs, targets), is_first=index % 3 == 0)
             if index % 3 < 2:
                 with ddp.no_sync():
                     scene.backward(F.cross_entropy(ddp(inputs), targets), samples=8)
@@ -266,6 +315,14 @@ LOOPS: dict[str, Callable[[Scene], nn.Module]] = {
     "split": split,
     "replicated": replicated,
     "bad on one rank": bad_on_one_rank,
+    "own gradients": lambda scene: averaged(scene, features={"own_gradients": 1}),
+    "own gradients now and then": lambda scene: averaged(scene, steps=8, features={"own_gradients": 5}),
+    "own gradients, accumulated": lambda scene: accumulated(scene, features={"own_gradients": 1}),
+    "own gradients in bucket views": lambda scene: averaged(
+        scene, bucket_view=True, features={"own_gradients": 1}
+    ),
+    "own gradients, averaged each time": averaged_each_time,
+    "own gradients, scaled": scaled,
 }
 
 

@@ -3,6 +3,7 @@
 Every loop runs with no step followed in C, and with all followed that can be.
 """
 
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -39,6 +40,12 @@ ON_TWO = (
     "sharded and accumulated",
     "split",
     "replicated",
+    "own gradients",
+    "own gradients now and then",
+    "own gradients, accumulated",
+    "own gradients in bucket views",
+    "own gradients, averaged each time",
+    "own gradients, scaled",
 )
 
 
@@ -142,6 +149,39 @@ def test_ranks_agree_on_the_norm_of_averaged_gradients(two_ranks: Path, name: st
     first, second = (journal_of(two_ranks, name, rank) for rank in range(2))
     assert scalars_of(first, "grad_norm") == scalars_of(second, "grad_norm")
     assert scalars_of(first, "loss") != scalars_of(second, "loss")
+
+
+@pytest.mark.parametrize("name", ["own gradients", "own gradients, accumulated"])
+def test_own_gradient_norm_is_that_before_the_average(two_ranks: Path, name: str) -> None:
+    found = [own_norms(two_ranks, name, rank) for rank in range(2)]
+    for rank, norms in enumerate(found):
+        twins = seen_by(two_ranks, name, rank)["twins"]
+        expected = [math.hypot(*(float(own.norm()) for own in twin.values())) for twin in twins]
+        np.testing.assert_allclose(norms, expected, rtol=1e-5)
+        assert not np.allclose(norms, scalars_of(journal_of(two_ranks, name, rank), "grad_norm"), rtol=1e-3)
+    assert found[0] != found[1]
+
+
+def test_own_gradient_norm_is_there_at_the_steps_that_were_asked_for(two_ranks: Path) -> None:
+    norms = own_norms(two_ranks, "own gradients now and then", 0)
+    assert [step for step, norm in enumerate(norms) if norm is not None] == [0, 5]
+    assert norms[0] == own_norms(two_ranks, "own gradients", 0)[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("averaged", "own gradients in bucket views", "own gradients, averaged each time"),
+        "own gradients, scaled",
+    ],
+)
+def test_own_gradient_norm_is_missing_where_nobody_asks_or_it_is_gone(two_ranks: Path, name: str) -> None:
+    for rank in range(2):
+        assert set(own_norms(two_ranks, name, rank)) == {None}
+
+
+def own_norms(folder: Path, name: str, rank: int) -> list[float | None]:
+    return [frame.scalars.get("own_grad_norm") for frame in journal_of(folder, name, rank).frames]
 
 
 def test_rank_without_inputs_left_adds_no_steps(two_ranks: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...store.protocol import RankScalars
-from .heatmap import INF, NAN
+from .heatmap import INF, MEASURED, NAN
 
 Floats = npt.NDArray[np.float64]
 NOT_MEASURED: Final = -math.inf
@@ -51,6 +51,15 @@ RANK_STATISTICS: Final = (
         note="",
     ),
     RankStatistic(
+        id="own_grad_norm",
+        label="Gradient norm before reduction",
+        names=("own_grad_norm",),
+        pooled="largest",
+        scale="ratio",
+        note="The norm is of each rank's own gradient, before DistributedDataParallel averages it over the "
+        "ranks: it differs as their parts of the batch do. Measured every few steps (`own_gradients`).",
+    ),
+    RankStatistic(
         id="loss",
         label="Loss",
         names=("loss",),
@@ -84,8 +93,8 @@ _BY_ID: Final = {each.id: each for each in RANK_STATISTICS}
 
 _STAGES: Final = {
     "reduced": "The norm is of the gradient that DistributedDataParallel has averaged over the ranks: "
-    "replicas that agree have equal norms. A rank's own gradient before that is not recorded; its loss and "
-    "its own work are.",
+    "replicas that agree have equal norms. A rank's own gradient before that can be recorded, too "
+    "(`own_gradients`).",
     "local": "The norm is of each rank's own gradient: no DistributedDataParallel has averaged it. What a "
     "script averages by hand before the optimizer's step is averaged here, too.",
     "shard": "The norm is of the part of the gradient that each rank holds. Parts differ by nature: compare "
@@ -133,6 +142,16 @@ def cells(found: RankScalars, statistic: RankStatistic) -> Floats:
     shown[(flags & INF) != 0] = math.inf
     shown[(flags & NAN) != 0] = math.nan
     return np.asarray(shown, dtype=np.float64)
+
+
+def columns_apart(found: RankScalars) -> int:
+    """Return how many columns on from one that has values the next one is, as a rule; 1 with fewer than two.
+
+    What is measured every tenth step would leave nine columns of ten empty.
+    """
+    flags = np.bitwise_or.reduce([each.flags for each in found.series.values()])
+    filled = np.flatnonzero((flags & MEASURED).any(axis=0))
+    return int(np.median(np.diff(filled))) if len(filled) > 1 else 1
 
 
 def medians(shown: Floats) -> Floats:

@@ -89,6 +89,24 @@ def test_look_says_not_measured_nan_and_inf_apart(duck: DuckStore) -> None:
     assert np.isfinite(found[0]).all(), "the median leaves out what is not finite"
 
 
+def test_look_values_that_are_there_now_and_then_fill_their_columns(duck: DuckStore) -> None:
+    def now_and_then(rank: int, step: int, values: dict[str, float]) -> None:
+        if step >= 100 and step % 10 == 0:  # before that the level was another one
+            values["own_grad_norm"] = 1.0 + rank + step
+
+    rank_runs.fill_ranks(duck, ranks=range(4), steps=range(200), change=now_and_then)
+    wish = Subscription(id=1, run="demo-run", ranks="own_grad_norm")
+    picture = Pictures(duck).look(wish, with_data=True)
+    fields = picture.fields["ranks"]
+    assert (fields["stepsPerColumn"], fields["pooled"]) == (16, "largest of 16 steps")
+    assert "own_grad_norm" in fields["statistics"] and "before" in fields["caption"]
+    rows = matrix(picture)[1:]
+    assert np.isfinite(rows[:, 6:12]).all(), "steps 96 to 191"
+    assert rows[2, 6] == 1 + 2 + 110, "the largest of 100 and 110"
+    every = Pictures(duck).look(Subscription(id=1, run="demo-run", ranks="loss"), with_data=True)
+    assert every.fields["ranks"]["stepsPerColumn"] == 1
+
+
 def test_look_pages_with_other_ranks_picked_share_the_answer(store: PageStore) -> None:
     pictures = Pictures(store)
     first = pictures.look(WISH, with_data=True)

@@ -105,7 +105,8 @@ def test_percentiles_are_numpys_of_what_is_finite() -> None:
 
 def test_caption_says_which_gradient_it_is() -> None:
     assert "has averaged over the ranks" in caption(NORM, ["reduced", "reduced", None])
-    assert "before that is not recorded" in caption(NORM, ["reduced"])
+    assert "before that can be recorded, too (`own_gradients`)" in caption(NORM, ["reduced"])
+    assert "before DistributedDataParallel averages" in caption(rank_statistic("own_grad_norm"), ["reduced"])
     assert "own gradient: no DistributedDataParallel" in caption(NORM, ["local"] * 3)
     assert "part of the gradient" in caption(NORM, ["shard"])
     assert "cannot be compared" in caption(NORM, ["local", "reduced"])
