@@ -8,10 +8,10 @@
   const PAN = 0.25, ZOOM = 2; // of what is shown, by a key
   let canvas = null;
   let line = { run: null, x: [], y: [] }; // the loss of the whole run, as it was known last
-  let newest = null, isRunning = false;
+  let oldest = 0, newest = null, isRunning = false; // the run's first step, once all of it has been shown
   let drag = null; // {kind, from, range}
 
-  const whole = () => [0, Math.max(10, (newest ?? 0) + 1)];
+  const whole = () => [oldest, Math.max(oldest + 10, (newest ?? 0) + 1)];
 
   function shownRange() {
     return ns.range || whole();
@@ -108,7 +108,7 @@
   function begin(event) {
     const range = shownRange(), x = event.clientX - canvas.getBoundingClientRect().left;
     const near = (step) => Math.abs(xOf(step) - x) <= EDGE_PX;
-    const isWhole = range[0] <= 0 && range[1] >= whole()[1];
+    const isWhole = range[0] <= oldest && range[1] >= whole()[1];
     const kind = near(range[0]) ? "first" : near(range[1]) ? "end" : !isWhole && x > xOf(range[0]) && x < xOf(range[1]) ? "move" : "new";
     drag = { kind, from: stepOf(event.clientX), range };
     canvas.setPointerCapture(event.pointerId);
@@ -139,8 +139,9 @@
       if (header.run === null || header.run !== ns.view.run) return;
       newest = header.newestStep;
       isRunning = header.state === "running" || header.state === "silent";
-      if (line.run !== header.run) line = { run: header.run, x: [], y: [] };
+      if (line.run !== header.run) { line = { run: header.run, x: [], y: [] }; oldest = 0; }
       const isWhole = ns.view.first === null && ns.view.end === null && ns.view.window === null;
+      if (isWhole && header.range) oldest = header.range[0] ?? 0;
       if (header.charts && isWhole) Object.assign(line, { x: ns.array("loss/loss/line/x"), y: ns.array("loss/loss/line/y") });
       ns.later(draw);
     });

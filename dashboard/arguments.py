@@ -88,6 +88,13 @@ def _add_run(commands: Commands) -> None:
         "--connect", type=_address, metavar="ADDRESS", help="dashboard to ship to (default: the local one)"
     )
     run.add_argument(
+        "--first-step",
+        type=_step,
+        metavar="N",
+        help="number of the first step, for a training that goes on from a checkpoint "
+        "(default: NANSCOPE_FIRST_STEP, or 0)",
+    )
+    run.add_argument(
         "--report",
         metavar="FILE",
         help="write a report when the training ends (.json, .txt or .html; a folder gets nanscope-RUN.json)",
@@ -322,6 +329,12 @@ def _address(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def _step(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**53):
+        raise argparse.ArgumentTypeError(f"{text} is no step; give a whole number from 0 to {2**53 - 1}")
+    return int(text)
 
 
 def _port(text: str) -> int:

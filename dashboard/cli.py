@@ -171,6 +171,7 @@ def _run(arguments: argparse.Namespace) -> int:
         spool=arguments.spool,
         connect=arguments.connect,
         report=arguments.report,
+        first_step=arguments.first_step,
         is_quiet=arguments.quiet,
     )
     return 0

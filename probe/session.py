@@ -110,6 +110,8 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         self._is_finishing = False
         self._complained: set[str] = set()
         self._config: ProbeConfig | None = None
+        self._first_step = 0
+        """Number of the first step."""
         self._model_name, self._run_name = "", ""
         self._closed_level: Level = "basic"
         self._tell_refusal: Callable[[str], None] | None = None
@@ -137,6 +139,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
             return cls()
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
         probe._config, probe._end_report = config, config.report
+        probe._first_step = config.first_step
         if not config.quiet and rank_and_world_size()[0] == 0:
             if not probe._joins_another(parts.recorder):
                 kind = type(unwrap(model)).__name__
@@ -170,9 +173,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
     def __repr__(self) -> str:
         if not self.run:
             return "<probe.Probe: nothing is recorded>"
-        tracker = self._tracker
-        last_step = self._last_step if tracker is None else tracker.last_step
-        steps = 0 if last_step is None else last_step + 1
+        steps = self.steps_made
         state = "" if self.active else ", closed"
         return (
             f"<probe.Probe run {self.run} of {self._model_name}: "
@@ -212,7 +213,10 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
 
     def _steps(self) -> tuple[int, int] | None:
         tracker = self._tracker
-        return None if tracker is None else (tracker.last_step or 0, tracker.next_step)
+        if tracker is None:
+            return None
+        last = tracker.last_step
+        return self._first_step if last is None else last, tracker.next_step
 
     def _rule_book(self) -> RuleBook | None:
         tracker = self._tracker
@@ -249,7 +253,12 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
     def steps_made(self) -> int:
         """Steps that were finished so far; those before a resumed start are none of them."""
         last_step = self._last_step if self._tracker is None else self._tracker.last_step
-        return 0 if last_step is None else last_step + 1
+        return 0 if last_step is None else last_step + 1 - self._first_step
+
+    @property
+    def steps_counted(self) -> int:
+        """Steps that the numbers of this session's count: those made, and those before its `first_step`."""
+        return self._first_step + self.steps_made
 
     def is_updated_by(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer updates the watched model."""
@@ -504,8 +513,8 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         tracker, incidents, model = self._tracker, self._incidents, self._watched_model()
         if tracker is not None and incidents is not None:
             self.flush()
-            steps = 0 if tracker.last_step is None else tracker.last_step + 1
-            self._guard.run("clear", incidents.clear, steps=steps, time=time.time())
+            counted, before = self.steps_counted, self._first_step
+            self._guard.run("clear", incidents.clear, steps=counted, before=before, time=time.time())
         self._guard.run("clear", self._forget_analysis, model)
 
     def _close_tracker(self) -> None:
@@ -515,7 +524,7 @@ class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, Ev
         tracker.close()
         self._last_step, self._closed_level = tracker.last_step, tracker.settings.level
         if self._region_records is not None:
-            step = 0 if self._last_step is None else self._last_step
+            step = self._first_step if self._last_step is None else self._last_step
             self._guard.run("regions", self._region_records.close, step=step, now=time.time())
         if incidents is not None and self._last_step is not None:
             self._guard.run("close", tracker.rules.close, self._last_step, time.time())

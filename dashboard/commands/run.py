@@ -16,7 +16,7 @@ from pathlib import Path
 
 import probe
 
-_WITH_VALUE = frozenset({"--level", "--spool", "--connect", "--report"})
+_WITH_VALUE = frozenset({"--level", "--spool", "--connect", "--first-step", "--report"})
 LEVELS = ("off", "basic", "advanced", "extreme")
 _SITE = Path(probe.__file__).parent / "calls" / "launch" / "site"
 
@@ -48,6 +48,7 @@ def run_script(
     spool: Path | None = None,
     connect: str | None = None,
     report: str | None = None,
+    first_step: int | None = None,
     is_quiet: bool = False,
 ) -> None:
     """Replace this process by ``python COMMAND``; does not return.
@@ -58,11 +59,13 @@ def run_script(
         spool: folder for the journals; None leaves it to NANSCOPE_SPOOL.
         connect: address of a dashboard; None leaves it to NANSCOPE_CONNECT.
         report: file or folder for a report at the end; None leaves it to NANSCOPE_REPORT.
+        first_step: number of the first step; None leaves it to NANSCOPE_FIRST_STEP.
         is_quiet: say nothing on stderr.
     """
     environment = dict(os.environ)
     folder = None if spool is None else str(spool.absolute())
     chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect, "QUIET": "1" if is_quiet else None}
+    chosen["FIRST_STEP"] = None if first_step is None else str(first_step)
     if report is not None:
         # The slash that says "folder" has to stay.
         chosen["REPORT"] = f"{Path.cwd() / report}{'/' if report.endswith('/') else ''}"

@@ -25,8 +25,8 @@ class ProgressCalls:
     if TYPE_CHECKING:
 
         @property
-        def steps_made(self) -> int:
-            """Steps that were finished so far."""
+        def steps_counted(self) -> int:
+            """Steps that the session's numbers count."""
             ...
 
         def record_finding(self, finding: Finding) -> None:
@@ -67,7 +67,7 @@ class ProgressCalls:
                 finds, and what `log` gets.
         """
         problem = self._progress.update(
-            made=self.steps_made, epoch=epoch, step=step, loss=loss, learning_rate=learning_rate
+            made=self.steps_counted, epoch=epoch, step=step, loss=loss, learning_rate=learning_rate
         )
         if problem:
             self._complain("update_progress", problem)

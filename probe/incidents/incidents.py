@@ -379,14 +379,15 @@ class IncidentReporter(ErrorEvents):
         for event in events:
             self._recorder.event(event)
 
-    def clear(self, *, steps: int, time: float) -> None:
+    def clear(self, *, steps: int, before: int = 0, time: float) -> None:
         """End what is going on and write the event from which on counts begin anew.
 
         Args:
-            steps: made so far.
+            steps: that the numbers count so far.
+            before: of those, the ones before the session's first step.
             time: UNIX seconds.
         """
-        step = max(0, steps - 1)
+        step = max(before, steps - 1)
         with self.lock:
             self.close(step=step, time=time)
             for forget in self.forget_also:
@@ -394,7 +395,7 @@ class IncidentReporter(ErrorEvents):
         self.note(
             "cleared",
             "run",
-            f"Cleared after {steps} steps: counts and rates begin anew; what is stored stays stored",
+            f"Cleared after {steps - before} steps: counts and rates begin anew; what is stored stays stored",
             step=step,
             time=time,
             value=float(steps),

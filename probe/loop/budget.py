@@ -47,9 +47,11 @@ class Budget:
     Args:
         features: the periods that are wanted.
         limit: largest share of a step that the probe may take, as a fraction; 0 is no limit.
+        first_step: number of the first step, after which come the early ones.
     """
 
-    def __init__(self, features: Features, limit: float) -> None:
+    def __init__(self, features: Features, limit: float, *, first_step: int = 0) -> None:
+        self._first_step = first_step
         self._costs: dict[str, deque[int]] = {}
         self._first_costs: dict[str, int] = {}
         self._charged: dict[str, int] = {}
@@ -369,10 +371,17 @@ class Budget:
     def _early_features(self) -> dict[int, int]:
         """By step, the features that are due at it whatever the budget says, one bit each."""
         early: dict[int, int] = {}
-        period = self._wanted["parameter_norms"]
+        first, period = self._first_step, self._wanted["parameter_norms"]
+        norms_from = first - first % period if period else 0
         for name, steps in (
-            ("activations", _EARLY_STEPS if self._wanted["activations"] > 1 else ()),
-            ("parameter_norms", [times * period for times in range(1, _FIRST_TIMES + 1)] if period else ()),
+            (
+                "activations",
+                [first + step for step in _EARLY_STEPS] if self._wanted["activations"] > 1 else (),
+            ),
+            (
+                "parameter_norms",
+                [norms_from + times * period for times in range(1, _FIRST_TIMES + 1)] if period else (),
+            ),
         ):
             for step in steps:
                 early[step] = early.get(step, 0) | 1 << FEATURES.index(name)

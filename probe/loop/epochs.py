@@ -28,7 +28,7 @@ class EpochCount(NamedTuple):
 
     ended: int = 0
     steps: int = 0
-    """Steps up to the end of the newest one."""
+    """Steps up to the end of the newest one, those before the session's first included."""
     newest_steps: int | None = None
     """Steps of the newest one; None where its beginning was not seen."""
 
@@ -44,6 +44,7 @@ class EpochWatch:
         log: takes values of the newest step.
         on_end: called with the number of epochs that have ended, where memory is measured.
         guard: isolates what fails.
+        first_step: number of the first step.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class EpochWatch:
         log: Callable[[dict[str, LogValue]], None],
         on_end: Callable[[int], None],
         guard: Guard,
+        first_step: int = 0,
     ) -> None:
+        self._first_step = first_step
         self._schedule, self._meters, self._attention = schedule, meters, attention
         self._last_step, self._log, self._on_end, self._guard = last_step, log, on_end, guard
         self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
@@ -66,7 +69,7 @@ class EpochWatch:
         self._ended_at: int | None = None
         """Last step of the newest epoch: where two loaders run out together, that is one."""
         self._count = 0
-        self.count = EpochCount()
+        self.count = EpochCount(steps=first_step)
         """Replaced whole: read on other threads."""
         self._has_word = False
         self._passes = OpenPasses()
@@ -102,7 +105,7 @@ class EpochWatch:
     def _take_word(self) -> None:
         if not self._has_word:
             # The trainers load a batch ahead: their loader may have run out a step ago.
-            self._has_word, self._count, self.count = True, 0, EpochCount()
+            self._has_word, self._count, self.count = True, 0, EpochCount(steps=self._first_step)
             self._passes.clear()
             self.stop()
         self._note_end()
@@ -113,7 +116,7 @@ class EpochWatch:
 
     def _made(self) -> int:
         last_step = self._last_step()
-        return 0 if last_step is None else last_step + 1
+        return self._first_step if last_step is None else last_step + 1
 
     def _end(self, iterator: object) -> None:
         self._passes.end(iterator)

@@ -27,6 +27,11 @@ from .step_pipeline import StepPipeline
 class GatheredStep:
     """The open step of one training loop.
 
+    Args:
+        model: the watched one.
+        pipeline: takes finished steps.
+        first_step: number of the first.
+
     Attributes:
         counter: numbers the steps.
         open: what has been gathered since the last frame.
@@ -34,8 +39,8 @@ class GatheredStep:
         losses: the scalars of the step so far.
     """
 
-    def __init__(self, model: WatchedModel, pipeline: StepPipeline) -> None:
-        self.counter = StepCounter()
+    def __init__(self, model: WatchedModel, pipeline: StepPipeline, *, first_step: int) -> None:
+        self.counter = StepCounter(first_step)
         self.open = OpenStep()
         self.backward: RunningBackward | None = None
         self.losses = LossMeter()

@@ -37,6 +37,7 @@ class MeasureSchedule:
         guard: of the training thread.
         incidents: told what changes by itself.
         releases: what is to be let go of when a feature is switched off, by its name.
+        first_step: number of the first step.
 
     Attributes:
         mailbox: commands, taken out at the end of a step.
@@ -53,6 +54,7 @@ class MeasureSchedule:
         guard: Guard,
         incidents: IncidentReporter,
         releases: Mapping[str, Callable[[], None]],
+        first_step: int = 0,
     ) -> None:
         self.mailbox = Mailbox()
         self.features: Features = _NOTHING
@@ -60,7 +62,7 @@ class MeasureSchedule:
         self.is_plain = False
         self._guard, self._incidents, self._releases = guard, incidents, releases
         self._settings = settings
-        self._budget = Budget(settings.features, settings.limit)
+        self._budget = Budget(settings.features, settings.limit, first_step=first_step)
         self._calibration = Calibration(settings.limit)
         self._closer = CloserLook()
         self._replays = 0

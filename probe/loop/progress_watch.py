@@ -39,6 +39,7 @@ class ProgressWatch:
         epochs: what was counted.
         place: how far the epoch under way is.
         clock: monotonic seconds.
+        first_step: number of the session's first step.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class ProgressWatch:
         epochs: Callable[[], EpochCount],
         place: Callable[[], EpochPlace | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        first_step: int = 0,
     ) -> None:
+        self._first_step = first_step
         self._board, self._last_step, self._epochs, self._clock = board, last_step, epochs, clock
         self._place, self._guard = place, Guard()
         self._began_s = clock()
@@ -94,9 +97,9 @@ class ProgressWatch:
 
     def _state(self, now_s: float) -> TrainingProgress:
         board, last = self._board, self._last_step()
-        made = 0 if last is None else last + 1
+        made = self._first_step if last is None else last + 1
         before, epochs, place = board.steps_before(), self._epochs(), self._place()
-        total, is_estimate = _total_steps(board, before, epochs, place)
+        total, is_estimate = _total_steps(board, before or self._first_step, epochs, place)
         return TrainingProgress(
             step=None if last is None else before + made,
             steps_before=before,

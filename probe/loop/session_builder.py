@@ -146,6 +146,7 @@ def build_session(
                 last_step=lambda: tracker.last_step,
                 epochs=lambda: tracker.epochs.count,
                 place=tracker.epochs.place,
+                first_step=config.first_step,
             ),
         )
         add_installed_rules(parts.rules.add_rule, guard)
@@ -184,6 +185,7 @@ def _tracker_parts(
         guard=guard,
         incidents=incidents,
         releases={"update_ratios": updates.release, "gradient_cosine": turns.release},
+        first_step=config.first_step,
     )
     measures = StepMeasures(
         model,
@@ -229,6 +231,7 @@ def _tracker_parts(
         hooks=hooks,
         incidents=incidents,
         guard=guard,
+        first_step=config.first_step,
     )
     attachment = Attachment([root])
     loop = TrainingLoop(
@@ -366,6 +369,7 @@ def _tracker_parts(
             log=logged.log,
             on_end=snapshots.end_epoch,
             guard=guard,
+            first_step=config.first_step,
         ),
         snapshots=snapshots,
         training_values=bank.training_values,

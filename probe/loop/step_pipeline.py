@@ -41,6 +41,7 @@ class StepPipeline:
         hooks: what looks at complete steps is called.
         incidents: whose lock is held while a step is changed that another thread may be judging.
         guard: of the training thread.
+        first_step: number of the first step.
 
     Attributes:
         last_step: number of the newest finished step; None before the first.
@@ -57,8 +58,10 @@ class StepPipeline:
         hooks: StepHooks,
         incidents: IncidentReporter,
         guard: Guard,
+        first_step: int = 0,
     ) -> None:
         self._measures, self._judge, self._writer = measures, judge, writer
+        self._first_step = first_step
         self._schedule, self._meters, self._hooks = schedule, meters, hooks
         self._incidents, self._guard = incidents, guard
         self.last_step: int | None = None
@@ -68,7 +71,7 @@ class StepPipeline:
     @property
     def next_step(self) -> int:
         """Number of the step that is under way, or about to begin."""
-        return 0 if self.last_step is None else self.last_step + 1
+        return self._first_step if self.last_step is None else self.last_step + 1
 
     def begin_step(self, upcoming: int | None = None) -> None:
         """A step begins: decide what is measured of it, and when it is to be judged.

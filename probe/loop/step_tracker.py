@@ -421,7 +421,8 @@ class StepTracker:
         upcoming = self._loop.counter.upcoming
         if upcoming is not None:
             return upcoming
-        return 0 if self.last_step is None else self.last_step + 1
+        last = self.last_step
+        return self._pipeline.next_step if last is None else last + 1
 
     def evidence_of(self, error: BaseException) -> StepEvidence | None:
         """What is at hand of the step that an exception ended; None where it had no forward."""

@@ -80,7 +80,7 @@ class TrainingLoop(GatheredStep):
         config: ProbeConfig,
         recorder: Recorder,
     ) -> None:
-        super().__init__(model, pipeline)
+        super().__init__(model, pipeline, first_step=config.first_step)
         self.finished_early = False
         self._measures = measures
         self._timing, self._attachment, self._hooks = timing, attachment, hooks

@@ -25,6 +25,8 @@ Mode: TypeAlias = Literal["detect", "warn", "raise"]
 Verdict: TypeAlias = Literal["auto", "before_update", "after_update"]
 
 _MIB: Final = 1024 * 1024
+_LAST_STEP: Final = 2**53 - 1
+"""The page keeps steps as float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class ProbeConfig:
     """What the model is called in events and layouts, where a script trains several; its class by default."""
     run: str | None = None
     """Run id, at most 64 of `[A-Za-z0-9._-]`; derived from the launcher, else random, by default."""
+    first_step: int = 0
+    """Number of the first step: of a training that goes on from a checkpoint, the one that comes next."""
     spool: Path = field(default_factory=default_spool)
     """Folder for the journals."""
     connect: str | None = None
@@ -139,6 +143,7 @@ class ProbeConfig:
         self._check_texts()
         if self.run is not None and (len(self.run) > 64 or not is_folder_name(self.run)):
             raise ValueError(f"run={self.run!r} cannot name a run; use at most 64 of A-Z a-z 0-9 . _ -")
+        _require_step("first_step", self.first_step)
         _require_at_least("parameter_norm_every", self.parameter_norm_every, 1)
         _require_at_least("max_replays", self.max_replays, 0)
         _require_seconds("replay_limit_s", self.replay_limit_s)
@@ -240,11 +245,14 @@ class ProbeConfig:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read NANSCOPE_LEVEL, _CONNECT, _SPOOL, _RUN, _REPORT and _QUIET."""
+    """Read NANSCOPE_LEVEL, _CONNECT, _SPOOL, _RUN, _FIRST_STEP, _REPORT and _QUIET."""
     found: dict[str, Any] = {"spool": default_spool(environment)}
     for option in ("level", "run"):
         if value := environment.get(f"NANSCOPE_{option.upper()}"):
             found[option] = value
+    if value := environment.get("NANSCOPE_FIRST_STEP"):
+        # What is no number is refused like an argument.
+        found["first_step"] = int(value) if value.isdecimal() else value
     if value := environment.get("NANSCOPE_REPORT"):
         found["report"] = value
     if environment.get("NANSCOPE_QUIET", "") not in ("", "0"):
@@ -314,6 +322,11 @@ def _require_seconds(option: str, value: object) -> None:
 def _require_names(option: str, value: object) -> None:
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise ValueError(f"{option}={value!r} must be a list of names of modules or ops")
+
+
+def _require_step(option: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LAST_STEP:
+        raise ValueError(f"{option}={value!r} must be a whole number from 0 to {_LAST_STEP}")
 
 
 def _require_at_least(option: str, value: object, least: int) -> None:

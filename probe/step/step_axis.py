@@ -19,14 +19,17 @@ _KEPT_BACKWARDS: Final = 256
 class StepAxis:
     """One step number at a time.
 
+    Args:
+        number: the first.
+
     Attributes:
-        number: the newest step that has, or is about to get, a frame; 0-based.
+        number: the newest step that has, or is about to get, a frame.
         frames: who has a frame with this number, and where its update was called.
         newest: the number of everybody's newest frame.
     """
 
-    def __init__(self) -> None:
-        self.number = 0
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.frames: dict[Key, Site] = {}
         self.newest: dict[Key, int] = {}
 
@@ -55,8 +58,7 @@ class StepAxis:
 
     def split(self, member: int) -> StepAxis:
         """A counter shares its numbers no more; returns an axis of its own, at the same number."""
-        own = StepAxis()
-        own.number = self.number
+        own = StepAxis(self.number)
         own.frames = {key: self.frames.pop(key) for key in [*self.frames] if key[0] == member}
         own.newest = {key: self.newest.pop(key) for key in [*self.newest] if key[0] == member}
         return own

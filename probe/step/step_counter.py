@@ -21,13 +21,16 @@ class StepCounter:
     Models that are trained together share their numbers: those of which one is called with what another has
     made, and those whose updates alternate.
 
+    Args:
+        first: number of the first step.
+
     Attributes:
         updates: how many its optimizers have made on this thread, as `trained_here` has them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._own = next(_counters)
-        self._axis = StepAxis()
+        self._axis = StepAxis(first)
         self._is_shared = False
         self._open_on = 0
         """The thread on which the model was called since its last frame; 0 for none."""
@@ -36,7 +39,7 @@ class StepCounter:
 
     @property
     def number(self) -> int:
-        """The newest step that has, or is about to get, a frame; 0-based."""
+        """The newest step that has, or is about to get, a frame."""
         return self._axis.number
 
     @property

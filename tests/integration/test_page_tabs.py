@@ -293,6 +293,18 @@ def test_strip_chooses_moves_and_follows_steps(page: Page, served: Served) -> No
     until(page, "nanscope.range[0] === 0 && nanscope.range[1] === 260")
 
 
+def test_strip_of_a_run_that_counts_on_begins_at_its_first_step(page: Page, served: Served) -> None:
+    served.fill(steps=range(41_000, 41_200), start_time=time.time() - 20)
+    open_page(page, served)
+    until(page, "nanscope.range?.join() === '41000,41200'")
+    expect(page.locator("#strip")).to_have_attribute("aria-valuemin", "41000")
+    drag(page, 0.25, 0.5)
+    until(page, "Math.abs(nanscope.range[0] - 41050) <= 1 && Math.abs(nanscope.range[1] - 41100) <= 1")
+    page.keyboard.press("s")
+    page.keyboard.press("s")
+    until(page, "nanscope.range.join() === '41000,41200'")
+
+
 def test_keys_zoom_around_the_crosshair_and_pan(page: Page, served: Served) -> None:
     served.fill(steps=range(200))
     open_page(page, served)

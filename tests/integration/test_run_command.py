@@ -152,12 +152,15 @@ def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
     assert line.startswith(f"nanscope: recording run {journal.start.run} of model (Sequential); ")
 
 
-def test_options_level_spool_and_quiet_reach_the_session(tmp_path: Path, forked: ForkedScripts) -> None:
-    options = ["--quiet", "--level=advanced", "--spool", "elsewhere"]
+def test_options_and_first_step_reach_the_session(tmp_path: Path, forked: ForkedScripts) -> None:
+    options = ["--quiet", "--level=advanced", "--first-step", "41000", "--spool", "elsewhere"]
     both = run_both(tmp_path / "work", *PLAIN_LOOP, options=options, forked=forked)
     assert both.recorded.err == ""
     (run,) = (tmp_path / "work" / "elsewhere").iterdir()
-    assert read_journal(run).start.level == "advanced"
+    journal = read_journal(run)
+    assert journal.start.level == "advanced"
+    assert journal.frames[0].step == 41_000 and journal.end is not None
+    assert journal.end.step == 41_000 + len(journal.frames) - 1
 
 
 def test_script_that_watches_late_goes_on_with_what_can_be_had(tmp_path: Path) -> None:
@@ -181,6 +184,16 @@ def test_address_without_a_scheme_is_refused_before_the_script_starts(
     assert "must be a ZeroMQ address such as" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["-1", "4e4", str(2**53)])
+def test_first_step_that_is_none_is_refused_before_the_script_starts(
+    value: str, executed: list[tuple[list[str], dict[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", f"--first-step={value}", "x.py"])
+    assert executed == []
+    assert f"{value} is no step; give a whole number from 0" in capsys.readouterr().err
+
+
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     """What the command would have become."""
@@ -198,6 +211,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str,
         (["--quiet", "x.py", "--quiet", "-m", "--level", "q"], ["x.py", "--quiet", "-m", "--level", "q"]),
         (["-m", "pkg", "--spool", "a", "--", "b"], ["-m", "pkg", "--spool", "a", "--", "b"]),
         (["--level", "basic", "-m", "pkg"], ["-m", "pkg"]),
+        (["--first-step", "7", "x.py", "--first-step", "8"], ["x.py", "--first-step", "8"]),
         (["--", "x.py", "--", "-h"], ["x.py", "--", "-h"]),
     ],
 )

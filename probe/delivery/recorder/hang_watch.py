@@ -106,6 +106,7 @@ class HangWatch:
         self._start, self._model, self._mark = start, model, mark
         self._last_step = last_step
         self._logger = config.logger or _logger
+        self._first_step = config.first_step
         self._guard = Guard()
         self._watchdog = Watchdog(hang_s=config.hang_seconds)
         self._sign = (
@@ -230,7 +231,7 @@ class HangWatch:
         self, stand: Standstill, stack: list[Line], raw: list[RawFrame], others: list[list[Line]]
     ) -> list[Event]:
         last_step = self._last_step()
-        step = 0 if last_step is None else last_step + 1
+        step = self._first_step if last_step is None else last_step + 1
         line = waiting_place(stack)
         key = (line.file, line.line) if line is not None else None
         hang = self._hangs.get(key)

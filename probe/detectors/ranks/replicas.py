@@ -93,6 +93,13 @@ class _OwnWays:
     first: int = 0
     samples: int = 0
     is_over: bool = False
+    _first_agreed: int | None = None
+
+    def note_agreement(self, step: int) -> None:
+        """Some ranks agree: at first that says nothing; later on they meet at times, as in local SGD."""
+        if self._first_agreed is None and not self.samples:
+            self._first_agreed = step
+        self.is_over |= step != self._first_agreed
 
     def note(self, step: int) -> bool:
         """Count one; whether it is the one at which it is to be said."""
@@ -347,8 +354,7 @@ class ReplicaWatch:
     ) -> list[RankFinding]:
         """No two ranks' gradients agree: each goes its own way, which may be meant so. Said once."""
         if agree_with(parameters[0], parameters, self.tolerance).any(where=np.arange(len(parameters)) > 0):
-            # Equal at first says nothing yet; later on they meet now and then, as in local SGD.
-            self._own_ways.is_over |= step > 0
+            self._own_ways.note_agreement(step)
             return []
         if not self._own_ways.note(step):
             return []

@@ -141,15 +141,17 @@ def test_ranks_with_gradients_of_their_own_are_told_of_once_as_information() -> 
     assert (finding.severity, finding.subject, finding.step) == ("info", "gradients", 0)
 
 
-def test_ranks_that_were_equal_at_first_are_told_of_from_their_first_difference_on() -> None:
+@pytest.mark.parametrize("first_step", [0, 41_000])
+def test_ranks_that_were_equal_at_first_are_told_of_from_their_first_difference_on(first_step: int) -> None:
     def change(
         rank: int, step: int, gradients: np.ndarray, parameters: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         own = own_gradients(rank, step, gradients, parameters)
         return own[0], own[1] if step else parameters
 
-    (finding,) = judge(replicas(4, 2000, change), 4)
-    assert (finding.severity, finding.step) == ("info", EVERY)
+    samples = [(rank, first_step + step, sample) for rank, step, sample in replicas(4, 2000, change)]
+    (finding,) = judge(samples, 4)
+    assert (finding.severity, finding.step) == ("info", first_step + EVERY)
 
 
 def test_local_sgd_that_meets_at_sync_points_is_silent() -> None:

@@ -49,6 +49,10 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
         ("overhead_limit", "2 %", "overhead_limit='2 %' must be a fraction from 0"),
         ("hang_seconds", 0, "hang_seconds=0 must be a number of seconds above 0"),
         ("hang_seconds", "5 s", "hang_seconds='5 s' must be a number of seconds above 0"),
+        ("first_step", -1, "first_step=-1 must be a whole number from 0 to 9007199254740991"),
+        ("first_step", 2**53, "first_step=9007199254740992 must be a whole number from 0 to"),
+        ("first_step", 1.0, "first_step=1.0 must be a whole number from 0 to"),
+        ("first_step", True, "first_step=True must be a whole number from 0 to"),
         ("memory_snapshot_every", -1, "memory_snapshot_every=-1 must be a whole number of at least 0"),
         ("memory_snapshot_every", 1.5, "memory_snapshot_every=1.5 must be a whole number"),
         ("stack_signal", 1, "stack_signal=1 must be True or False"),
@@ -86,6 +90,14 @@ def test_addresses_that_a_helper_can_connect_to_are_taken(address: str) -> None:
 def test_address_from_the_environment_is_checked_too() -> None:
     with pytest.raises(ValueError, match="connect='localhost' must be a ZeroMQ address"):
         ProbeConfig.resolve({}, {"NANSCOPE_CONNECT": "localhost"})
+
+
+def test_first_step_comes_from_the_environment_below_the_argument() -> None:
+    assert ProbeConfig.resolve({}, {"NANSCOPE_FIRST_STEP": "41000"}).first_step == 41_000
+    assert ProbeConfig.resolve({"first_step": 7}, {"NANSCOPE_FIRST_STEP": "41000"}).first_step == 7
+    assert ProbeConfig.resolve({}, {"NANSCOPE_FIRST_STEP": ""}).first_step == 0
+    with pytest.raises(ValueError, match="first_step='4e4' must be a whole number from 0"):
+        ProbeConfig.resolve({}, {"NANSCOPE_FIRST_STEP": "4e4"})
 
 
 @pytest.mark.parametrize("value", [True, 0, -1, 1.5, "3"])
