@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from probe.wire import Event, StackFrame
 
 from ..page.views import event_facts as facts
+from ..page.views.event_sparkline import SIZE, sparkline
 from ..page.views.event_values import TENSOR_COLUMNS, data_facts, tensor_rows
 from ..page.views.evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title
 from ..page.views.source_lines import SourceLine, current_line, is_library, source_lines
@@ -100,12 +101,19 @@ def _evidence(event: Event) -> str:
     if not rows:
         return ""
     measured = measure(event)
-    table = _table(measured.name, rows)
+    table = _course(event) + _table(measured.name, rows)
     neighbours = neighbour_facts(event)
     if not neighbours:
         return table
     summary = f"<summary>{neighbour_title(event)}</summary>"
     return f"{table}<details>{summary}{_table(measured.neighbours or measured.name, neighbours)}</details>"
+
+
+def _course(event: Event) -> str:
+    if (shown := sparkline(event)) is None:
+        return ""
+    image = f'<svg role="img" aria-label="{escape(shown.words)}" {SIZE}>{shown.shapes}</svg>'
+    return f'<figure class="event-spark">{image}<figcaption>{escape(shown.caption)}</figcaption></figure>'
 
 
 def _tensors(event: Event) -> str:

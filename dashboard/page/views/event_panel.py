@@ -18,6 +18,7 @@ from probe.wire import Event, Severity, StackFrame, encode
 from ...store.protocol import RunSummary
 from . import event_facts as facts
 from .event_report import event_report
+from .event_sparkline import HEIGHT, WIDTH, sparkline
 from .event_stacks import stack_view
 from .event_tables import data_table, tensor_table
 from .evidence import Fact, evidence_facts, measure, neighbour_facts, neighbour_title, neighbour_word
@@ -197,13 +198,21 @@ def _evidence(event: Event) -> list[Component]:
     if not (rows := evidence_facts(event)):
         return []
     measured = measure(event)
-    parts: list[Component] = [_table(measured.name, rows[:SHOWN_NUMBERS])]
+    parts: list[Component] = [*_course(event), _table(measured.name, rows[:SHOWN_NUMBERS])]
     if more := rows[SHOWN_NUMBERS:]:
         parts.append(_folded(f"{len(more):,} more numbers", "number", measured.name, more))
     if neighbours := neighbour_facts(event):
         caption = measured.neighbours or measured.name
         parts.append(_folded(neighbour_title(event), neighbour_word(event), caption, neighbours))
     return parts
+
+
+def _course(event: Event) -> list[Component]:
+    """The course of its number; the folded table beside it is the alternative."""
+    if (shown := sparkline(event)) is None:
+        return []
+    image = html.Img(src=shown.address, alt=shown.words, width=WIDTH, height=HEIGHT)
+    return [html.Figure([image, html.Figcaption(shown.caption)], className="event-spark")]
 
 
 def _folded(title: str, first: str, caption: str, rows: Sequence[Fact]) -> Component:
