@@ -199,6 +199,15 @@
     if (!isSame) ns.emit("range", range);
   };
 
+  // The layer that a parameter of this name is in.
+  ns.layerOf = (name) => name.slice(0, Math.max(0, name.lastIndexOf(".")));
+
+  // Layers whose parameters the page asks for: in the view Layers also those in which a parameter is pinned.
+  ns.askedLayers = function () {
+    const pinned = view.tab === "layers" ? view.pinnedRows.map(ns.layerOf) : [];
+    return [...new Set([...view.unfolded, ...pinned])].slice(0, 256);
+  };
+
   ns.toggleUnfolded = function (layer) {
     const isOpen = view.unfolded.includes(layer);
     const unfolded = isOpen ? view.unfolded.filter((name) => name !== layer) : [...view.unfolded, layer];

@@ -36,7 +36,7 @@
       window: view.window,
       points: asked,
       columns: asked,
-      unfolded: view.unfolded,
+      unfolded: ns.askedLayers(),
       statistic: view.heatmap,
       logged: view.logged,
       ranks: view.tab === "ranks" ? view.ranks : "",

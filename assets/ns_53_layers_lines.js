@@ -32,6 +32,9 @@
     };
   }
 
+  // Parameters that are there for the sake of a pinned one, in a layer that is folded.
+  const isClosed = (layer) => !ns.view.unfolded.includes(layer) && ns.view.pinnedRows.some((path) => ns.layerOf(path) === layer);
+
   /** @param {number[]} rows */
   function tree(rows) {
     const own = rowOf();
@@ -46,6 +49,7 @@
       const name = map.rows[row];
       const isParameter = map.kinds[row] === "parameter";
       if (!isParameter) layer = name;
+      else if (isClosed(layer)) continue;
       const chain = groupsOf(isParameter ? layer : name).filter((path) => sizes.get(path) > 1);
       let parent = "", isHidden = false;
       chain.forEach((path, depth) => {
@@ -112,19 +116,24 @@
     return keyed.sort((a, b) => b[0] - a[0]).map(([, line]) => line);
   }
 
-  // Rows that stay at the top in the order in which they were pinned; a layer with its parameters below it.
+  // Rows that stay at the top in the order in which they were pinned; a layer with its parameters below it, but for those
+  // that are pinned themselves.
   function pinnedLines() {
+    const { pinnedRows } = ns.view;
     const own = rowOf(), lines = [];
-    for (const path of ns.view.pinnedRows) {
+    for (const path of pinnedRows) {
       let row = own.get(path);
       if (row === undefined) continue; // another statistic, or another run, has other rows
       lines.push({ ...leaf(row, 0, ""), isPinned: true });
-      while (map.kinds[++row] === "parameter") lines.push({ ...leaf(row, 1, path), isPinned: true });
+      if (map.kinds[row] !== "layer" || isClosed(path)) continue;
+      while (map.kinds[++row] === "parameter") {
+        if (!pinnedRows.includes(map.rows[row])) lines.push({ ...leaf(row, 1, path), isPinned: true });
+      }
     }
     return lines;
   }
 
-  ns.canPin = (line) => !line.isParameter && map.rows[line.rows[0]] === line.path;
+  ns.canPin = (line) => map.rows[line.rows[0]] === line.path;
 
   // Puts a row above all others, or back.
   ns.togglePinned = function (line) {

@@ -127,6 +127,32 @@ def test_layers_rows_are_pinned_by_mouse_and_keys_and_stay_with_the_address(
     until(page, "nanscope.heatmap.lines[0].path === 'head' && !location.search.includes('blocks.0.mlp')")
 
 
+def test_layers_parameter_is_pinned_and_stays_with_the_address_while_its_layer_is_folded(
+    page: Page, served: Served
+) -> None:
+    served.fill(steps=range(30))
+    open_layers(page, served)
+    page.locator(".ns-line[title='blocks.0.mlp.0'] .ns-line-arrow").click()
+    parameter = page.locator(".ns-line[title='blocks.0.mlp.0.bias']")
+    parameter.hover()
+    parameter.locator(".ns-line-pin").click()
+    until(page, "nanscope.heatmap.lines[0].path === 'blocks.0.mlp.0.bias'")
+    assert paths(page).count("blocks.0.mlp.0.bias") == 1
+    page.locator(".ns-line[title='blocks.0.mlp.0'] .ns-line-arrow").click()
+    until(page, "!nanscope.heatmap.lines.some(line => line.path === 'blocks.0.mlp.0.weight')")
+    assert "pinrow=blocks.0.mlp.0.bias" in page.url and "open=" not in page.url
+    page.reload()
+    until(page, "nanscope.heatmap.lines?.[0]?.path === 'blocks.0.mlp.0.bias'")
+    assert "blocks.0.mlp.0.weight" not in paths(page)
+    expect(page.locator(".ns-line").first).to_have_text(re.compile("^blocks.0.mlp.0.bias"))
+    served.fill(steps=range(30, 40))
+    until(page, "nanscope.lineCodes(nanscope.heatmap.lines[0]).length === 40")
+    page.locator("#layers-tree").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Shift+Enter")
+    until(page, "nanscope.heatmap.lines[0].path === 'embed' && !location.search.includes('pinrow')")
+
+
 def test_layers_by_keyboard_moves_folds_and_opens_histograms(page: Page, served: Served) -> None:
     served.fill(steps=range(50), is_full=True)
     open_layers(page, served)

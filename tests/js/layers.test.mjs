@@ -100,6 +100,27 @@ test("a pinned layer has its parameters below it, where it is unfolded", () => {
   same(layers(rows, { pinnedRows: ["a.0"], filter: "b" }, { kinds }).lines(), ["a.0", "  weight", "  bias", "b.0"]);
 });
 
+const PARAMETERS = ["a.0", "a.0.weight", "a.0.bias", "b.0"], KINDS = ["layer", "parameter", "parameter", "layer"];
+const pinnedOf = (view) => layers(PARAMETERS, view, { kinds: KINDS }).lines();
+
+test("a pinned parameter has its whole name, and its folded layer shows none of the others", () => {
+  same(pinnedOf({ pinnedRows: ["a.0.bias"] }), ["a.0.bias", "a.0", "b.0"]);
+  same(pinnedOf({ pinnedRows: ["a.0.bias"], unfolded: ["a.0"] }), ["a.0.bias", "a.0", "  weight", "b.0"]);
+  same(pinnedOf({ pinnedRows: ["a.0.bias"], sort: "value" }), ["a.0.bias", "a.0", "b.0"]);
+});
+
+test("a parameter that is pinned with its layer is there once", () => {
+  same(pinnedOf({ pinnedRows: ["a.0", "a.0.bias"] }), ["a.0", "a.0.bias", "b.0"]);
+  same(pinnedOf({ pinnedRows: ["a.0", "a.0.bias"], unfolded: ["a.0"] }), ["a.0", "  weight", "a.0.bias", "b.0"]);
+});
+
+test("the page asks for the parameters of a layer in which one is pinned, in this view only", () => {
+  const { ns } = layers(PARAMETERS, { pinnedRows: ["a.0.bias", "a.0.weight", "own"], unfolded: ["b.0"], tab: "layers" }, { kinds: KINDS });
+  same(ns.askedLayers(), ["b.0", "a.0", ""]);
+  ns.view.tab = "overview";
+  same(ns.askedLayers(), ["b.0"]);
+});
+
 test("rows are pinned one after the other, and taken back; what is no row of its own cannot be", () => {
   const { ns } = layers(ROWS);
   const line = (path) => ns.layersLines().find((each) => each.path === path);

@@ -196,6 +196,8 @@ interface Nanscope {
   reset(): void;
   togglePause(): void;
   setRange(range: Steps | null): void;
+  layerOf(name: string): string;
+  askedLayers(): string[];
   toggleUnfolded(layer: string): void;
   flushAddress(): void;
   address(): string;
