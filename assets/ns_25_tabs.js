@@ -9,6 +9,7 @@
     memory: (header) => ["memory_kinds", "memory", "allocator"].some((id) => header.charts[id].present)
       || ns.byId("documents-in-memory").childElementCount + ns.byId("memory-details").childElementCount > 0,
   };
+  const MOST_COUNTED = 99; // the room beside the name has two digits; the title has them all
   let shown = "";
 
   const tabs = () => [...ns.byId("tab-bar").children].filter((tab) => !tab.hidden);
@@ -51,7 +52,8 @@
     if (!header.verdict) return;
     const [critical, warnings] = header.verdict.counts;
     const badge = document.querySelector("[data-count=events]");
-    ns.setText(badge, critical || warnings ? ns.count(critical || warnings) : "");
+    const number = critical || warnings;
+    ns.setText(badge, number > MOST_COUNTED ? `${MOST_COUNTED}+` : number ? String(number) : "");
     badge.dataset.severity = critical ? "critical" : "warning";
     ns.setTitle(badge, `${ns.count(critical)} critical, ${ns.count(warnings)} warnings`);
   }

@@ -71,7 +71,7 @@
       if (!hasFoot) continue;
       context.fillStyle = colours.muted;
       const half = context.measureText(text).width / 2;
-      context.fillText(text, Math.max(box.l + half - 8, Math.min(box.l + box.w + 14 - half, x)), box.t + box.h + 6);
+      context.fillText(text, Math.max(box.l + half - 8, Math.min(box.l + box.w + 8 - half, x)), box.t + box.h + 6);
     }
   }
   ns.paintFoot = paintFoot;

@@ -5,7 +5,7 @@
 
   const FEW_POINTS = 3; // as in dashboard/page/views/charts.py: a line of so few needs dots
   const GUTTER_PX = 180, RIGHT_PX = 16; // names and values at the left, and room at the right
-  const NARROW = { gutter: 72, right: 8, head: 22 }; // on a phone the name stands above
+  const NARROW = { gutter: 72, right: 8, head: 22, legend: 32 }; // on a phone the name stands above, and what is stacked
   const TOP_PX = 12, FOOT_PX = 22;
   const HEATMAP_TOP_PX = 24;
   const narrow = window.matchMedia("(max-width: 600px)");
@@ -31,6 +31,8 @@
   ns.isTrack = (id) => id === "heatmap" || id === FOOT || ns.templates.tracks.includes(id);
   ns.hasFoot = (id) => (id === "heatmap" ? ns.isLayers() : id === FOOT || !ns.isTrack(id));
 
+  const isStacked = (id) => ns.templates.charts.some((chart) => chart.id === id && chart.stacked);
+
   // Where a chart's plot lies in its card, in CSS pixels: {l, t, w, h}; null while it is not laid out.
   ns.boxOf = function (id) {
     const size = sizes.get(id);
@@ -39,7 +41,7 @@
     if (ns.isNarrow()) {
       l = NARROW.gutter;
       r = NARROW.right;
-      if (id !== FOOT) t += NARROW.head;
+      if (id !== FOOT) t += NARROW.head + (isStacked(id) ? NARROW.legend : 0);
     }
     if (id === "heatmap") ({ l, r, t, b } = ns.isLayers() ? ns.layersMargin() : { l, r, t: HEATMAP_TOP_PX, b });
     return { l, t, w: Math.max(1, size.width - l - r), h: Math.max(1, size.height - t - b) };

@@ -5,6 +5,7 @@
 
   const LINE_PX = 12; // also in ns_page.css
   const FEWEST_GROUPS = 6;
+  const NARROW = { fewest: 4, letters: 11 }; // on a phone, whose gutter has no room for more
 
   const prefix = (name, depth) => name.split(".").slice(0, depth).join(".");
 
@@ -28,13 +29,18 @@
   function groupRows(height) {
     const names = ns.heatmap.shown.map((row) => ns.heatmap.rows[row]);
     const deepest = Math.max(1, ...names.map((name) => name.split(".").length));
-    let finer = groupsAt(deepest);
+    const isShort = ({ path, isParameter }) => isParameter || path.length <= NARROW.letters;
+    let finer = groupsAt(deepest), fitting = null;
     for (let depth = deepest; depth >= 1; depth--) {
       const groups = groupsAt(depth);
-      if (groups.length * LINE_PX <= height) return groups.length >= FEWEST_GROUPS ? groups : finer;
+      if (groups.length * LINE_PX <= height) {
+        if (groups.length < (fitting ? NARROW.fewest : FEWEST_GROUPS)) break;
+        fitting ??= groups;
+        if (!ns.isNarrow() || groups.every(isShort)) return groups;
+      }
       finer = groups;
     }
-    return finer;
+    return fitting ?? finer;
   }
 
   // A name too long for its place loses its beginning: layers differ at the end. The title has it whole.
@@ -102,7 +108,8 @@
     const holder = ns.byId("heatmap-labels");
     holder.style.top = box.t + "px";
     holder.style.height = box.h + "px";
-    const middleOf = (group) => ((group.at + group.end) / 2) * height;
+    const half = LINE_PX / 2; // of the first and the last row, too, the whole name is beside the picture
+    const middleOf = (group) => Math.max(half, Math.min(box.h - half, ((group.at + group.end) / 2) * height));
     const placed = [];
     const groups = groupRows(box.h);
     for (const group of groups) {
@@ -117,7 +124,7 @@
       const middle = middleOf(group);
       const button = label(group);
       button.append(values[at]);
-      button.style.top = middle - LINE_PX / 2 + "px";
+      button.style.top = middle - half + "px";
       button.style.setProperty("--half", ((group.end - group.at) * height) / 2 + "px");
       if (group.end - group.at > 1) button.classList.add("ns-group");
       return button;

@@ -9,6 +9,7 @@
   const HEAD_PX = 68, FOOT_PX = 22;
   /** @type {LayersLine[]} */
   let lines = [], first = 0, count = 0, height = LINE_PX; // all lines; those on screen
+  let treeWidth = 0; // without its scrollbar
   let stuck = 0; // pinned lines that stay on screen while the rest scrolls
   let active = ""; // mark of the line that the keys are at
   /** @type {HTMLInputElement} */
@@ -21,7 +22,7 @@
   // Room around the canvas, in pixels.
   ns.layersMargin = function () {
     const { hasValues, hasSparks } = widths();
-    return { l: hasValues ? 264 : 140, r: hasSparks ? 188 : hasValues ? 84 : 12, t: HEAD_PX, b: FOOT_PX };
+    return { l: hasValues ? 264 : 140, r: hasSparks ? 196 : hasValues ? 84 : 12, t: HEAD_PX, b: FOOT_PX };
   };
 
   // A group that is pinned as a row is there twice.
@@ -42,6 +43,7 @@
     const tree = ns.byId("layers-tree");
     Object.assign(tree.style, { top: box.t + "px", height: box.h + "px", width: box.l - 1 + "px" });
     ns.byId("layers-spacer").style.height = lines.length * height + "px";
+    treeWidth = tree.clientWidth;
     first = Math.max(0, Math.min(lines.length - count, Math.round(tree.scrollTop / height)));
     map.shown = ns.visibleLines().map((line) => line.rows[0]);
   };
@@ -91,7 +93,6 @@
   }
 
   function drawLines() {
-    const box = ns.heatmapBox();
     const column = ns.layersColumn();
     const visible = ns.visibleLines();
     const values = visible.map((line) => valueText(ns.lineCodes(line)[column]));
@@ -101,7 +102,7 @@
     if (at >= 0) tree.setAttribute("aria-activedescendant", idOf(at));
     else tree.removeAttribute("aria-activedescendant");
     ns.drawLayersValues(values, height, column);
-    ns.byId("layers-head").style.width = box.l - 24 + "px";
+    ns.byId("layers-head").style.width = treeWidth - 24 + "px";
   }
 
   function short(code) {

@@ -93,7 +93,7 @@
     const where = isPresent(row) ? host(row) : "nothing sent";
     const text = place.isHost ? `${where}${size > 1 ? ` \u00b7 ${ns.count(size)} ranks` : ""}` : `rank ${row.rank}`;
     element.append(ns.make("span", "ns-rank-name", text));
-    if (!place.isHost && row.isNew && row.height >= LINE) element.append(ns.make("span", "ns-rank-host", where));
+    if (!place.isHost && row.isNew) element.append(ns.make("span", "ns-rank-host", where));
     const isBad = Number.isNaN(value) || value === Infinity;
     const short = isBad ? ns.rankValueText(value) : ns.rankDistanceText(distance) || "\u2013";
     if (!place.isHost) element.append(ns.make("span", "ns-rank-distance" + (isBad ? " ns-bad" : ""), short));

@@ -14,7 +14,7 @@
   // cut (header.css).
   /** @param {Verdict["parts"]} parts */
   function sentence(parts) {
-    return parts.map(([text, isCode]) => {
+    const [what, ...rest] = parts.map(([text, isCode]) => {
       if (!isCode) return ns.make("span", "", text);
       const code = ns.make("code", LINE.test(text) ? "ns-code-line" : "");
       const name = ns.make("bdi", "", text);
@@ -22,6 +22,10 @@
       code.append(name);
       return code;
     });
+    if (!rest.length) return [what];
+    const where = ns.make("span", "ns-verdict-where");
+    where.append(...rest);
+    return [what, where];
   }
 
   function plural(number, word) {

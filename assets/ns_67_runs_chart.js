@@ -3,7 +3,7 @@
 (function (ns) {
   "use strict";
 
-  const LEFT_PX = 64, RIGHT_PX = 16, TOP_PX = 12, FOOT_PX = 22;
+  const WIDE = { l: 180, r: 16, t: 12, b: 22 }, NARROW = { l: 72, r: 8, t: 34, b: 22 }; // as in ns_40_plots.js
   const TICK_PX = 110;
   /** @type {{label: string, x: number[], y: number[]}[]} */
   let lines = [];
@@ -18,6 +18,15 @@
     return { axis: { first, last, of }, xTicks: xTicks.map((step) => ({ share: of(step), text: ns.count(step) })) };
   }
 
+  // Whose line it is, and its newest value.
+  function legendLine(name, colour, value) {
+    const line = ns.make("div", "ns-legend-line"), mark = ns.make("span", "", "\u25cf ");
+    mark.style.color = colour;
+    line.append(mark, ns.make("span", "ns-legend-value", value), ns.make("span", "ns-legend-name", name));
+    ns.setTitle(line, name);
+    return line;
+  }
+
   function draw() {
     const place = ns.byId("plot-runs"), width = place.clientWidth, height = place.clientHeight;
     if (!lines.length || !width) return;
@@ -27,7 +36,8 @@
     }));
     const limits = ns.limitsOf(shown.map((line) => line.y));
     const scale = ns.fittedScale(limits, limits.highest > ns.templates.logRatio * limits.positive);
-    const box = { l: LEFT_PX, t: TOP_PX, w: width - LEFT_PX - RIGHT_PX, h: height - TOP_PX - FOOT_PX };
+    const { l, r, t, b } = ns.isNarrow() ? NARROW : WIDE;
+    const box = { l, t, w: width - l - r, h: height - t - b };
     let canvas = place.querySelector("canvas");
     if (!canvas) {
       canvas = ns.make("canvas", "ns-plot-canvas");
@@ -38,7 +48,9 @@
       box, scale, colours, ...axisOf(box.w), yTicks: ns.yTicks(scale, box.h), hasFoot: true, lines: shown,
       areas: [], bands: [], marks: [], gaps: [], breaks: [],
     });
-    const newest = lines.map(({ label, y }) => `${label}: ${ns.significant(y.findLast((value) => value !== null) ?? NaN)}`);
+    const texts = lines.map(({ y }) => ns.significant(y.findLast((value) => value !== null) ?? NaN));
+    ns.byId("legend-runs").replaceChildren(...shown.map(({ name, colour }, at) => legendLine(name, colour, texts[at])));
+    const newest = lines.map(({ label }, at) => `${label}: ${texts[at]}`);
     ns.setAttribute(ns.byId("runs-chart"), "aria-label", `Losses over steps; newest ${newest.join(", ")}`);
   }
 

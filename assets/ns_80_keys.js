@@ -20,7 +20,7 @@
     l: () => ns.lines.log(),
     c: () => ns.lines.clip(),
     "/": () => ns.focusFilter(),
-    "?": () => ns.byId("key-sheet").showModal(),
+    "?": () => ns.openKeys(),
     t: () => ns.openValues(),
     m: () => ns.addNote(),
     f: () => (ns.view.row === null ? ns.toggleFullScreen() : ns.toggleWide()),
@@ -52,6 +52,13 @@
     }
   }
 
+  // The focus goes to the switch at its foot, and the list is read from its head.
+  ns.openKeys = function () {
+    const sheet = ns.byId("key-sheet");
+    sheet.showModal();
+    sheet.scrollTop = 0;
+  };
+
   ns.toggleFullScreen = function () {
     if (document.fullscreenElement) document.exitFullscreen();
     else document.querySelector(".ns-body").requestFullscreen().catch(() => {}); // an embedding page may forbid it
@@ -82,6 +89,10 @@
     ns.byId("key-switch").addEventListener("click", toggle);
     ns.byId("key-sheet-close").addEventListener("click", () => ns.byId("key-sheet").close());
     ns.byId("live-button").addEventListener("click", ns.togglePause);
-    ns.byId("reset-button").addEventListener("click", ns.reset);
+    const reset = ns.byId("reset-button");
+    reset.addEventListener("click", ns.reset);
+    const placeReset = () => { reset.hidden = !ns.view.paused && ns.view.window === null; };
+    ns.on("view", placeReset);
+    placeReset();
   };
 })(window.nanscope);

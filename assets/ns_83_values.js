@@ -44,7 +44,7 @@
   function badAt(key, step) {
     const hit = ["nan", "inf"].filter((part) => {
       const x = ns.array(`${key}/${part}/x`);
-      return x[placeOf(x, step)] === step;
+      return Math.round(x[placeOf(x, step + 0.5)]) === step;
     });
     return hit.length ? hit.map((part) => (part === "nan" ? "NaN" : "Inf")).join(" and ") : null;
   }

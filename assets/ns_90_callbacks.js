@@ -122,7 +122,7 @@
       exportParquet: quiet(() => ns.exportAs("parquet")),
       exportTrack: quiet(() => ns.openExport()),
       copyLink: quiet(() => ns.copy(ns.address(), ns.byId("page-menu"))),
-      openKeys: quiet(() => ns.byId("key-sheet").showModal()),
+      openKeys: quiet(ns.openKeys),
       themeDark: quiet(() => chooseTheme("dark")),
       themeLight: quiet(() => chooseTheme("light")),
       themeSystem: quiet(() => chooseTheme("system")),

@@ -12,7 +12,7 @@ def storage_line(spool: Path, data: Path) -> str:
     """Return the sizes, the spool's cap, and what the cap has deleted last."""
     removal = last_removal(spool)
     store = sum(path.stat().st_size for path in data.glob("nanscope.duckdb*") if path.is_file())
-    line = f"{spool_size(spool)}; store {size_text(store)}. `dashboard clean` deletes runs."
+    line = f"{spool_size(spool)}; store {size_text(store)}. dashboard clean deletes runs."
     return f"{line} {removal}." if removal else line
 
 

@@ -153,7 +153,7 @@ class TestPageOfAnEvent:
         for width, is_whole in ((1440, True), (1024, True), (700, False)):
             page.set_viewport_size({"width": width, "height": 900})
             names = page.locator("#verdict-text code").evaluate_all(
-                "(all) => { const end = all[0].parentElement.getBoundingClientRect().right;"
+                "(all) => { const end = all[0].closest('button').getBoundingClientRect().right;"
                 " return all.map((code) => [code.textContent,"
                 " code.scrollWidth <= code.clientWidth && code.getBoundingClientRect().right <= end]); }"
             )

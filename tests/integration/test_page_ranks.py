@@ -142,6 +142,8 @@ def test_ranks_64_by_host_with_a_slow_and_a_missing_one(page: Page, served: Serv
     tops = page.evaluate("nanscope.ranks.rows.map((row) => row.isNew)")
     assert sum(tops) == 9
     assert "this rank has sent nothing" in label(page, 5)
+    # The picked rank has the label of its host's first row, and names the host beside it.
+    expect(page.locator("#ranks-row-0 .ns-rank-label")).to_contain_text("rank 0node0")
     assert len(colours(page, 5, 30)) == 1
     page.mouse.click(*point(page, 5, 30))
     page.wait_for_timeout(300)

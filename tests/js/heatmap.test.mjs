@@ -65,8 +65,9 @@ test("a module path shows what is inside of it, and one without rows shows all",
 
 // The names that stand beside the heatmap when its picture is so many lines high.
 const LINE_PX = 12;
-function labels(rows, lines, { kinds, unfolded = [] } = {}) {
+function labels(rows, lines, { kinds, unfolded = [], isNarrow = false } = {}) {
   const page = open(["00", "10", "20", "49", "50", "51", "53", "54"]);
+  page.ns.isNarrow = () => isNarrow;
   page.ns.templates = { statistics: [{ id: "grad_norm", of: "layer", scale: "", unit: "" }], cividis: [] };
   page.ns.hasHistograms = () => true;
   page.ns.heatmapBox = () => ({ l: 0, t: 0, w: 100, h: lines * LINE_PX });
@@ -101,19 +102,28 @@ test("rather than a handful of groups some finer names are left out, the last on
   assert.ok(shown.length > 3 && shown.length <= 10);
   assert.ok(shown.every((name) => MODEL.includes(name) || /^blocks\.\d+$/.test(name)));
   assert.equal(shown.at(-1), "head");
-  const tops = found.map((button) => Number.parseFloat(button.style.top));
-  for (let at = 1; at < tops.length; at++) assert.ok(tops[at] - tops[at - 1] >= LINE_PX - 1e-9);
+  const heights = tops(found);
+  for (let at = 1; at < heights.length; at++) assert.ok(heights[at] - heights[at - 1] >= LINE_PX - 1e-9);
 });
 
 test("the last name takes the place of one that is too near", () => {
-  // Two pixels a row: blocks.18 would stand at 76, head at 83.
-  same(texts(labels(MODEL, 7)), ["embed", "blocks.3", "blocks.6", "blocks.9", "blocks.12", "blocks.15", "head"]);
+  // Two pixels a row: blocks.16 would stand at 68, head at 78.
+  same(texts(labels(MODEL, 7)), ["embed", "blocks.4", "blocks.7", "blocks.10", "blocks.13", "head"]);
 });
 
-test("a label stands in the middle of its rows", () => {
-  const found = labels(["a.x", "a.y", "b"], 2); // two lines for three rows: a has two thirds
+const tops = (found) => found.map((button) => Number.parseFloat(button.style.top));
+
+test("a label stands in the middle of its rows, and whole beside the picture", () => {
+  assert.deepEqual(tops(labels(["a", "b", "c"], 6)), [12 - 6, 36 - 6, 60 - 6]);
+  const found = labels(["a.x", "a.y", "b"], 2); // two lines for three rows: the middles are 4, 12 and 20
   assert.deepEqual(texts(found), ["a.x", "b"]);
-  assert.deepEqual(found.map((button) => Number.parseFloat(button.style.top)), [4 - 6, 20 - 6]);
+  assert.deepEqual(tops(found), [0, 12]);
+});
+
+test("on a phone names are grouped until they are short, as long as several groups are left", () => {
+  same(texts(labels(MODEL.slice(0, 7), 40, { isNarrow: true })), ["embed", "blocks.0", "blocks.1", "blocks.2"]);
+  same(texts(labels(["blocks.0.attn", "blocks.0.mlp"], 40, { isNarrow: true })), ["blocks.0.attn", "blocks.0.mlp"]);
+  same(texts(labels(MODEL, 10, { isNarrow: true })), texts(labels(MODEL, 10)));
 });
 
 test("rows that are not neighbours are groups of their own", () => {

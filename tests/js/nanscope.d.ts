@@ -323,6 +323,7 @@ interface Nanscope {
   startActions(): void;
 
   // ns_80_keys.js to ns_90_callbacks.js
+  openKeys(): void;
   toggleFullScreen(): void;
   startKeys(): void;
   startMenu(): void;

@@ -141,7 +141,7 @@ _SLOW_AND_LOSS: Final = (
         labels={
             "cuda_allocated_bytes": "allocated",
             "cuda_reserved_bytes": "reserved",
-            CUDA_UNUSED: "reserved, in no tensor",
+            CUDA_UNUSED: "in no tensor",
         },
     ),
     ChartSpec(
@@ -189,7 +189,7 @@ _SPEED: Final = (
     ),
     ChartSpec(
         id="utilisation",
-        title="Processor and GPU use",
+        title="CPU and GPU use",
         unit="0-1",
         names=("process_cpu_fraction", "system_cpu_fraction", "gpu_fraction", "processor_wait"),
         labels={

@@ -174,7 +174,7 @@ def gap_shapes(gaps: Sequence[GapRange], *, theme: Theme, first: float, last: fl
 def pooling_note(data: pd.DataFrame) -> str:
     """Say how many steps stand in one point; empty when every point is one step."""
     pooled = int(data["pooled"].max()) if len(data) else 1
-    return f"{pooled:,} steps a point: mean, min and max" if pooled > 1 else ""
+    return f"mean of {pooled:,} steps" if pooled > 1 else ""
 
 
 def series_figure(

@@ -7,6 +7,7 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
+COMMAND: Final = "dashboard run train.py"
 SNIPPET: Final = """import probe
 
 run = probe.watch(model, optimizer)   # before the training loop
@@ -14,7 +15,7 @@ run.log(loss=loss)                    # optional, inside the loop"""
 
 
 def empty_state(*, page: str, ingest: str) -> Component:
-    """Explain in three steps how a run gets here.
+    """Tell how a run gets here: one command, or two lines in the script.
 
     Args:
         page: Address of this page, without the token.
@@ -27,15 +28,10 @@ def empty_state(*, page: str, ingest: str) -> Component:
                 "This page listens and turns into charts by itself as soon as a training script attaches. "
                 "Either order of starting is fine."
             ),
-            html.H2("1. Add the probe to your training script"),
-            html.Div(
-                [
-                    html.Pre(html.Code(SNIPPET, id="snippet"), className="ns-snippet"),
-                    html.Button("Copy", className="ns-button ns-copy", **{"data-copy": "snippet"}),
-                ],
-                className="ns-snippet-box",
-            ),
-            html.H2("2. Run it"),
+            html.H2("Run your script, as it is"),
+            _copied(COMMAND, id_="command"),
+            html.H2("Or add the probe to it, and start it in any way"),
+            _copied(SNIPPET, id_="snippet"),
             html.P(
                 [
                     "A script on this machine finds this page by itself. Probes ship to ",
@@ -50,4 +46,14 @@ def empty_state(*, page: str, ingest: str) -> Component:
         ],
         className="ns-empty-card",
         **{"aria-label": "How to attach a training script"},
+    )
+
+
+def _copied(code: str, *, id_: str) -> Component:
+    return html.Div(
+        [
+            html.Pre(html.Code(code, id=id_), className="ns-snippet"),
+            html.Button("Copy", className="ns-button ns-copy", **{"data-copy": id_}),
+        ],
+        className="ns-snippet-box",
     )

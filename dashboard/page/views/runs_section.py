@@ -18,7 +18,7 @@ COLUMNS: Final = (
     ("Loss", "ns-runs-loss"),
     ("Faults", ""),
     ("Started", ""),
-    ("Note", ""),
+    ("Note", "ns-runs-note"),
     ("Delete", "ns-runs-delete"),
 )
 """(title, class); `assets/ns_64_run_rows.js` makes the cells in this order."""
@@ -53,7 +53,16 @@ def runs_section() -> list[Component]:
             table, className="ns-runs-scroll", tabIndex="0", role="region", **{"aria-label": "All runs"}
         ),
         html.Div(
-            html.Div(id="plot-runs", className="ns-plot"),
+            [
+                html.Div(id="plot-runs", className="ns-plot"),
+                html.Div(
+                    [
+                        html.Div("Loss", className="ns-track-name"),
+                        html.Div(id="legend-runs", className="ns-track-legend"),
+                    ],
+                    className="ns-gutter",
+                ),
+            ],
             id="runs-chart",
             className="ns-card ns-runs-chart",
             hidden=True,
