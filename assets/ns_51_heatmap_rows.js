@@ -102,7 +102,7 @@
   function drawLabels() {
     const box = ns.heatmapBox();
     const height = box.h / Math.max(1, ns.heatmap.shown.length);
-    const key = [box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows].join();
+    const key = [box.h, box.t, ns.statistic().id, ns.view.unfolded, ns.heatmap.focus, ns.heatmap.rows.length, ns.heatmap.rows, ns.originName()].join();
     if (key === signature) return;
     signature = key;
     const holder = ns.byId("heatmap-labels");
@@ -127,6 +127,8 @@
       button.style.top = middle - half + "px";
       button.style.setProperty("--half", ((group.end - group.at) * height) / 2 + "px");
       if (group.end - group.at > 1) button.classList.add("ns-group");
+      const isOrigin = ns.heatmap.shown.slice(group.at, group.end).some((row) => ns.isOrigin(ns.heatmap.rows[row], false));
+      if (isOrigin) button.classList.add("ns-origin-row");
       return button;
     });
     holder.replaceChildren(...buttons);

@@ -87,8 +87,8 @@
     item.append(arrow, name);
     if (ns.canPin(line)) item.append(pin(line));
     item.append(ns.make("span", "ns-line-count", line.isParameter ? "" : ns.count(line.tensors)));
-    if (line.isPinned) item.classList.add("ns-line-pinned");
-    if (line.isGroup) item.classList.add("ns-line-group");
+    const kinds = { "ns-line-pinned": line.isPinned, "ns-line-group": line.isGroup, "ns-origin-row": ns.isOrigin(line.path, line.isGroup && !line.isOpen) };
+    for (const [kind, isSo] of Object.entries(kinds)) item.classList.toggle(kind, isSo);
     return item;
   }
 

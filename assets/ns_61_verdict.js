@@ -72,7 +72,9 @@
       ns.setTitle(text, verdict.event === null ? "" : verdict.parts.map(([part]) => part).join(""));
       ns.drawVerdictLine(verdict.source);
       ns.byId("verdict-consequences").hidden = verdict.consequences === 0;
-      ns.setText(ns.byId("verdict-more"), plural(verdict.consequences, "consequence").join(""));
+      const more = plural(verdict.consequences, "consequence").join("");
+      ns.setText(ns.byId("verdict-more"), more);
+      line.style.setProperty("--ns-more", more.length + "ch"); // its room beside the first line, on a phone (header.css)
     }
     ns.setText(ns.byId("verdict-facts"), facts(newest, ns.now()).map(unbroken).join(" "));
   }

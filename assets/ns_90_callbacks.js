@@ -50,6 +50,7 @@
     ns.startStrip();
     ns.startCrosshair();
     ns.startPointer();
+    ns.startOrigin();
     ns.startHeatmap();
     ns.startHeatmapRows();
     ns.startHeatmapHover();

@@ -341,6 +341,7 @@ def _heatmap_card() -> Component:
         [
             html.Canvas(id="heatmap-canvas", **{"aria-hidden": "true"}),
             html.Div(id="plot-heatmap", className="ns-plot"),
+            html.Div(id="origin-mark", className="ns-origin-mark", hidden=True),
             html.Div(id="heatmap-labels", className="ns-labels"),
             html.Div(id="heatmap-scale", className="ns-scale"),
             *layers_overlay(),

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from page_fixtures import Served, until
+from page_fixtures import Served, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -125,6 +125,33 @@ def test_layers_rows_are_pinned_by_mouse_and_keys_and_stay_with_the_address(
     expect(first).to_have_attribute("title", "blocks.0.mlp.0")
     first.locator(".ns-line-pin").click()
     until(page, "nanscope.heatmap.lines[0].path === 'head' && !location.search.includes('blocks.0.mlp')")
+
+
+MIDDLES = (
+    "names => names.map(name => document.querySelector(name).getBoundingClientRect())"
+    ".map(box => [(box.left + box.right) / 2, (box.top + box.bottom) / 2])"
+)
+
+
+def test_layers_row_in_which_a_fault_began_is_marked_at_its_step_and_name(page: Page, served: Served) -> None:
+    served.fill(steps=range(40), bad=dict.fromkeys(range(20, 40), "nan"))
+    page.goto(served.server.address)
+    until(page, "document.querySelectorAll('#heatmap-labels button').length > 0")
+    expect(page.locator("#origin-mark")).to_be_hidden()
+    served.add_event(page_runs.event(20))  # in blocks.1.norm1
+    served.fill(steps=range(40, 41), bad={40: "nan"})
+    for tab, name in (("overview", ".ns-label"), ("layers", ".ns-line")):
+        page.locator(f"#tab-{tab}").click()
+        row = page.locator(f"{name}.ns-origin-row")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text("norm1")
+        expect(page.locator("#origin-mark")).to_be_visible()
+        mark, line, label = page.evaluate(MIDDLES, ["#origin-mark", "#origin-line", f"{name}.ns-origin-row"])
+        assert abs(mark[0] - line[0]) <= 2 and abs(mark[1] - label[1]) <= 2
+    page.locator(".ns-line[title='blocks.1'] .ns-line-arrow").click()
+    expect(page.locator(".ns-line.ns-origin-row")).to_have_attribute("title", "blocks.1")
+    page.locator("#layers-filter").fill("^head")
+    expect(page.locator("#origin-mark")).to_be_hidden()
 
 
 def test_layers_parameter_is_pinned_and_stays_with_the_address_while_its_layer_is_folded(

@@ -227,6 +227,9 @@ interface Nanscope {
   heatmapBox(isWhole?: boolean): PlotBox | null;
   drawHeatmap(): void;
   focusRows(path: string): void;
+  isOrigin(path: string, isGroup: boolean): boolean;
+  originName(): string | null;
+  startOrigin(): void;
   startHeatmap(): void;
 
   // ns_51_heatmap_rows.js, ns_52_heatmap_hover.js
