@@ -167,7 +167,7 @@
     const inside = ns.axisTicks(ns.byId("ranks-canvas").clientWidth).filter((tick) => tick.share <= LAST_TICK);
     ns.byId("ranks-axis").replaceChildren(...inside.map(({ share: at, text }) => {
       const tick = ns.make("span", "", text);
-      tick.style.left = at * 100 + "%";
+      tick.style.left = `max(${text.length / 2}ch, ${at * 100}%)`; // the first one is not cut
       return tick;
     }));
   }

@@ -129,6 +129,14 @@ def test_ranks_as_a_table_of_a_step(page: Page, served: Served) -> None:
     expect(row).to_contain_text(f"{rank_runs.scalars(6, 39)['grad_norm']:.3g}, median 0.3")
 
 
+def test_ranks_first_step_of_many_is_whole_below_the_picture(page: Page, served: Served) -> None:
+    fill(served, ranks=range(2), steps=range(600))
+    open_ranks(page, served)
+    expect(page.locator("#ranks-axis > span").first).to_have_text("0")
+    left = "name => document.querySelector(name).getBoundingClientRect().left"
+    assert page.evaluate(left, "#ranks-axis > span") > page.evaluate(left, "#ranks-axis") - 0.5
+
+
 def test_ranks_64_by_host_with_a_slow_and_a_missing_one(page: Page, served: Served) -> None:
     present = [rank for rank in range(64) if rank != 5]
     fill(served, ranks=present, steps=range(60), world_size=64, slow=[12])
