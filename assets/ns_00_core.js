@@ -12,6 +12,7 @@ window.nanscope = window.nanscope || /** @type {any} */ ({});
   //   tab      another view is open, its name
   //   crosshair  the step under it, or null
   //   range    the step range on screen has changed, [first, end)
+  //   rest     a zoom or pan has come to rest, the view
   //   rows     a part of the events' rows has arrived, or they are forgotten
   //   theme    "dark" or "light" is now in force
   //   link     the connection opened or closed
@@ -73,6 +74,7 @@ window.nanscope = window.nanscope || /** @type {any} */ ({});
   // Selects. One tells of each value that a script has given it, just as of what the user picks, but later: by then
   // the view may have moved on, and an old value must not bring it back.
   const given = new Map(); // id of a select -> its value, as the scripts know it
+  const givenProps = new Map(); // and the rest of it, as text: a property that is set renders the select anew
   const touched = new Set(); // those that the user has been at since
   for (const kind of ["pointerdown", "keydown"]) {
     document.addEventListener(kind, (event) => {
@@ -81,10 +83,11 @@ window.nanscope = window.nanscope || /** @type {any} */ ({});
     }, true);
   }
   ns.give = function (id, value, props = {}) {
-    const isNew = given.get(id) !== value;
+    const isNew = given.get(id) !== value, text = JSON.stringify(props);
     // Given again and again, it would replace what the user has picked a moment ago.
-    if (isNew || Object.keys(props).length) ns.setProps(id, isNew ? { ...props, value } : props);
+    if (isNew || text !== (givenProps.get(id) ?? "{}")) ns.setProps(id, isNew ? { ...props, value } : props);
     given.set(id, value);
+    givenProps.set(id, text);
     if (isNew) touched.delete(id);
   };
   ns.isPicked = function (id, value) {
@@ -95,7 +98,8 @@ window.nanscope = window.nanscope || /** @type {any} */ ({});
     return isUsers;
   };
 
-  ns.count = (number) => Math.round(number).toLocaleString("en-US");
+  const grouped = new Intl.NumberFormat("en-US"); // made once: toLocaleString looks its locale up for each number
+  ns.count = (number) => grouped.format(Math.round(number));
   ns.significant = function (number) {
     if (number === 0) return "0";
     const size = Math.abs(number);

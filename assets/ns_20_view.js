@@ -151,6 +151,7 @@
     else if (!isMoving || performance.now() - written > ADDRESS_MS) write("replaceState");
     else if (!writing) writing = window.setTimeout(write, ADDRESS_MS, "replaceState");
   }
+  ns.writeMoving = () => writeAddress(false, true);
   ns.flushAddress = () => { if (writing) write("replaceState"); };
 
   ns.address = function () {
@@ -164,8 +165,9 @@
     if (isVisited) ns.flushAddress(); // the step that Back returns to
     // Snapshots are of one process: another rank has others.
     const isOther = "rank" in patch && patch.rank !== view.rank;
+    const isMoving = Object.keys(patch).every((name) => MOVING.includes(name) || patch[name] === view[name]);
     Object.assign(view, isOther ? { snapshots: [] } : {}, patch);
-    writeAddress(isVisited, MOVING.some((name) => name in patch));
+    writeAddress(isVisited, isMoving);
     ns.emit("view", view);
   };
 
@@ -174,14 +176,6 @@
     ns.range = null;
     const fresh = { rank: 0, event: null, row: null, wide: false, at: null, first: null, end: null, paused: false, unfolded: [], snapshots: [] };
     ns.change({ run, isOwnChoice, ...fresh, ...also }, isOwnChoice);
-  };
-
-  // A zoom or pan: holds still at these steps.
-  ns.zoom = function (low, high) {
-    const first = Math.max(0, Math.ceil(low));
-    const end = Math.max(first + 2, Math.floor(high) + 1);
-    ns.setRange([first, end]);
-    ns.change({ first, end, paused: true });
   };
 
   ns.pause = function () {

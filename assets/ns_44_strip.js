@@ -58,10 +58,11 @@
     context.lineWidth = 1;
     context.beginPath();
     let isDown = false;
+    const [first, end] = whole(), pixels = canvas.clientWidth / (end - first);
     line.y.forEach((value, index) => {
       if (Number.isFinite(value)) {
         const y = height - 3 - ((value - low) / (high - low || 1)) * (height - 8);
-        context[isDown ? "lineTo" : "moveTo"](xOf(line.x[index]), y);
+        context[isDown ? "lineTo" : "moveTo"]((line.x[index] - first) * pixels, y);
       }
       isDown = Number.isFinite(value);
     });

@@ -82,6 +82,7 @@
     if (pointer) ns.setCrosshair(ns.stepAt(pointer.card, pointer.x));
     else if (step !== null && (!ns.range || step < ns.range[0] || step >= ns.range[1])) ns.setCrosshair(null);
     else draw();
+    drawOrigin();
   }
 
   ns.startCrosshair = function () {
@@ -98,7 +99,9 @@
     tracks.addEventListener("blur", () => ns.setCrosshair(null));
     ns.on("message", ({ run, verdict }) => {
       if (run === null || run !== ns.view.run) return;
-      origin = verdict.severity === "critical" ? verdict.step : null;
+      const next = verdict.severity === "critical" ? verdict.step : null;
+      if (next !== origin) ns.later(drawOrigin);
+      origin = next;
     });
     ns.on("heatmap", () => { drawOrigin(); if (step !== null) draw(); });
     for (const name of ["range", "axis"]) ns.on(name, () => ns.later(stay));

@@ -1,6 +1,7 @@
 // Zoom and pan by pointer on every chart: a drag marks the steps to zoom to, with Shift it pans; the wheel pans with
-// Shift and zooms with Ctrl; a double click shows everything again. The old picture is stretched until the new one is
-// there, because what is drawn is drawn from the arrays that are there. The plots of the view Ranks are charts here, too.
+// Shift and zooms with Ctrl; a double click shows everything again. Until the new picture is there, what is drawn is
+// drawn from the arrays that are there; the heatmap, while it moves, is stretched (ns_49_heat_stretch.js).
+// The plots of the view Ranks are charts here, too.
 (function (ns) {
   "use strict";
 

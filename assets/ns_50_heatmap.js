@@ -195,6 +195,8 @@
 
   ns.drawHeatmap = function () {
     if (!map.fields || !ns.range || !ns.templates || !ns.boxOf("heatmap")) return;
+    if (ns.stretchHeatmap()) return;
+    const begun = performance.now();
     ns.syncHeatRows();
     if (ns.isFlow()) return ns.drawFlow();
     if (ns.isLayers()) ns.chooseLines(ns.heatmapBox(true));
@@ -212,7 +214,9 @@
       axes.font = ns.FONT;
       ns.paintFoot(axes, { box, colours: ns.theme().colours, xTicks: ns.axisTicks(box.w), hasFoot: true, hasLines: false });
     }
-    paint(canvas.getContext("2d"), firstNewPixel(canvas, width), width, height);
+    const from = firstNewPixel(canvas, width);
+    paint(canvas.getContext("2d"), from, width, height);
+    ns.heatmapPainted(performance.now() - begun, from === 0);
     ns.emit("heatmap", map);
   };
 
@@ -225,6 +229,7 @@
       ns.focusRows(map.focus || "");
     }
     map.fields = header.heatmap && ns.withSteadyScale(header.heatmap, map.fields);
+    ns.forgetPainted();
     ns.later(ns.drawHeatmap);
   }
 
@@ -238,6 +243,7 @@
 
   ns.startHeatmap = function () {
     ns.on("message", take);
-    for (const name of ["range", "theme", "resized", "axis"]) ns.on(name, () => ns.later(ns.drawHeatmap));
+    for (const name of ["theme", "resized"]) ns.on(name, ns.forgetPainted);
+    for (const name of ["range", "rest", "theme", "resized", "axis"]) ns.on(name, () => ns.later(ns.drawHeatmap));
   };
 })(window.nanscope);

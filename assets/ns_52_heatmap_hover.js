@@ -45,7 +45,7 @@
   function show(event) {
     over = event;
     const tooltip = ns.byId("tooltip");
-    const cell = cellAt(event.clientX, event.clientY);
+    const cell = ns.isMoving() ? null : cellAt(event.clientX, event.clientY);
     tooltip.hidden = cell === null;
     if (!cell) return;
     const name = cell.name || "(root)";

@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
-SCRIPTS = ("ns_00_core", "ns_37_scales", "ns_38_axis", "ns_39_painter")
+SCRIPTS = ("ns_00_core", "ns_36_hatch", "ns_37_scales", "ns_38_axis", "ns_39_painter")
 POINTS = 600
 COMMON = """
   window.steps = 600; const noise = (i) => Math.sin(i * 12.9898) * 43758.5453 % 1;

@@ -38,7 +38,8 @@ type Painting = Omit<ChartPicture, "id" | "axis" | "crosshair"> & { axis: Pick<A
 interface FootPicture { box: PlotBox; xTicks: AxisTick[]; hasFoot: boolean; colours: Colours; hasLines?: boolean }
 
 interface Nanscope {
-  // ns_37_scales.js, ns_38_axis.js, ns_39_painter.js
+  // ns_36_hatch.js, ns_37_scales.js, ns_38_axis.js, ns_39_painter.js
+  hatch(context: CanvasRenderingContext2D, kind: string, colour: string): CanvasPattern;
   linearTicks(low: number, high: number, most: number): number[];
   logTicks(low: number, high: number, most: number): number[];
   stepTicks(first: number, last: number, most: number): number[];
@@ -118,5 +119,9 @@ interface Nanscope {
   heatRow(row: number): Uint16Array;
   heatKept(): number;
   heatSeen(): void;
+  forgetPainted(): void;
+  heatmapPainted(ms: number, isWhole: boolean): void;
+  stretchOf(from: Pick<Axis, "first" | "last">, to: Pick<Axis, "first" | "last">): { scale: number; by: number };
+  stretchHeatmap(): boolean;
   startPins(): void;
 }

@@ -96,3 +96,13 @@ test("a select's value that a script gave is no choice of the user's", () => {
   assert.equal(page.ns.isPicked("run-select", "old"), false); // told late, of nobody's doing
   same(page.props.at(-1), ["run-select", { value: "a" }]);
 });
+
+test("a select is given its properties again only where they have changed: each time renders it anew", () => {
+  const { ns, props } = open(["00"]);
+  const give = (...ranks) => ns.give("rank-select", "0", { data: ranks });
+  give("0");
+  give("0");
+  give("0", "1");
+  give("0", "1");
+  same(props, [["rank-select", { data: ["0"], value: "0" }], ["rank-select", { data: ["0", "1"] }]]);
+});

@@ -58,6 +58,7 @@ interface PageEvents {
   tab: string;
   crosshair: number | null;
   range: Steps;
+  rest: View;
   rows: EventRowsAnswer | null;
   listed: EventRow[];
   theme: string;
@@ -190,7 +191,6 @@ interface Nanscope {
   newestStep: number | null;
   change(patch: Partial<View>, isByUser?: boolean): void;
   chooseRun(run: string, isOwnChoice: boolean, also?: Partial<View>): void;
-  zoom(low: number, high: number): void;
   pause(): void;
   resume(): void;
   reset(): void;
@@ -203,6 +203,11 @@ interface Nanscope {
   address(): string;
   visit(query: URLSearchParams | string, isOwnChoice: boolean): void;
   startView(): void;
+  writeMoving(): void;
+
+  // ns_21_moves.js
+  zoom(low: number, high: number): void;
+  isMoving(): boolean;
 
   // ns_25_tabs.js
   chooseTab(tab: string): void;

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { open, same } from "./page.mjs";
 
-const SCRIPTS = ["00", "20"];
+const SCRIPTS = ["00", "20", "21"];
 function at(address) {
   const page = open(SCRIPTS, { address });
   page.ns.startView();
@@ -121,6 +121,13 @@ test("an address that changes at every frame is written ten times a second, and 
   ns.change({ smooth: 0.5 });
   ns.change({ smooth: 0.6 });
   assert.match(ns.address(), /smooth=0.6/); // who asks gets the newest
+});
+
+test("a move that ends where the newest step is followed is in the address at once", () => {
+  const { ns, visited } = at("/?run=a");
+  for (const first of [10, 11, 12]) ns.zoom(first, first + 10);
+  ns.change({ window: 10, paused: false, first: null, end: null });
+  assert.equal(visited.at(-1)[1], "/?run=a&newest=10");
 });
 
 test("what is chosen or typed is in the address at once, for a reload that follows", () => {
