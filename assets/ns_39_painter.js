@@ -195,6 +195,18 @@
     context.fillRect(Math.round(box.l + axis.of(crosshair) * box.w), box.t, 1, box.h);
   }
 
+  // Goes on with a line of a chart that is painted.
+  /** @param {CanvasRenderingContext2D} context @param {ChartLine} line @param {Painting} chart */
+  ns.paintOn = function (context, line, chart) {
+    const { box } = chart;
+    context.save();
+    context.beginPath();
+    context.rect(box.l, box.t, box.w, box.h);
+    context.clip();
+    paintLine(context, line, chart);
+    context.restore();
+  };
+
   // {box, axis, scale, colours, yTicks, xTicks, hasFoot, lines, areas, bands, marks, gaps, breaks, crosshair}
   ns.paintChart = function (context, chart) {
     const { box } = chart;

@@ -95,7 +95,7 @@
     for (const name of fields.series) {
       const key = `${chart.id}/${name}/`;
       const colour = ns.colourOf(chart, fields, name);
-      const x = ns.array(key + "line/x"), y = ns.array(key + "line/y");
+      const { x, y } = ns.lineWithNewest(chart.id, name);
       const label = ns.labelOf(chart, name), half = halfOf(x);
       lines.push({ name, label, x, y, colour, hasDots: x.length <= FEW_POINTS });
       const low = ns.array(key + "low/y"), high = ns.array(key + "high/y");
@@ -130,6 +130,7 @@
     };
   }
 
+  ns.drawChart = drawChart;
   function drawChart(chart) {
     const fields = last.charts[chart.id];
     if (!fields || !ns.boxOf(chart.id)) return;
@@ -147,6 +148,7 @@
   };
   ns.chartFields = (id) => (last ? last.charts[id] : undefined);
 
+  ns.isOnScreen = (id) => onScreen.has(id);
   ns.drawLines = function () {
     if (!last || !ns.templates) return;
     for (const chart of ns.chartList()) if (onScreen.has(chart.id)) drawChart(chart);

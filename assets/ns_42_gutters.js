@@ -52,8 +52,8 @@
     if (at === null) return null;
     const bad = badAt(key, at);
     if (bad) return bad === "NaN" ? NaN : Infinity;
-    const found = nearest(ns.array(key + "/line/x"), at);
-    const value = found < 0 ? NaN : ns.array(key + "/line/y")[found];
+    const { x, y } = ns.lineWithNewest(id, name), found = nearest(x, at);
+    const value = found < 0 ? NaN : y[found];
     return Number.isFinite(value) ? value : null;
   }
 

@@ -43,6 +43,7 @@
     ns.startTabs();
     ns.startAxis();
     ns.startPlots();
+    ns.startNewest();
     ns.startGutters();
     ns.startLogged();
     ns.startLines();

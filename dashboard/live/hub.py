@@ -27,7 +27,7 @@ from .view import Subscription
 _log = logging.getLogger(__name__)
 
 DATA_INTERVAL_S: Final = 1.0
-"""Lines and heatmap at most this often."""
+"""Lines and heatmap at most this often; the newest points of the tracks come with the status."""
 PACE: Final = 9.0
 LONGEST_INTERVAL_S: Final = 4.0
 """All ranks of a run may take long to read: they are read again after `PACE` times as long, or after this."""

@@ -10,6 +10,7 @@ import time
 from typing import Any, Final
 
 from .codec import DeltaEncoder
+from .newest import Edge, points_after
 from .pictures import Picture, Pictures
 from .tracks import send_tracks
 from .view import Subscription
@@ -28,6 +29,8 @@ class ClientView:
         """With the wish that they were sent for: the page drops what answers an older one."""
         self._rows: tuple[str, ...] | None = None
         self._held_rows: dict[str, int] = {}
+        self._drawn: tuple[int, Edge] | None = None
+        """The wish whose lines the client holds, and where they end."""
 
     def message(self, wish: Subscription, *, with_data: bool, asked_at: float | None = None) -> bytes:
         """Return the next message.
@@ -48,7 +51,18 @@ class ClientView:
             header |= picture.fields
             header["heatmap"] = self._heatmap(picture)
             send_tracks(self._encoder, picture.tracks, held_rows=self._held_rows)
+            self._drawn = None if picture.edge is None else (wish.id, picture.edge)
+        elif newest := self._newest(wish, picture):
+            header["newest"] = newest
         return self._encoder.finish(header)
+
+    def _newest(self, wish: Subscription, picture: Picture) -> dict[str, Any]:
+        """Points of the tracks since the last picture, which the next one will have."""
+        newest = picture.status.newest
+        if newest is None or self._drawn is None or wish.paused or wish.end is not None:
+            return {}
+        asked, edge = self._drawn
+        return points_after(edge, newest) if asked == wish.id else {}
 
     def _heatmap(self, picture: Picture) -> dict[str, Any] | None:
         """Header fields; with the names of the rows where the client holds others."""

@@ -24,6 +24,7 @@ from ..page.views.verdict import verdict
 from ..store.protocol import RankSummary, RunSummary, StepRange, Store
 from .answers import Answers
 from .charts import read_charts
+from .newest import Edge, NewestPoints
 from .ranks import RankAnswers, RanksPart, RanksQuestion
 from .tracks import Track, size_bytes
 from .view import (
@@ -34,6 +35,7 @@ from .view import (
     events_mark,
     gap_list,
     level_of,
+    newest_edge,
     note_list,
     read_heatmap,
     run_list,
@@ -62,6 +64,8 @@ class StatusPart:
     """What people have written at steps of the run."""
     fields: dict[str, Any]
     """Header fields; `run` is None where there is no such run."""
+    newest: NewestPoints | None = None
+    """None where there is no such run."""
     read_at: float
     """Monotonic seconds, before the first read."""
 
@@ -75,6 +79,8 @@ class Picture:
     """Header fields of the lines; None without them, or without such a run."""
     heatmap: HeatmapPart | None = None
     tracks: tuple[Track, ...] = ()
+    edge: Edge | None = None
+    """Where its lines end; None without them."""
 
     @property
     def size_bytes(self) -> int:
@@ -220,6 +226,7 @@ class Pictures:
                 "ranks": None if ranks is None else ranks.fields,
             },
             heatmap=heatmap,
+            edge=newest_edge(rank),
             tracks=(*tracks, *(each.track for each in (heatmap, ranks) if each is not None)),
         )
 
@@ -249,15 +256,19 @@ class Pictures:
         run, rank = chosen.run, chosen.rank
         fields: dict[str, Any] = {"run": None, "notices": self._notices(), "storage": self._storage()}
         fields |= chosen.of_event
+        newest = None
         if run is not None and rank is not None:
-            fields |= self._run_fields(run, rank)
+            own, newest = self._run_fields(run, rank)
+            fields |= own
         notes = [] if run is None else note_list(self._store, run)
-        return StatusPart(runs=run_list(chosen.runs), notes=notes, fields=fields, read_at=read_at)
+        return StatusPart(
+            runs=run_list(chosen.runs), notes=notes, fields=fields, newest=newest, read_at=read_at
+        )
 
-    def _run_fields(self, run: RunSummary, rank: RankSummary) -> dict[str, Any]:
+    def _run_fields(self, run: RunSummary, rank: RankSummary) -> tuple[dict[str, Any], NewestPoints]:
         events = self._store.events(run.run)
-        newest = {each.rank: each.incarnation for each in run.ranks}
-        fields = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
+        incarnations = {each.rank: each.incarnation for each in run.ranks}
+        fields, newest = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
         return fields | {
             "progress": self._progress_fields(run, rank, step_s=fields["stepSeconds"]),
             "events": events_mark(events),
@@ -271,10 +282,10 @@ class Pictures:
             # An event arrives before the frame of its step: the axis has to make room for its marker.
             # Those from before a restart may be far behind its end.
             "eventEnd": max(
-                (each.step + 1 for each in events if each.incarnation >= newest.get(each.rank, 0)),
+                (each.step + 1 for each in events if each.incarnation >= incarnations.get(each.rank, 0)),
                 default=None,
             ),
-        }
+        }, newest
 
     def _progress_fields(
         self, run: RunSummary, rank: RankSummary, *, step_s: float | None

@@ -25,6 +25,7 @@ from ..page.views.heatmap import pooling_note as heatmap_note
 from ..page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS, Statistic
 from ..page.views.tiles import RECENT_NAMES, RECENT_STEPS, SLOW_NAMES, tile_texts
 from ..store.protocol import Heatmap, RankStart, RankSummary, RunSummary, StepRange, Store
+from .newest import Edge, NewestPoints, newest_points
 from .tracks import Track
 
 SLOW_STEPS: Final = 2000
@@ -154,8 +155,10 @@ def _newest_steps(rank: RankSummary, most: int) -> StepRange:
     return StepRange(first=max(rank.first_step or 0, rank.last_step + 1 - most), end=rank.last_step + 1)
 
 
-def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFrame) -> dict[str, Any]:
-    """Return what the header of every message says: state, newest step, tiles.
+def status(
+    store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFrame
+) -> tuple[dict[str, Any], NewestPoints]:
+    """Return what the header of every message says: state, newest step, tiles; and the newest points.
 
     Args:
         store: Where the newest scalars are read.
@@ -169,6 +172,7 @@ def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFra
     names = recent["name"].to_numpy(dtype=object)
     step_times = recent["mean"].to_numpy(dtype=np.float64)[names == "step_time_s"]
     finite = step_times[np.isfinite(step_times)]
+    edge = newest_edge(rank)
     return {
         "run": run.run,
         "name": run.name or run.run,
@@ -179,7 +183,12 @@ def status(store: Store, run: RunSummary, rank: RankSummary, *, slow: pd.DataFra
         "stepSeconds": float(finite.mean()) if finite.size else None,
         "lost": rank.lost_before_write,
         "tiles": [asdict(tile) for tile in tile_texts(recent, slow, last_step=last)],
-    }
+    }, newest_points(recent, edge=edge, first=newest.first or 0)
+
+
+def newest_edge(rank: RankSummary) -> Edge:
+    """Return the end of all steps that a rank has sent."""
+    return Edge(incarnation=rank.incarnation, end=0 if rank.last_step is None else rank.last_step + 1)
 
 
 def level_of(events: list[Event], run: RunSummary, rank: RankSummary) -> dict[str, Any]:

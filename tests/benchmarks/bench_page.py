@@ -38,13 +38,15 @@ WATCH = """(interval) => {
     const look = () => {
         const x = ns.array('times/x'), times = ns.array('times/y');
         const last = x.length - 1, now = Date.now() / 1000;
+        const line = ns.painted('loss')?.lines.at(-1)?.x; // a pooled point stands in the middle of its steps
+        const end = line?.length ? Math.ceil(line[line.length - 1]) : -1;
         const ages = (from, to, into) => {
             if (from < 0) return;
             for (let step = from + 1; step <= to; step++) {
                 into.push(now - times[last] - (step - x[last]) * interval);
             }
         };
-        if (last >= 0 && x[last] !== newest) { ages(newest, x[last], window.drawn); newest = x[last]; }
+        if (last >= 0 && end > newest) { ages(newest, end, window.drawn); newest = end; }
         if (last >= 0 && ns.newestStep !== known) {
             ages(known, ns.newestStep, window.told);
             known = ns.newestStep;
@@ -53,7 +55,7 @@ WATCH = """(interval) => {
     };
     look();
 }"""
-"""Times each drawing of the heatmap, and how old each step is when its value is told and when it is drawn."""
+"""Times each drawing of the heatmap; how old each step is when its value is told, and when a line has it."""
 FRAMES = """() => {
     window.gaps = []; let last = performance.now(); window.isCounting = true;
     const tick = (now) => {

@@ -9,6 +9,8 @@ import pytest
 from page_fixtures import TOKEN, Served, forget, never_late, page_runs, until
 from playwright.sync_api import BrowserContext, Page, expect
 
+from dashboard.live import hub
+
 pytestmark = pytest.mark.browser
 
 
@@ -61,6 +63,23 @@ def test_page_live_lines_and_heatmap_grow(page: Page, served: Served) -> None:
     wait_newest(page, 79)
     until(page, f"before => {picture} !== before", arg=before)
     expect(page.locator("#tile-step .ns-tile-value")).to_have_text("79")
+
+
+def test_page_lines_go_on_with_the_status_between_two_pictures(
+    page: Page, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "DATA_INTERVAL_S", 600.0)
+    monkeypatch.setattr(hub, "next_beat", lambda at, interval: at and at + interval)
+    served.fill(steps=range(50))
+    open_page(page, served)
+    wait_drawn(page)
+    ends = "['loss', 'grad_norm'].flatMap(id => nanscope.painted(id).lines.map(line => line.x.at(-1)))"
+    until(page, f"{ends}.every(end => end === 49)")
+    served.fill(steps=range(50, 53))
+    until(page, f"{ends}.every(end => end === 52)")
+    served.fill(steps=range(53, 75))  # more than there is room for on the axis
+    until(page, f"{ends}.every(end => end === 74) && nanscope.axisRange()[1] >= 74")
+    assert page.evaluate("nanscope.array('loss/loss/line/x').length") == 50
 
 
 def test_page_token_leaves_the_address_and_is_remembered(page: Page, served: Served) -> None:

@@ -13,7 +13,7 @@ SLOW = """() => {
     window.old = nanscope.axis();
     nanscope.heatmapPainted = (ms, isWhole) => { painted(100, isWhole); window.old = nanscope.axis(); };
 }"""
-"""Lets the page believe that its heatmap takes long to paint, as one of many layers does; keeps the picture's axis."""
+"""Lets the page believe that its heatmap takes long to paint, as one of many layers does; keeps its axis."""
 PAN = """(frames) => new Promise((done) => {
     const canvas = document.querySelector('#heatmap-canvas'), seen = [];
     const move = (at) => {
@@ -43,7 +43,7 @@ FRESH = """() => {
     }
     return pictures().map((each, at) => each === before[at]);
 }"""
-"""Whether what is on screen is what painting everything anew gives: another theme leaves nothing of a picture."""
+"""Whether what is on screen is what painting anew gives: another theme leaves nothing of a picture."""
 
 
 def open_still(page: Page, served: Served) -> None:
@@ -74,7 +74,7 @@ def test_heatmap_and_tracks_at_rest_are_as_painted_anew(page: Page, served: Serv
     assert f"steps={first}-{end}" in page.url
 
 
-def test_origin_line_and_crosshair_go_along_while_the_picture_is_stretched(page: Page, served: Served) -> None:
+def test_origin_line_goes_along_while_the_picture_is_stretched(page: Page, served: Served) -> None:
     open_still(page, served)
     served.add_event(page_runs.event(70))
     expect(page.locator("#origin-line")).to_be_visible()

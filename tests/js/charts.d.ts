@@ -58,6 +58,7 @@ interface Nanscope {
   freshContext(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D;
   paintFoot(context: CanvasRenderingContext2D, foot: FootPicture): void;
   paintChart(context: CanvasRenderingContext2D, chart: Painting): void;
+  paintOn(context: CanvasRenderingContext2D, line: ChartLine, chart: Painting): void;
   yTicks(scale: YScale, height: number): number[];
   stacked(lines: ChartLine[]): ChartArea[];
 
@@ -75,9 +76,15 @@ interface Nanscope {
   plotWidth(): number;
   isTrack(id: string): boolean;
   drawLines(): void;
+  drawChart(chart: ChartTemplate): void;
+  isOnScreen(id: string): boolean;
   observe(card: Element): void;
   forgetPlot(id: string): void;
   startPlots(): void;
+
+  // ns_41_newest.js
+  lineWithNewest(id: string, name: string): { x: Values; y: Values };
+  startNewest(): void;
 
   // ns_42_gutters.js
   lineValue(id: string, name: string, step: number | null): string;

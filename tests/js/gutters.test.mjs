@@ -9,7 +9,7 @@ const CHART = {
 
 // A page whose picture has these lines, at steps 0, 1, ...; the crosshair is where a test puts it.
 function gutter(lines, chart = CHART) {
-  const page = open(["00", "10", "20", "42"]);
+  const page = open(["00", "10", "20", "41", "42"]);
   const { ns } = page;
   const values = new Map(); // series -> its element in the legend
   const large = { textContent: "" }, detail = { textContent: "" };

@@ -138,6 +138,8 @@ interface Header {
   verdict: Verdict;
   documents: number;
   rankCount: number;
+  /** Points of the tracks since the last picture, by line; null is NaN or Inf (dashboard/live/newest.py). */
+  newest?: Record<string, [steps: number[], values: (number | null)[]]>;
   /** The run's first second. */
   started?: number;
   notes?: Note[];
