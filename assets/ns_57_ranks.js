@@ -192,7 +192,9 @@
     for (const row of shown.rows) {
       rowCodes(row.at, columns, end, codes, line);
       const low = Math.round(row.top * scale), high = Math.min(height, Math.round((row.top + row.height) * scale));
+      const hasBad = line.some(isBad); // their hatch differs from line to line of pixels
       for (let y = low; y < high; y++) {
+        if (y > low && !hasBad) { pixels.copyWithin(y * width, (y - 1) * width, y * width); continue; }
         for (let x = 0; x < width; x++) {
           const code = line[x];
           const isAfter = x >= STRONG_PX * scale && isBad(line[x - Math.round(STRONG_PX * scale)]);

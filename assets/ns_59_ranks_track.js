@@ -53,14 +53,18 @@
   }
 
   function strokeLine(context, width, yOf, valueAt, colour) {
-    context.strokeStyle = colour;
-    context.lineWidth = 1.25;
+    Object.assign(context, { strokeStyle: colour, lineWidth: 1.25 });
     context.beginPath();
     let isDown = false;
     for (let column = 0; column < ns.rankColumns().length; column++) {
       const value = valueAt(column);
-      if (Number.isFinite(value)) context[isDown ? "lineTo" : "moveTo"](share(middleOf(column)) * width, yOf(value));
+      const x = share(middleOf(column)) * width, y = yOf(value);
+      if (Number.isFinite(value)) context[isDown ? "lineTo" : "moveTo"](x, y);
       isDown = Number.isFinite(value);
+      if (column % ns.LINE_PART || !isDown) continue;
+      context.stroke();
+      context.beginPath();
+      context.moveTo(x, y);
     }
     context.stroke();
   }
@@ -221,9 +225,8 @@
     drawLines();
   }
 
-  const moved = () => follow();
-
   ns.startRanks = function () {
+    const moved = () => follow();
     ns.startRankRows();
     ns.startRankTools();
     ns.on("message", (header) => {

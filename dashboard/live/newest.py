@@ -44,11 +44,14 @@ def newest_points(recent: pd.DataFrame, *, edge: Edge, first: int) -> NewestPoin
         edge: What follows these steps.
         first: First step that was asked for.
     """
+    names, steps = recent["name"].to_numpy(dtype=object), recent["step"].to_numpy()
+    has_nan, has_inf = recent["nan"].to_numpy() > 0, recent["inf"].to_numpy() > 0
+    values = np.where(has_nan, np.nan, np.where(has_inf, np.inf, recent["mean"].to_numpy(dtype=np.float64)))
     lines = {}
     for name in LINES:
-        rows = recent[recent["name"] == name].sort_values("step")
-        values = np.where(rows["nan"] > 0, np.nan, np.where(rows["inf"] > 0, np.inf, rows["mean"]))
-        lines[name] = (rows["step"].tolist(), values.tolist())
+        rows = np.flatnonzero(names == name)
+        rows = rows[np.argsort(steps[rows])]
+        lines[name] = (steps[rows].tolist(), values[rows].tolist())
     return NewestPoints(edge=edge, first=first, lines=lines)
 
 

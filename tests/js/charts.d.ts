@@ -55,6 +55,7 @@ interface Nanscope {
   nextAxis(): void;
   startAxis(): void;
   FONT: string;
+  LINE_PART: number;
   freshContext(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D;
   paintFoot(context: CanvasRenderingContext2D, foot: FootPicture): void;
   paintChart(context: CanvasRenderingContext2D, chart: Painting): void;
