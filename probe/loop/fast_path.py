@@ -69,6 +69,11 @@ class Followed(Protocol):
         """Whether the training thread has something to do at the end of the next backward."""
         ...
 
+    @property
+    def next_look_ns(self) -> int:
+        """When it has something to do though there is no news, ns of `time.monotonic_ns`; 0 for never."""
+        ...
+
     def plan_for(
         self,
         shape: LoopShape,
@@ -218,6 +223,7 @@ class FastPath:
         loop.start(self, step, slow_at=unusual, last_end_ns=self._followed.begin())
         # A series of looks that was begun in the slow way goes on.
         loop.state.news = int(self._followed.has_news)
+        loop.state.news_at_ns = self._followed.next_look_ns
 
     def count(self, optimizer: Optimizer, step: int) -> None:
         """Nothing is looked at any more: have C count the steps from `step` on, until a look is asked for."""

@@ -278,6 +278,11 @@ class FollowedTraining:
         """Whether the training thread has something to do at the end of the next backward."""
         return self._lookout.has_news
 
+    @property
+    def next_look_ns(self) -> int:
+        """When it has something to do though there is no news, ns of `time.monotonic_ns`; 0 for never."""
+        return self._lookout.next_ns
+
     def _is_alone(self, root: nn.Module, *, is_late: bool) -> bool:
         """Whether no other session or module call has a part in these steps, nor a device."""
         may_use_cuda = is_late or not torch_memory.cuda_is_initialised()

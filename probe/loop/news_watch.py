@@ -24,7 +24,10 @@ _STACK_FRAMES: Final = 256
 _MARK_S: Final = 5.0
 """The stack is renewed so often while the same lines lead to the steps: C sees to nearly all of them."""
 _SHARE: Final = 0.02
-"""Of the time, that a series of looks at the heap takes at most from steps that C follows."""
+"""Of the time, that a series of looks at the heap takes at most from steps that C follows ..."""
+_FIRST_S: Final = 0.03
+"""... once the first have taken so much: a training of a second is over before the share allows a comparison.
+A budget of their own has their slices wait, too (`memory/time_slices.py`)."""
 
 
 class Lookout:
@@ -40,6 +43,7 @@ class Lookout:
         self._judge, self._schedule, self._mark = judge, schedule, mark
         self.next_look_s = math.inf
         """When a series of looks at the heap is to go on; monotonic."""
+        self._first_left_s = _FIRST_S
         self._renewed_s = -math.inf
         """When the mark was renewed, unless other lines have led to a step since."""
 
@@ -69,7 +73,7 @@ class Lookout:
         """Mark where the loop is, watch memory.
 
         Returns:
-            When to do it again, ns of `time.monotonic_ns`, while a series of looks goes on; else 0.
+            When to do it again though there is no news, ns of `time.monotonic_ns`; 0 for never.
         """
         if self._mark.wanted:
             self._mark.take(raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
@@ -79,8 +83,18 @@ class Lookout:
             started_ns = time.thread_time_ns()
             if self._judge.follow_memory(step):
                 taken_s = (time.thread_time_ns() - started_ns) / 1e9
-                self.next_look_s = time.monotonic() + taken_s / _SHARE
-        return 0 if self.next_look_s == math.inf else int(self.next_look_s * 1e9)
+                self._first_left_s -= taken_s
+                wait_s = 0.0 if self._first_left_s > 0 else taken_s / _SHARE
+                self.next_look_s = time.monotonic() + wait_s
+        return self.next_ns
+
+    @property
+    def next_ns(self) -> int:
+        """When to look about though there is no news, ns of `time.monotonic_ns`; 0 for never."""
+        if self.next_look_s != math.inf:
+            return int(self.next_look_s * 1e9)
+        wait_ns = self._judge.memory_wait_ns if self.watches_memory else math.inf
+        return 0 if wait_ns == math.inf else time.monotonic_ns() + int(wait_ns)
 
 
 class NewsWatch:

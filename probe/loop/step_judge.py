@@ -164,6 +164,11 @@ class StepJudge:
         return self._leaks.wants
 
     @property
+    def memory_wait_ns(self) -> float:
+        """How long until memory is to be followed though nobody asks `wants_memory`; infinite: not at all."""
+        return self._leaks.wait_ns
+
+    @property
     def is_looking_at_memory(self) -> bool:
         """Whether a series of looks at the heap goes on; from any thread."""
         return self._leaks.is_looking

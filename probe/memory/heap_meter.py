@@ -31,7 +31,10 @@ _EARLY_NS: Final = 30 * 10**9
 """... and 0.5 % at first: a run of some hundred steps has to show its leaks, too."""
 _FIRST_READINGS: Final = 128
 _FIRST_NS: Final = 300_000
-"""The very first are taken at every step, as long as a reading takes no longer than this in CPU time."""
+"""The very first are taken at every step, as long as a reading takes no longer than this in CPU time ..."""
+_FIRST_SHARE: Final = 50
+"""... and those that do for 2 % of the time, until all of them have taken as long as so many quick ones: a
+training of a second has to show its leaks on a busy machine, too, where the same reading takes longer."""
 _SLOW_READING_NS: Final = 3_000_000
 _MAX_SLOW_READINGS: Final = 3
 """In a row; a single one may have been held up."""
@@ -152,6 +155,8 @@ class Pacer:
         self._hurried = 0
         """Turns to come that are not put off for long."""
         self._early_until_ns = 0
+        self._first_left_ns = _FIRST_READINGS * _FIRST_NS
+        """What the very first turns may still take."""
 
     def note(self, started_ns: int, took_ns: int, *, is_rising: bool = False) -> None:
         """It was done.
@@ -166,8 +171,11 @@ class Pacer:
         if self._turns == 1:
             self._early_until_ns = started_ns + _EARLY_NS
         is_early = self._turns < _EARLY_READINGS and started_ns < self._early_until_ns
-        if is_early and self._turns < _FIRST_READINGS and took_ns <= _FIRST_NS:
+        self._first_left_ns -= took_ns
+        is_first = is_early and self._turns < _FIRST_READINGS and self._first_left_ns > 0
+        if is_first and took_ns <= _FIRST_NS:
             self.next_ns = started_ns
             return
-        share = _EARLY_SHARE if is_early else _RISING_SHARE if self._hurried else _SHARE
+        later = _RISING_SHARE if self._hurried else _SHARE
+        share = _FIRST_SHARE if is_first else _EARLY_SHARE if is_early else later
         self.next_ns = started_ns + share * max(took_ns, 1000)

@@ -2,12 +2,13 @@
 
 Called by the judge on the training thread at the end of a step; the machine's memory is judged on the
 recorder's (`machine_watch.py`). A reading takes some microseconds and 0.01 % of the time, 0.05 % where memory
-rises; a look at the heap is taken in slices of some milliseconds, less than 2 % of the time, and only on
-suspicion.
+rises; a look at the heap is taken in slices of some milliseconds, less than 2 % of the time after the first
+30 ms, and only on suspicion.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from ..detectors.base import Finding
 from ..detectors.memory import Growth, GrowthDetector
 from ..detectors.resources import ResourceLimits
 from .certainty import HELD_BYTES, HELD_FRACTION, Certainty, bytes_left
+from .follow_turns import FollowTurns
 from .heap_meter import HeapMeter, Highest, Pacer, cuda_reader, device_use, heap_reader, own_bytes
 from .leak_reports import (
     MemoryIncident,
@@ -36,7 +38,6 @@ from .reachable import user_frames
 from .time_slices import LookBudget, TimeSlice
 
 if TYPE_CHECKING:
-    from .followed import FollowedContainers
     from .heap_looks import Look
     from .leaks import Leak, LeakSearch, Suspect
     from .open_look import OpenLook
@@ -122,8 +123,7 @@ class LeakWatch:
         self._bars = LookBars()
         self._objects = ObjectWatch(object_pacer)
         self._certainty = Certainty(self._objects)
-        self._followed: FollowedContainers | None = None
-        """What has grown and may come to hold enough to be a leak."""
+        self._turns = FollowTurns()
         self._reported: set[str] = set()
 
     @classmethod
@@ -145,8 +145,17 @@ class LeakWatch:
     @property
     def wants(self) -> bool:
         """Whether `follow` has anything to do at this step, but for a look; from any thread."""
-        now_ns = self._clock_ns()
-        return self._machine.has_found or now_ns >= min(self._next_reading_ns, self._objects.next_ns)
+        now_ns, due_ns = self._clock_ns(), min(self._next_reading_ns, self._objects.next_ns)
+        return self._machine.has_found or now_ns >= min(due_ns, self._turns.due_ns)
+
+    @property
+    def wait_ns(self) -> float:
+        """How long until `follow` is to be called though nobody asks `wants`, ns; infinite: not at all.
+
+        That is while containers are followed, and where a look is wanted that could not begin yet.
+        """
+        retry_ns = self._next_reading_ns if self.wants_look() else math.inf
+        return max(min(self._turns.due_ns, retry_ns) - self._clock_ns(), 0.0)
 
     @property
     def _next_reading_ns(self) -> int:
@@ -171,6 +180,7 @@ class LeakWatch:
         """
         found: list[MemoryIncident] = []
         has_looked = False
+        self._turns.note(step, self._clock_ns())
         if self.is_looking:
             self._mark(step)
             if self._is_time_to_look(step):
@@ -210,7 +220,7 @@ class LeakWatch:
 
     def _follow_known(self, step: int, frame: FrameType | None) -> None:
         """Search for the lines of containers that were found to grow, once they hold enough to be leaks."""
-        followed = self._followed
+        followed = self._turns.followed
         if followed is None or self.is_looking or step < followed.next_step or not self._budget.allows():
             return
         time_slice = self._budget.open_slice()
@@ -221,7 +231,7 @@ class LeakWatch:
 
             files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
             self._search = find_leaks(suspects, [], files, is_certain=is_certain)
-            self._followed, self._suspects = None, []
+            self._turns.followed, self._suspects = None, []
         self._budget.note(time_slice.spent_ns())
 
     def _read(self, step: int) -> list[Finding]:
@@ -380,7 +390,7 @@ class LeakWatch:
 
         least = self._least_held()
         is_open = [suspect for suspect in self._suspects if suspect.leak().subject not in self._reported]
-        self._followed = FollowedContainers(is_open, step, lambda leak: bytes_left(leak, least))
+        self._turns.followed = FollowedContainers(is_open, step, lambda leak: bytes_left(leak, least))
 
     def _least_held(self) -> float:
         return max(HELD_BYTES, HELD_FRACTION * (self._process.own_bytes or 0.0))

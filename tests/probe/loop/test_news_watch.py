@@ -20,6 +20,7 @@ class Judge:
         self.samples: list[tuple[int, object]] = []
         self.wants_memory = self.is_looking = False
         self.takes_s = 0.0
+        self.memory_wait_ns = math.inf
 
     @property
     def is_looking_at_memory(self) -> bool:
@@ -156,7 +157,9 @@ def test_memory_that_is_not_measured_is_not_followed() -> None:
 
 def test_series_of_looks_goes_on_by_what_a_look_takes() -> None:
     parts = Parts()
-    parts.judge.is_looking, parts.judge.takes_s = True, 0.002
+    parts.judge.is_looking, parts.judge.takes_s = True, 0.032
+    parts.lookout.look_about(6)  # what the first looks may take is used up
+    parts.judge.takes_s = 0.002
     parts.judge.wants_memory = True  # a reading, which comes with a look
     before_s = time.monotonic()
     again_ns = parts.lookout.look_about(7)
@@ -170,3 +173,24 @@ def test_series_of_looks_goes_on_by_what_a_look_takes() -> None:
     parts.judge.is_looking = False
     assert parts.lookout.look_about(8) == 0
     assert (parts.told, parts.lookout.next_look_s) == (["news"], math.inf)
+
+
+def test_first_looks_go_on_at_once_until_they_have_taken_30_ms() -> None:
+    """A training of a second is over before the share of the time allows one to be compared."""
+    parts = Parts()
+    parts.judge.is_looking, parts.judge.takes_s = True, 0.012
+    waits_s = []
+    for step in range(5):
+        again_ns = parts.lookout.look_about(step)
+        waits_s.append((again_ns - time.monotonic_ns()) / 1e9)
+    assert max(waits_s[:2]) <= 0 and min(waits_s[2:]) > 0.3
+
+
+@pytest.mark.parametrize(("period", "is_due"), [(1, True), (0, False)])
+def test_what_is_followed_in_memory_has_its_time_though_there_is_no_series(period: int, is_due: bool) -> None:
+    parts = Parts(period=period)
+    assert parts.lookout.next_ns == parts.lookout.look_about(6) == 0
+    parts.judge.memory_wait_ns = 5e9
+    before_ns = time.monotonic_ns()
+    for next_ns in (parts.lookout.next_ns, parts.lookout.look_about(7)):
+        assert (next_ns >= before_ns + 5e9) if is_due else next_ns == 0

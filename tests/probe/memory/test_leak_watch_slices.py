@@ -261,6 +261,27 @@ def test_readings_take_their_share_of_the_time_whatever_the_steps(
     assert len(early) >= min(40, 30_000 // step_ms)
 
 
+@pytest.mark.parametrize("slow_us", [350, 500, 900])
+def test_first_readings_are_soon_enough_for_a_training_of_a_second(slow_us: int) -> None:
+    """Growth takes 21 readings to see; on a busy machine, or of a large heap, each takes a little longer."""
+    pacer, read = Pacer(), 0
+    for now_ns in range(0, 1_200_000_000, 2_000_000):
+        if now_ns >= pacer.next_ns:
+            read += 1
+            pacer.note(now_ns, slow_us * 1000)
+    assert read >= 21
+
+
+def test_first_readings_that_are_slow_take_no_more_together_than_quick_ones() -> None:
+    pacer, spent_ns = Pacer(), 0
+    for now_ns in range(0, 20_000_000_000, 1_000_000):
+        if now_ns >= pacer.next_ns:
+            pacer.note(now_ns, 2_000_000)
+            spent_ns += 2_000_000
+    # 128 of 0.3 ms, then 0.5 % of the time.
+    assert spent_ns <= 128 * 300_000 + 0.005 * 20_000_000_000 + 2_000_000
+
+
 class SlowLoop:
     """A loop of half a second a step whose memory grows from a step on, followed by C.
 
