@@ -1,8 +1,8 @@
 """Attaches to a training loop: the root's forward, backward, gradient clipping and the optimizer's step.
 
 Nothing is put on a model or an optimizer: the *class* of the root gets a `__call__`; `GradScaler.scale`,
-`GradScaler.step`, `torch.autograd.backward`, `torch.autograd.grad` and the clip functions are replaced,
-torch's global optimizer hooks are used (`optimizer_steps.py`).
+`GradScaler.step`, `torch.autograd.backward`, `torch.autograd.grad`, the clip functions and `zero_grad` are
+replaced, torch's global optimizer hooks are used (`optimizer_steps.py`).
 An `Attachment` installs and removes it all. Called by the session; callbacks run on the thread that trains.
 """
 
@@ -69,6 +69,10 @@ class Listener(UpdateListener, Protocol):
 
     def after_scaler_step(self, scaler: Any, optimizer: Optimizer) -> None:
         """`GradScaler.step` has returned; on an overflow it has not called the optimizer."""
+        ...
+
+    def before_clearing(self, owner: nn.Module | Optimizer) -> None:
+        """`owner.zero_grad` is called."""
         ...
 
     def before_clip(self) -> None:
@@ -163,7 +167,7 @@ def is_only_listener() -> bool:
 
 
 class _Functions:
-    """Replaces `torch.autograd.backward` and torch's clip functions while anyone listens."""
+    """Replaces functions of torch, `torch.autograd.backward` among them, while anyone listens."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -187,6 +191,8 @@ class _Functions:
                 self._replace(torch.autograd, "grad", self._wrap_grad)
                 self._replace(torch.amp.GradScaler, "scale", self._wrap_scale)
                 self._replace(torch.amp.GradScaler, "step", self._wrap_scaler_step)
+                for cleared in (Optimizer, nn.Module):
+                    self._replace(cleared, "zero_grad", self._wrap_clearing, dress=torch_dynamo.compiled_as)
                 for owner, name in torch_training.clip_functions():
                     self._replace(owner, name, self._wrap_clip)
 
@@ -197,9 +203,24 @@ class _Functions:
                 while self._undo:
                     self._undo.pop()()
 
-    def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    def _replace(
+        self,
+        owner: Any,
+        name: str,
+        wrap: Callable[[Any], Any],
+        *,
+        dress: Callable[[Any, Any], Any] = lambda _, wrapper: torch_dynamo.unseen_by_dynamo(wrapper),
+    ) -> None:
+        """Put a wrapper in place of a function.
+
+        Args:
+            owner: holds the function.
+            name: of it there.
+            wrap: makes the wrapper of it.
+            dress: makes of both what dynamo gets along with.
+        """
         original = getattr(owner, name)
-        wrapper = torch_dynamo.unseen_by_dynamo(wrap(original))
+        wrapper = dress(original, wrap(original))
         setattr(owner, name, wrapper)
 
         def undo() -> None:
@@ -286,6 +307,14 @@ class _Functions:
             return result
 
         return _dressed_as(original, step)
+
+    def _wrap_clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_replaying():
+                _tell_all(self._listeners, lambda listener: listener.before_clearing(owner))
+            return original(owner, *args, **kwargs)
+
+        return _dressed_as(original, zero_grad)
 
     def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         clips_by_norm = "norm" in original.__name__

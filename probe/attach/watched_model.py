@@ -103,6 +103,14 @@ class WatchedModel:
             return True
         return not updated.isdisjoint(self._updated_ids)
 
+    def is_cleared_by(self, owner: nn.Module | Optimizer) -> bool:
+        """Whether `owner.zero_grad` drops the gradients: all of a module's, or those of an optimizer."""
+        if isinstance(owner, Optimizer):
+            return self.is_updated_by(owner)
+        return owner is self._root() or set(map(id, self.layout.parameters)) <= set(
+            map(id, owner.parameters())
+        )
+
     def _parameters_now(self) -> Iterable[nn.Parameter]:
         root = self._root()
         return () if root is None else root.parameters()

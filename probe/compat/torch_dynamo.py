@@ -94,6 +94,20 @@ def unseen_by_dynamo(function: Callable[P, R]) -> Callable[P, R]:
     return unseen
 
 
+def compiled_as(original: Callable[P, R], function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function`, unseen by dynamo, in place of which a graph has `original`: nothing breaks there."""
+    unseen = unseen_by_dynamo(function)
+
+    @functools.wraps(function)
+    def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        return unseen(*args, **kwargs)
+
+    never_compile(chosen)
+    return chosen
+
+
 @contextmanager
 def compilation_off() -> Iterator[None]:
     """Run compiled functions eagerly inside the block; nothing to do where dynamo was never loaded."""

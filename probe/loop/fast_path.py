@@ -274,6 +274,12 @@ class FastPath:
             return None
         return int(loop.state.step) - (0 if _has_had_backward(loop.state) else 1)
 
+    @property
+    def has_open_backward(self) -> bool:
+        """Whether the step that C follows has had a backward, and no update."""
+        loop = self._loop
+        return self.is_engaged and loop is not None and _has_had_backward(loop.state)
+
     def log(self, values: dict[str, LogValue]) -> bool:
         """Give values to the step that C follows; False where it has had no backward yet."""
         loop = self._loop

@@ -278,6 +278,18 @@ class StepTracker:
             self._guard.run("step", self._loop.finish_skipped, optimizer)
             self._raise_anomaly()
 
+    def before_clearing(self, owner: nn.Module | Optimizer) -> None:
+        """Look at gradients that are dropped before an update was made of them."""
+        if not (self.fast.has_open_backward or self._loop.open.backwards):
+            return
+        if is_capturing() or self._attention.is_elsewhere:
+            return
+        if not self._guard.run("optimizers", self._model.is_cleared_by, owner):
+            return
+        self.fast.leave()
+        self._guard.run("step", self._loop.look_before_clearing)
+        self._raise_anomaly()
+
     def before_clip(self) -> None:
         """Look before clipping spreads one bad value over all gradients, or hides it."""
         self.fast.leave()

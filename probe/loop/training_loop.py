@@ -263,7 +263,7 @@ class TrainingLoop(GatheredStep):
         if self.open.forwards and not self.open.has_unsettled_forwards:
             # Another loss of the same forward: the gradients of each are kept apart, and put together later.
             return False
-        return self._model.gradients_were_cleared(may_wait=False)
+        return self._model.gradients_were_cleared(may_wait=self.open.cleared is not None)
 
     def _end_without_update(self) -> None:
         """End a step of whose gradients no update was made, if the script goes on to the next one."""
@@ -297,7 +297,9 @@ class TrainingLoop(GatheredStep):
         of_others = self._step_of_others
         number = self.open.number if of_others is None else of_others
         step = self.counter.at_early_verdict(since=number)
-        self._finish(stage_optimizer=None, step=step, gradients=self._model.unknown_gradients())
+        cleared = self.open.cleared
+        gradients = self._model.unknown_gradients() if cleared is None else cleared
+        self._finish(stage_optimizer=None, step=step, gradients=gradients)
         self.counter.close(step)
         self._pipeline.complete_newest()
         self.open = following
@@ -341,9 +343,12 @@ class TrainingLoop(GatheredStep):
         if self.finished_early or self._passed.are_all_of(self.open):
             return False
         if newest is not None and not math.isfinite(newest):
-            stage: Stage | None = "scaled" if self.losses.was_scaled else None
-            self._finish_early(self._model.measure_gradients(), stage)
+            self._finish_early(self._model.measure_gradients(), self._stage_before_unscaling())
         return False
+
+    def _stage_before_unscaling(self) -> Stage | None:
+        """What gradients are that no clipping was seen of: a GradScaler's are scaled yet."""
+        return "scaled" if self.losses.was_scaled and self.open.measured is None else None
 
     def _has_passed_us_by(self, tensors: Any) -> bool:
         """Whether the backward that has just ended reached no watched parameter: a discriminator's, say."""
@@ -367,6 +372,28 @@ class TrainingLoop(GatheredStep):
             self._finish_early(gradients)
         else:
             self.open.measured = gradients
+
+    def look_before_clearing(self) -> None:
+        """The script drops gradients of which no update was made: the last moment to measure and to replay.
+
+        Waits for the device: so has a script that leaves an update out, as a rule, to know that it should.
+        """
+        opened = self.open
+        has_some = opened.backwards and not (opened.is_by_grad or opened.is_first_pass)
+        if not has_some or self.finished_early or self.backward is not None or opened.cleared is not None:
+            return
+        if self._model.was_updated_unseen() or self._were_passed_through():
+            return
+        measured = opened.measured
+        gradients = measured.read() if isinstance(measured, PendingStatistics) else measured
+        gradients = gradients or self._model.measure_gradients()
+        loss = self.losses.read(forwards=opened.forwards).raw
+        stage = self._stage_before_unscaling()
+        if not gradients.is_finite or not (loss is None or math.isfinite(loss)):
+            self._finish_early(gradients, stage)
+        else:
+            # Norms of scaled gradients among those of others would look like an explosion.
+            opened.cleared = self._model.unknown_gradients() if stage == "scaled" else gradients
 
     def measure_gradients(self) -> TensorStatistics | PendingStatistics:
         """Measure the gradients, or start to where their verdict may be late."""

@@ -69,6 +69,8 @@ class OpenStep(msgspec.Struct):
     loss: Tensor | None = None
     measured: TensorStatistics | PendingStatistics | None = None
     """Gradients as they were before clipping."""
+    cleared: TensorStatistics | None = None
+    """Gradients as they were when the script dropped them before any update."""
     after_backward: TensorStatistics | None = None
     """Gradients as the newest backward left them, while no hook tells of updates."""
     is_by_grad: bool = False

@@ -121,7 +121,9 @@ class StepCounter:
         own = {key: newest for key, newest in axis.newest.items() if key[0] == self._own}
         if since is not None and since < axis.number and max(own.values(), default=-1) < since:
             return since
-        expected = [key for key, newest in own.items() if newest >= axis.number - 1]
+        # The key of all stands for no optimizer: it is noted where a step has none.
+        optimizers = [key for key in own if key[1] is not None]
+        expected = [key for key in optimizers if own[key] >= axis.number - 1]
         is_done = any(key in axis.frames for key in own) and all(map(axis.has_frame, expected))
         if is_done or axis.is_behind(site):
             axis.advance()

@@ -23,6 +23,7 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
         "test_checkpoint_inside_a_compiled_model_is_one_forward",
         "test_compiled_model_is_replayed_eagerly",
         "test_fault_of_the_compiled_code_alone_is_told_as_such",
+        "test_compiled_function_that_clears_gradients_stays_one_graph",
     ),
     "a GradScaler scales the loss": (
         "test_scaled_step_says_which_gradient_it_has[False-AdamW fused]",

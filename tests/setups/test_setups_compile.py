@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.nn import functional as F
 
+import probe
+
 # torch's own imports, at the first compilation of an optimizer.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 
@@ -235,3 +237,17 @@ def test_checkpoint_inside_a_compiled_model_is_one_forward(tmp_path: Path) -> No
         return model
 
     assert recorded(loop, tmp_path).differences(frames=3) == []
+
+
+def test_compiled_function_that_clears_gradients_stays_one_graph(spool: Path) -> None:
+    model = quiet_model()
+    counter = CompileCounter()
+
+    def scaled_anew(inputs: Tensor) -> Tensor:
+        model.zero_grad()
+        return model(inputs).sum() * 2
+
+    compiled = torch.compile(scaled_anew, backend=counter, fullgraph=True)
+    with probe.watch(model, spool=spool):
+        compiled(torch.randn(8, 6)).backward()
+    assert counter.frame_count == 1

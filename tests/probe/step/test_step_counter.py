@@ -59,6 +59,18 @@ def test_early_verdict_and_its_update_have_one_number() -> None:
     assert counter.at_step(1) == 3
 
 
+def test_steps_without_an_update_have_their_own_numbers_between_others() -> None:
+    counter = StepCounter()
+    found = []
+    for step in range(12):
+        if step in (2, 4, 6, 7, 9):
+            found.append(counter.at_early_verdict(since=counter.number))
+            counter.close(found[-1])
+        else:
+            found.append(counter.at_step(1))
+    assert found == [*range(12)]
+
+
 def test_five_updates_of_the_critic_are_five_steps_and_the_makers_is_the_fifth(pair: Pair) -> None:
     critic, maker = joined(pair)
     found = []
