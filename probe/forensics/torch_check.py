@@ -164,7 +164,7 @@ def check_kernel() -> Finding:
     name, status = "measuring", binding.status()
     if status.kernel is not None:
         steps = hot_binding.status().reason
-        found = f"{status.reason}, for CPU tensors; torch's foreach functions on CUDA; {steps}"
+        found = f"{status.reason}, for CPU tensors; one pass by torch's NVRTC on CUDA; {steps}"
         return Finding(name=name, state="ok", found=found)
     builds = f"{sys.executable} {FOLDER / 'compile.py'}"
     if status.reason.startswith("switched off"):
