@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
+_SCENARIOS = ("autograd", "gradient", "memory", "training", "comprehensive")
 _USERS_SPOOL = "(default: NANSCOPE_SPOOL, else in the user's cache folder)"
 
 
@@ -32,6 +33,7 @@ def command_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
     _add_serve(commands)
     _add_demo(commands)
+    _add_quickstart(commands)
     _add_run(commands)
     _add_events(commands)
     _add_diff(commands)
@@ -67,6 +69,20 @@ def _add_demo(commands: Commands) -> None:
     _add_page_options(demo)
     _add_folders(demo)
     demo.add_argument("script_arguments", nargs="*", metavar="-- ARGS", help="arguments for demo_train.py")
+
+
+def _add_quickstart(commands: Commands) -> None:
+    quickstart = _add_command(
+        commands,
+        "quickstart",
+        "train for some seconds with something wrong, and say what was found",
+        "autograd: a NaN that begins in the backward; gradient: gradients that vanish, and explode later; "
+        "memory: a list that keeps graphs; training: nothing is wrong; comprehensive: one after the other.",
+    )
+    quickstart.add_argument("scenario", choices=_SCENARIOS, help="what to train")
+    quickstart.add_argument(
+        "--spool", type=Path, metavar="FOLDER", help=f"folder for the journals {_USERS_SPOOL}"
+    )
 
 
 def _add_run(commands: Commands) -> None:

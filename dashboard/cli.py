@@ -160,6 +160,16 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _quickstart(arguments: argparse.Namespace) -> int:
+    from .commands.quickstart import run_quickstart
+    from .runs import require_spool
+
+    _tolerate_any_encoding()
+    require_spool(arguments.spool)
+    run_quickstart(arguments.scenario, spool=arguments.spool, announce=_announce)
+    return 0
+
+
 def _run(arguments: argparse.Namespace) -> int:
     from .commands.run import run_script
 
@@ -276,6 +286,7 @@ _HANDLERS = MappingProxyType(
     {
         "serve": _serve,
         "demo": _demo,
+        "quickstart": _quickstart,
         "run": _run,
         "events": _events,
         "diff": _diff,

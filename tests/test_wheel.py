@@ -60,10 +60,11 @@ def test_wheel_carries_assets_demo_types_and_license(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assets = {f"dashboard/assets/{path.name}" for path in (ROOT / "assets").iterdir()}
     expected = {"dashboard/demo_train.py", "dashboard/py.typed", "probe/py.typed", *assets}
+    expected.add("dashboard/quickstart_train.py")
     expected |= {f"dashboard/export/{path.name}" for path in (ROOT / "dashboard" / "export").glob("page.*")}
     assert expected <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if name.startswith(("tests/", "demo_train", "assets/"))]
+    assert not [name for name in names if name.startswith(("tests/", "demo_train", "quickstart", "assets/"))]
 
 
 def test_wheel_imports_come_from_the_wheel(installed: Path, tmp_path: Path) -> None:

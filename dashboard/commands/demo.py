@@ -23,7 +23,7 @@ from probe.settings.places import default_spool, make_private_folder
 from probe.wire import StreamKey, StreamName
 
 from ..errors import DemoFailedError
-from ..packaged import packaged_file
+from ..packaged import script_arguments
 from ..serving.server import Server, serve
 from ..store.protocol import Store
 
@@ -102,7 +102,7 @@ class _Demo:
             # The page is beside it: nobody has to be led there.
             "NANSCOPE_QUIET": "1",
         }
-        command = [sys.executable, *_script(), *self._options.script_arguments]
+        command = [sys.executable, *script_arguments("demo_train.py"), *self._options.script_arguments]
         self._process = subprocess.Popen(command, env=environment, process_group=0, stderr=subprocess.PIPE)
         self._waiter = threading.Thread(target=self._wait, args=(server,), name="nanscope-demo", daemon=True)
         self._waiter.start()
@@ -173,12 +173,6 @@ def _require_writable(spool: Path) -> None:
         raise DemoFailedError(
             f"The demo cannot write to the spool {spool}: {error.strerror}; choose another with --spool."
         ) from error
-
-
-def _script() -> list[str]:
-    """Python's arguments for the script; in a wheel, not with the dashboard's own modules on its path."""
-    script = packaged_file("demo_train.py")
-    return ["-P", str(script)] if script.with_name("cli.py").exists() else [str(script)]
 
 
 def _helper_has_left(run_folder: Path) -> bool:

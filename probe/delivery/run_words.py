@@ -32,14 +32,25 @@ def start_line(run_folder: Path, model: str, environment: Mapping[str, str] = os
         model: what the script calls it.
         environment: of the process.
     """
+    how = how_to_open(run_folder, environment)
+    return f"recording run {run_folder.name} of {model}; in {run_folder}, {how}"
+
+
+def how_to_open(run_folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Say where the page of a run is, or by which command there will be one; without the page's token."""
     serving = read_serve_state(environment)
     if serving is not None and is_alive(serving.pid):
-        how = f"watch it at {serving.page} (with its token: dashboard url)"
-    else:
-        how = "open with: dashboard serve"
-        if not _is_usual(run_folder.parent, environment):
-            how += f" --spool {shlex.quote(str(run_folder.parent))}"
-    return f"recording run {run_folder.name} of {model}; in {run_folder}, {how}"
+        return f"watch it at {serving.page} (with its token: dashboard url)"
+    how = "open with: dashboard serve"
+    if not _is_usual(run_folder.parent, environment):
+        how += f" --spool {shlex.quote(str(run_folder.parent))}"
+    return how
+
+
+def target_of(run_folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """What commands take for a run: its id where it lies in the usual spool, else its folder."""
+    is_usual = _is_usual(run_folder.parent, environment)
+    return run_folder.name if is_usual else shlex.quote(str(run_folder))
 
 
 def end_line(
@@ -56,8 +67,7 @@ def end_line(
     worst = tally.worst
     if worst is None:
         return None
-    is_usual = _is_usual(run_folder.parent, environment)
-    target = run_folder.name if is_usual else shlex.quote(str(run_folder))
+    target = target_of(run_folder, environment)
     which = "this" if tally.total == 1 else "the worst"
     counts = tally.counts
     if has_ranks:
