@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .actions.analysis.anomaly_checks import check_gradient_anomalies, check_tensor_anomalies
     from .actions.analysis.anomaly_mode import anomaly_detection
     from .actions.analysis.backward_pass import debug_backward_pass
+    from .actions.analysis.diffusion_pipeline import analyze_diffusion_pipeline
+    from .actions.analysis.diffusion_steps import monitor_diffusion_step
     from .actions.analysis.forward_pass import debug_forward_pass
     from .actions.analysis.gradient_checks import (
         check_gradient_explosion,
@@ -84,6 +86,7 @@ __all__ = [
     "SampledThresholds",
     "StepView",
     "aio",
+    "analyze_diffusion_pipeline",
     "analyze_gradient_flow",
     "analyze_optimizer",
     "analyze_tensor",
@@ -110,6 +113,7 @@ __all__ = [
     "inspect_model",
     "memory_tracking",
     "memory_trend",
+    "monitor_diffusion_step",
     "monitor_resources",
     "monitor_training_step",
     "phase",
@@ -151,6 +155,7 @@ _HOME = {
     "RuleResult": "actions.rules.rule_results",
     "SampledThresholds": "detectors.sampled_thresholds",
     "StepView": "actions.rules.step_view",
+    "analyze_diffusion_pipeline": "actions.analysis.diffusion_pipeline",
     "analyze_gradient_flow": "actions.analysis.gradient_flow",
     "analyze_optimizer": "actions.analysis.optimizers",
     "analyze_tensor": "actions.analysis.tensor",
@@ -177,6 +182,7 @@ _HOME = {
     "inspect_model": "actions.analysis.inspection",
     "memory_tracking": "calls.memory_functions",
     "memory_trend": "actions.analysis.snapshot_results",
+    "monitor_diffusion_step": "actions.analysis.diffusion_steps",
     "monitor_resources": "actions.analysis.resource_calls",
     "monitor_training_step": "actions.analysis.monitoring",
     "phase": "actions.progress_calls",

@@ -9,7 +9,7 @@ import functools
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from ..detectors.base import Finding
 from .progress_board import ProgressBoard
@@ -31,6 +31,14 @@ class ProgressCalls:
 
         def record_finding(self, finding: Finding) -> None:
             """Write an event of what a call found."""
+            ...
+
+        def record_document(self, body: Any, *, kind: str, key: str) -> None:
+            """Write something that was measured as a whole."""
+            ...
+
+        def log(self, **values: Any) -> None:
+            """Record numbers with the most recent backward."""
             ...
 
         def _complain(self, name: str, problem: str) -> None:

@@ -246,6 +246,19 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "If it was so from the start, check the last layer's initialization and the forward's wiring.",
         "If it became so: lower the learning rate, and restart from before the collapse.",
     ),
+    "diffusion_nonfinite": (
+        "The latents of a sampling became NaN or Inf at the denoising step named; all later ones keep it.",
+        "In float16 a VAE or an attention overflows at large scales: try bfloat16, or float32 for that part.",
+        "Look at what `probe.analyze_diffusion_pipeline` says: parameters that are NaN, another dtype.",
+        "At the first or last step, look at what the scheduler divides by there.",
+    ),
+    "diffusion_drift": (
+        "The latents are much larger or smaller than data and noise in the scheduler's proportions would be.",
+        "Check that model and scheduler agree on `prediction_type` (epsilon, v_prediction, sample), and that "
+        "`scale_model_input` and `init_noise_sigma` are applied.",
+        "Check the latents' scaling factor, and that `data_std` fits; strong guidance raises the scale.",
+        "A model that is not trained yet drifts as a rule: compare after some training.",
+    ),
     "high_resource_use": (
         "Memory or processor is nearly used up: the next larger batch, or another program, may end this run.",
         "Reduce the batch, the number of loader workers, or what is cached; look at what else runs here.",

@@ -28,7 +28,7 @@ KINDS: Final = frozenset(
     accumulated_gradient memory_leak hang killed exception out_of_memory overfitting amp_overflow
     rank_divergence input_out_of_range output_degenerate high_resource_use performance_degradation
     high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile cleared
-    custom""".split()
+    diffusion_nonfinite diffusion_drift custom""".split()
 )
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

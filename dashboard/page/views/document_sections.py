@@ -14,11 +14,13 @@ from dash import html
 from dash.development.base_component import Component
 
 from probe.wire import profiles, start_facts
+from probe.wire.denoising import DENOISING_KIND
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
 from probe.wire.region_times import REGION_KIND
 
 from ... import ids
 from ...store.protocol import StoredDocument
+from .denoising_section import denoising_section
 from .memory_section import memory_section
 from .profile_section import profile_content
 from .region_table import region_table
@@ -45,6 +47,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(kind=MEMORY_SNAPSHOT, place=ids.DOCUMENTS_MEMORY, title="Snapshots", content=memory_section),
     Section(kind=profiles.KIND, place=ids.DOCUMENTS_PROFILE, title="Profiles", content=profile_content),
     Section(kind=REGION_KIND, place=ids.DOCUMENTS_PROFILE, title="Regions", content=region_table),
+    Section(kind=DENOISING_KIND, place=ids.DOCUMENTS_PROFILE, title="Denoising", content=denoising_section),
     Section(kind=start_facts.KIND, place=ids.DOCUMENTS_SYSTEM, title="Run", content=start_facts_table),
 )
 PLACES: Final = tuple(dict.fromkeys(section.place for section in SECTIONS))

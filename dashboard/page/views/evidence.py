@@ -83,6 +83,8 @@ _MEASURES: Final[dict[str, Measure]] = {
     "rank_divergence": Measure(name="relative difference"),
     "output_degenerate": Measure(name="deviation of the outputs"),
     "input_out_of_range": Measure(name="largest magnitude"),
+    "diffusion_nonfinite": Measure(name="elements that are NaN or Inf", threshold=""),
+    "diffusion_drift": Measure(name="deviation of the latents / what the scheduler implies"),
     "data_gap": Measure(name="records lost"),
     "poor_initialization": Measure(name="ratio of the ends", neighbours="rms, or norm of the gradient"),
 }

@@ -20,6 +20,7 @@ from .summary_calls import SummaryCalls
 
 if TYPE_CHECKING:
     from .backward_pass import BackwardReport
+    from .diffusion_pipeline import DiffusionPipelineReport
     from .forward_pass import ForwardReport
     from .gradient_checks import GradientReport, GradientViolations
     from .gradient_flow import GradientFlow
@@ -84,6 +85,30 @@ class AnalysisCalls(ProgressCalls, SummaryCalls):
         """
         if self.active:
             self._guard.run("watch_tensor", self._record_tensor, name, tensor)
+
+    # -- diffusion
+
+    def analyze_diffusion_pipeline(self, pipeline: Any) -> DiffusionPipelineReport:
+        """See `probe.analyze_diffusion_pipeline`."""
+        from .diffusion_pipeline import analyze_diffusion_pipeline
+
+        return analyze_diffusion_pipeline(pipeline)
+
+    def monitor_diffusion_step(
+        self,
+        pipeline: Any,
+        step: int,
+        latents: Any,
+        callback_kwargs: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """See `probe.monitor_diffusion_step`, options included; findings are events of this session alone."""
+        from .diffusion_steps import monitor_diffusion_step
+
+        sessions = [self] if self.active else []
+        return monitor_diffusion_step(
+            pipeline, step, latents, callback_kwargs, **{"sessions": sessions, **options}
+        )
 
     # -- gradients
 

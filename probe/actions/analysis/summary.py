@@ -13,6 +13,9 @@ from ...delivery.host_memory import resident_bytes
 from ...wire.run_summary import TRAINING_FIELDS
 from . import tables
 from .call_results import MappingResult
+from .diffusion_results import DiffusionCounts
+from .diffusion_samplings import HISTORY as DENOISING_HISTORY
+from .diffusion_samplings import monitor
 from .monitoring import TrainingSummary, forget_monitor, monitor_of
 from .operations import MIB
 from .recorded import HISTORY, RecordedSummary
@@ -32,7 +35,7 @@ class DebugSummary(MappingResult):
         *("total_anomalies", "debug_history_length", "mode", "total_operations", "avg_execution_time"),
         *("max_execution_time", "avg_memory_usage", "total_optimizations", "gradient_violations"),
         *("gradient_anomalies", "event_counts", "profiling", "memory", "avg_execution_time_s"),
-        *("max_execution_time_s", "history_sizes", "history_limits"),
+        *("max_execution_time_s", "history_sizes", "history_limits", "diffusion_debugger"),
     )
 
     training: TrainingSummary
@@ -135,12 +138,18 @@ class DebugSummary(MappingResult):
         }
 
     @property
+    def diffusion_debugger(self) -> DiffusionCounts:
+        """Of the denoising steps that were monitored in this process, of all pipelines."""
+        return monitor.counts
+
+    @property
     def history_sizes(self) -> dict[str, int]:
         """What is kept in memory for summaries; `history_limits` has the most of each."""
         return {
             "events": 0 if self.recorded is None else len(self.recorded.history),
             "regions": len(self.regions),
             "operations": self.operations_kept,
+            "denoising_steps": monitor.counts.debug_history_length,
             "tracked_tensors": tracked_count(),
         }
 
@@ -151,6 +160,7 @@ class DebugSummary(MappingResult):
             "events": HISTORY,
             "regions": MAX_REGIONS + 1,
             "operations": MAX_RUNS,
+            "denoising_steps": DENOISING_HISTORY,
             "tracked_tensors": MOST_TRACKED,
         }
 
@@ -210,7 +220,8 @@ def get_debug_summary(model: nn.Module | None = None, *, regions: RegionTable | 
 
 
 def clear_debug_history(model: nn.Module | None = None, *, regions: RegionTable | None = None) -> None:
-    """Forget the monitored steps of a model, and all regions; what is in a run's journal stays."""
+    """Forget monitored steps of a model and of denoising, and all regions; a run's journal stays."""
+    monitor.clear()
     if model is not None:
         forget_monitor(model)
     (process_regions if regions is None else regions).clear()

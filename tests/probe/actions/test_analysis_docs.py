@@ -23,7 +23,9 @@ SETTINGS = {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Pre
 SETTINGS |= {"ResourceLimits"}
 """In docs/options.md."""
 NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "show", "InferenceResult"}
-NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS
+DIFFUSION = {"analyze_diffusion_pipeline", "monitor_diffusion_step"}
+"""In docs/diffusion.md."""
+NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS | DIFFUSION
 
 
 def test_docs_examples_run(
