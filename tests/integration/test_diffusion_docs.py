@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import tiny_diffusion as tiny
 
+import probe
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "diffusion.md").read_text(encoding="utf-8")
 
 
@@ -13,6 +15,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "diffusion.md").read_text
 @pytest.mark.capability(74, 75)
 def test_diffusion_page_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     tiny.diffusers()
+    probe.clear_debug_history()  # counts are of the process, which other tests share
     scope: dict[str, object] = {"__name__": "docs"}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         exec(compile(block, "docs/diffusion.md", "exec"), scope)  # noqa: S102

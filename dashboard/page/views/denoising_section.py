@@ -63,9 +63,9 @@ def shown_rows(rows: Sequence[DenoisingRow]) -> list[DenoisingRow]:
 
 
 def _table(rows: Sequence[DenoisingRow]) -> Component:
-    head = html.Tr([html.Th(title, scope="col") for title in _HEADER])
+    head = html.Tr([html.Th(title, scope="col", className="ns-number") for title in _HEADER])
     table = html.Table(
-        [html.Thead(head), html.Tbody([_row(row) for row in rows])], className="event-evidence"
+        [html.Thead(head), html.Tbody([_row(row) for row in rows])], className="ns-profile-table"
     )
     return html.Div(table, className="ns-profile-scroll")
 
@@ -84,7 +84,9 @@ def _row(row: DenoisingRow) -> Component:
         if row.found
         else "",
     ]
-    return html.Tr([html.Th(f"{row.step:,}", scope="row"), *(html.Td(text) for text in cells)])
+    return html.Tr(
+        [html.Th(f"{row.step:,}", scope="row"), *(html.Td(text, className="ns-number") for text in cells)]
+    )
 
 
 def _number(value: float | None) -> str:

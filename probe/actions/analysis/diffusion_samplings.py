@@ -35,6 +35,8 @@ class DiffusionMonitor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = DiffusionCounts()
+        self._made = 0
+        """Samplings ever: their numbers stay different when counts begin anew."""
         self._history: deque[DiffusionStep] = deque(maxlen=HISTORY)
         self._samplings: weakref.WeakKeyDictionary[Any, Sampling] = weakref.WeakKeyDictionary()
         self._others: dict[str, Sampling] = {}
@@ -64,7 +66,8 @@ class DiffusionMonitor:
             sampling = self._sampling_of(pipeline)
             counts = self._counts
             if sampling is None or seen.step <= sampling.last_step:
-                sampling = Sampling(counts.samplings, pipeline)
+                sampling = Sampling(self._made, pipeline)
+                self._made += 1
                 self._keep(pipeline, sampling)
                 counts = replace(counts, samplings=counts.samplings + 1)
             sampling.add(seen)

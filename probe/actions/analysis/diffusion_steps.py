@@ -28,8 +28,8 @@ _LOG_LEVELS: Final = {"critical": logging.ERROR, "warning": logging.WARNING}
 DEFAULT_DRIFT_LIMIT: Final = 3.0
 """Chosen: it leaves room for images (deviation about a half) and for guidance; a prediction of another type,
 or a factor that is missing, leaves it soon."""
-_MOST_SAMPLINGS: Final = 500
-"""Samplings of which a session gets documents."""
+_MOST_SAMPLINGS: Final = 1000
+"""Samplings of a process of which sessions get documents."""
 
 
 class DiffusionSession(Protocol):

@@ -310,6 +310,19 @@ def test_nan_of_a_real_model_is_an_event_with_its_step_once_a_sampling(spool: Pa
     assert "log/diffusion/std" in series
 
 
+def test_samplings_after_a_clearing_do_not_take_the_place_of_earlier_ones(spool: Path) -> None:
+    pipeline = SimpleNamespace(scheduler=tiny.scheduler("DDIMScheduler", 1))
+    model = nn.Linear(2, 1)
+    with probe.watch(model, quiet=True) as run:
+        for latents in (torch.full((4, 8), torch.inf), torch.full((4, 8), torch.nan)):
+            probe.monitor_diffusion_step(pipeline, 0, latents)
+            run.clear_debug_history()
+    (folder,) = spool.iterdir()
+    assert [(found.steps[0].inf, found.steps[0].nan) for found in documents(folder)] == [(32, 0), (0, 32)]
+    kinds = [event.kind for event in read_journal(folder).latest_events]
+    assert kinds.count("diffusion_nonfinite") == 2
+
+
 def test_training_without_sampling_has_nothing_of_it(spool: Path) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
