@@ -47,6 +47,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "page": 4,
         "live": 5,
         "export": 5,
+        "outlets": 5,
         "runs": 5,
         "serving": 6,
         "client": 6,

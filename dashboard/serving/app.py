@@ -15,6 +15,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from .. import ids
 from ..ingest.control_desk import ControlDesk
 from ..live.hub import Hub
+from ..outlets.families import FamilyReader
 from ..packaged import packaged_file
 from ..page.callbacks.controls import register_controls
 from ..page.callbacks.documents import register_documents
@@ -60,7 +61,15 @@ _INDEX: Final = """<!DOCTYPE html>
 
 
 def create_app(
-    store: Store, hub: Hub, desk: ControlDesk, *, page: str, ingest: str, spool: Path | None, cookie: str
+    store: Store,
+    hub: Hub,
+    desk: ControlDesk,
+    families: FamilyReader,
+    *,
+    page: str,
+    ingest: str,
+    spool: Path | None,
+    cookie: str,
 ) -> tuple[Dash, FastAPI]:
     """Return the page and the FastAPI app that serves it.
 
@@ -68,6 +77,7 @@ def create_app(
         store: Where runs are kept.
         hub: Feeds open pages.
         desk: Takes requests to running trainings.
+        families: What metrics say.
         page: Address of the page, without the token.
         ingest: Address that probes ship to.
         spool: Where trainings on this machine write; it has journals, and the traces of profiles.
@@ -106,7 +116,7 @@ def create_app(
     app.index_string = _INDEX.replace("{parts}", parts)
     app.layout = layout
     context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
-    add_routes(server, context, cookie=cookie)
+    add_routes(server, context, families, cookie=cookie)
     if spool is not None:
         add_profile_routes(server, spool)
     _add_live_feed(server, hub)

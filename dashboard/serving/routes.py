@@ -1,9 +1,10 @@
-"""Adds every plain HTTP route beside the page: health, exports, the API, and what answers unknown paths."""
+"""Adds every plain HTTP route beside the page: health, metrics, exports, the API, unknown paths."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI
 
+from ..outlets.families import FamilyReader
 from .api.context import ApiContext
 from .api.control_routes import control_routes
 from .api.document_routes import document_routes
@@ -16,14 +17,16 @@ from .api.openapi import describe_routes
 from .api.run_routes import run_routes
 from .api.series_routes import series_routes
 from .api.training_log_routes import training_log_routes
+from .metrics_route import add_metrics_route
 
 
-def add_routes(server: FastAPI, context: ApiContext, *, cookie: str) -> None:
+def add_routes(server: FastAPI, context: ApiContext, families: FamilyReader, *, cookie: str) -> None:
     """Add the routes, and have all errors answered in one form.
 
     Args:
         server: Gets them.
         context: What they work on.
+        families: What metrics say.
         cookie: Name of the page's cookie, for the description.
     """
     add_error_form(server)
@@ -44,4 +47,5 @@ def add_routes(server: FastAPI, context: ApiContext, *, cookie: str) -> None:
         page_export_routes,
     ):
         server.include_router(make(context))
+    add_metrics_route(server, families)
     describe_routes(server, cookie)

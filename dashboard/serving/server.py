@@ -39,6 +39,7 @@ from .running import RunningNote, data_folder, remove_note, write_note
 if TYPE_CHECKING:
     from ..ingest.collector import Collector
     from ..live.hub import Hub
+    from ..outlets.families import FamilyReader
     from ..store.duck import DuckStore
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Server:
         self._store: DuckStore | None = None
         self._hub: Hub | None = None
         self._collector: Collector | None = None
+        self._families: FamilyReader | None = None
 
     @property
     def store(self) -> DuckStore:
@@ -154,11 +156,14 @@ class Server:
 
     def _start_collector(self) -> None:
         from ..ingest.collector import Collector
+        from ..outlets.families import FamilyReader
 
         secret = bytes.fromhex(self._credentials.secret)
         self._collector = Collector(self.store, endpoint=self._ingest, secret=secret, on_change=self.notify)
         self._undo.callback(self._collector.stop)
         self._ingest = self._collector.start()
+        collector = self._collector
+        self._families = FamilyReader(self.store, collector=lambda: collector.status)
 
     def notify(self) -> None:
         """Tell open pages that the store has something new; any thread."""
@@ -173,10 +178,12 @@ class Server:
 
         assert self._hub is not None
         assert self._collector is not None
+        assert self._families is not None
         dash, fastapi = create_app(
             self.store,
             self._hub,
             self._collector.desk,
+            self._families,
             page=self.page,
             ingest=self._ingest,
             spool=self._spool,

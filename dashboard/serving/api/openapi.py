@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from probe import __version__
 
+from ..metrics_route import METRICS_PATH
 from ..running import TOKEN_HEADER
 from .models import ErrorAnswer
 
@@ -77,7 +78,7 @@ def _complete(operation: dict[str, Any], path: str, method: str) -> None:
         responses[status] = {"description": text, "content": _content()}
     if "501" in responses:
         responses["501"]["content"] = _content()
-    if method == "get" and path != "/health":
+    if method == "get" and path not in ("/health", METRICS_PATH):
         responses["304"] = {"description": "`If-None-Match` names what the answer would be"}
 
 
