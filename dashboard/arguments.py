@@ -56,6 +56,12 @@ def _add_serve(commands: Commands) -> None:
     )
     _add_page_options(serve)
     _add_folders(serve)
+    serve.add_argument(
+        "--outlets",
+        type=Path,
+        metavar="FILE",
+        help="webhooks and OpenTelemetry, see docs/outlets.md (default: NANSCOPE_OUTLETS, or none)",
+    )
 
 
 def _add_demo(commands: Commands) -> None:

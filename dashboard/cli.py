@@ -120,11 +120,13 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from .outlets.settings import chosen_outlets
     from .runs import require_spool
     from .serving.running import data_folder, find_server_of
     from .serving.server import serve
 
     require_spool(arguments.spool)
+    outlets = chosen_outlets(arguments.outlets, os.environ)
     if (running := find_server_of(data_folder(arguments.data))) is not None:
         _announce(f"nanscope {running.address}")
         _notice(f"your dashboard serves this data folder already (process {running.pid}).")
@@ -137,6 +139,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         spool=arguments.spool,
         open_browser=not arguments.no_browser,
         announce=_announce,
+        outlets=outlets,
     )
     return 0
 

@@ -99,6 +99,10 @@ class FamilyReader:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, _RunNumbers]] = {}
 
+    def outlets(self) -> Sequence[OutletStatus]:
+        """Return the state of the other outlets."""
+        return self._outlets()
+
     def read(self) -> list[Family]:
         """Return all families, those without a sample left out.
 

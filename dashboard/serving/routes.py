@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from ..outlets.families import FamilyReader
-from .api.context import ApiContext
+from .api.context import ApiContext, fields_of
 from .api.control_routes import control_routes
 from .api.document_routes import document_routes
 from .api.errors import add_error_form
 from .api.event_routes import event_routes
 from .api.export_routes import export_routes, page_export_routes
-from .api.models import Health
+from .api.models import Health, OutletHealth
 from .api.note_routes import note_routes
 from .api.openapi import describe_routes
 from .api.run_routes import run_routes
@@ -31,9 +31,10 @@ def add_routes(server: FastAPI, context: ApiContext, families: FamilyReader, *, 
     """
     add_error_form(server)
 
-    @server.get("/health", summary="Is the server up, and how many runs does it know?")
+    @server.get("/health", summary="Is the server up, and how many runs does it know? Do its outlets work?")
     def health() -> Health:
-        return Health(status="ok", runs=len(context.store.runs()))
+        outlets = [OutletHealth.model_validate(fields_of(status)) for status in families.outlets()]
+        return Health(status="ok", runs=len(context.store.runs()), outlets=outlets)
 
     for make in (
         training_log_routes,

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from ..ingest.collector import Collector
     from ..live.hub import Hub
     from ..outlets.families import FamilyReader
+    from ..outlets.running import RunningOutlets
+    from ..outlets.settings import Outlets
+    from ..outlets.status import OutletStatus
     from ..store.duck import DuckStore
 
 _log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class Server:
         data: Path | None = None,
         spool: Path | None = None,
         only: Collection[str] | None = None,
+        outlets: Outlets | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """See `serve` for the arguments.
@@ -86,6 +90,8 @@ class Server:
         self._hub: Hub | None = None
         self._collector: Collector | None = None
         self._families: FamilyReader | None = None
+        self._outlets_wanted = outlets
+        self._outlets: RunningOutlets | None = None
 
     @property
     def store(self) -> DuckStore:
@@ -122,6 +128,7 @@ class Server:
             listener = self._undo.enter_context(listening.listen(self._host, self._port))
             self._port = listener.getsockname()[1]
             self._open_store()
+            self._start_outlets()
             self._start_collector()
             self._start_page(listener)
             self._leave_note()
@@ -154,6 +161,18 @@ class Server:
         self._hub = Hub(self._store, notices=self.notices, storage=lambda: self._storage)
         self._undo.callback(self._hub.close)
 
+    def _start_outlets(self) -> None:
+        """Before anything comes in, and stopped after the last of it."""
+        if self._outlets_wanted is not None:
+            from ..outlets.running import RunningOutlets
+
+            self._outlets = RunningOutlets(self._outlets_wanted, self.store, page=self.page)
+            self._undo.callback(self._outlets.stop)
+            self._outlets.start()
+
+    def _outlet_statuses(self) -> list[OutletStatus]:
+        return [] if self._outlets is None else self._outlets.statuses()
+
     def _start_collector(self) -> None:
         from ..ingest.collector import Collector
         from ..outlets.families import FamilyReader
@@ -163,7 +182,9 @@ class Server:
         self._undo.callback(self._collector.stop)
         self._ingest = self._collector.start()
         collector = self._collector
-        self._families = FamilyReader(self.store, collector=lambda: collector.status)
+        self._families = FamilyReader(
+            self.store, collector=lambda: collector.status, outlets=self._outlet_statuses
+        )
 
     def notify(self) -> None:
         """Tell open pages that the store has something new; any thread."""
@@ -243,6 +264,8 @@ class Server:
                 found.append(f"The store takes no data: {status.store_problem}")
             if status.malformed_messages:
                 found.append(f"{status.malformed_messages:,} messages from trainings could not be read.")
+        if self._outlets is not None:
+            found += self._outlets.notices()
         if problems := self._spool_problems:
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
             found.append(problems[0] + more)
@@ -295,6 +318,7 @@ def serve(
     ready: Callable[[Server], None] | None = None,
     before_stop: Callable[[Server], None] | None = None,
     stop: threading.Event | None = None,
+    outlets: Outlets | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP, or until `stop` is set.
@@ -311,6 +335,7 @@ def serve(
         ready: Called once everything runs.
         before_stop: Called at the end, while everything still runs.
         stop: Ends the wait from another thread.
+        outlets: Webhooks and OpenTelemetry; None sends nothing.
         environment: Where the default places and `NANSCOPE_TOKEN` come from.
 
     Raises:
@@ -318,7 +343,14 @@ def serve(
     """
     finished = stop if stop is not None else threading.Event()
     server = Server(
-        host=host, port=port, ingest=ingest, data=data, spool=spool, only=only, environment=environment
+        host=host,
+        port=port,
+        ingest=ingest,
+        data=data,
+        spool=spool,
+        only=only,
+        outlets=outlets,
+        environment=environment,
     )
     with _signals_set(finished):
         try:

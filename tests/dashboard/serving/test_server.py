@@ -134,7 +134,7 @@ def test_server_store_after_stop_is_gone(server: Server) -> None:
 
 def test_health_counts_runs(server: Server) -> None:
     page_runs.fill(server.store, steps=range(3))
-    assert json.loads(get(server, "/health")[2]) == {"status": "ok", "runs": 1}
+    assert json.loads(get(server, "/health")[2]) == {"status": "ok", "runs": 1, "outlets": []}
 
 
 @pytest.mark.parametrize(
