@@ -1,6 +1,7 @@
 # make demo   train a small model with a NaN in it, and watch it live
 # make test   everything the repository checks: lint, types, tests, the browser included
 # make js     types and unit tests of the page's scripts alone (needs node and npm)
+# make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
@@ -8,6 +9,8 @@ PYTHON ?= python3.11
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
+TRACKERS := $(VENV)/trackers
+TRACKER_TESTS := tests/dashboard/export/trackers
 # Chromium without a window of its own: it needs half the processor time of the one that hides its window.
 BROWSER_PACKAGES := chromium-headless-shell fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
@@ -17,13 +20,13 @@ NODE_PACKAGES := nodejs npm
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js capabilities detection browser compiler node clean
+.PHONY: demo test lint js trackers capabilities detection browser compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-test: compiler $(VENV)/.dev browser lint js
+test: compiler $(VENV)/.dev browser lint js trackers
 	$(BIN)/python -m pytest -m "fresh_process or alone" -n0 tests/probe/memory tests/integration/test_shared_processors.py
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
@@ -39,8 +42,19 @@ js: node
 	if ! [ node_modules/.package-lock.json -nt package-lock.json ]; then npm ci --no-audit --no-fund --silent; fi; \
 	npm run --silent types && npm test --silent
 
-capabilities: $(VENV)/.dev browser
-	$(BIN)/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
+# Their requirements clash with our pins: they lie in front of our environment, and not in it.
+$(TRACKERS)/.done: $(VENV)/.dev $(TRACKER_TESTS)/requirements.txt
+	$(PYTHON) -m venv $(TRACKERS)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
+	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $(TRACKER_TESTS)/requirements.txt
+	touch $@
+
+trackers: $(TRACKERS)/.done
+	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py
+
+capabilities: $(TRACKERS)/.done browser
+	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
 
 detection: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/detection.py

@@ -177,13 +177,25 @@ def _add_diff(commands: Commands) -> None:
 def _add_export(commands: Commands) -> None:
     from .page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
 
-    export = _add_command(commands, "export", "write a run as one file that needs no network and no server")
+    export = _add_command(
+        commands,
+        "export",
+        "write a run as one file, or for another tracker",
+        "Needs no server.",
+    )
     _add_target(export)
     export.add_argument(
-        "--format", choices=("html", "json", "csv", "parquet"), default="html", help="(default: %(default)s)"
+        "--format",
+        choices=("html", "json", "csv", "parquet", "tensorboard", "wandb", "mlflow"),
+        default="html",
+        help="(default: %(default)s); each of the last three needs the extra of its name",
     )
     export.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write; - is stdout"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file to write, - is stdout; the folder of tensorboard, wandb, or mlflow's database",
     )
     export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
     export.add_argument(
@@ -210,6 +222,14 @@ def _add_export(commands: Commands) -> None:
         type=Path,
         metavar="FOLDER",
         help="folder of the store that has the notes (default: of the running dashboard, else the user's)",
+    )
+    export.add_argument(
+        "--project", default="nanscope", help="wandb's project, mlflow's experiment (default: %(default)s)"
+    )
+    export.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="mlflow's server or database (default: MLFLOW_TRACKING_URI, else one in the folder of -o)",
     )
 
 

@@ -191,8 +191,23 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from .commands.export import export_run
+    from .commands.export import export_run, export_to_tracker
+    from .errors import DashboardError
 
+    if arguments.format in ("tensorboard", "wandb", "mlflow"):
+        place = export_to_tracker(
+            arguments.target,
+            tracker=arguments.format,
+            folder=arguments.output,
+            rank=arguments.rank,
+            project=arguments.project,
+            tracking_uri=arguments.tracking_uri,
+            notice=_notice,
+        )
+        _notice(f"written: {place}")
+        return 0
+    if arguments.output is None:
+        raise DashboardError(f"--format {arguments.format} needs a file: -o FILE, or -o - for stdout")
     export_run(
         arguments.target,
         form=arguments.format,

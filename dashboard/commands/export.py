@@ -1,4 +1,4 @@
-"""`dashboard export`: one run's journals, through a temporary store, into one file of a chosen format.
+"""`dashboard export`: one run's journals, through a temporary store, into a file or another tracker.
 
 What people have written at its steps is in no journal: the dashboard's store is asked for it.
 """
@@ -10,20 +10,27 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from ..errors import DashboardError, UnknownRunError
 from ..export.html import PageTheme, export_html
 from ..export.json import export_json
 from ..export.table import export_table
+from ..export.trackers.mlflow_run import write_mlflow
+from ..export.trackers.tensorboard_files import write_tensorboard
+from ..export.trackers.tracked_run import require_package, tracked_run
+from ..export.trackers.wandb_run import write_wandb
 from ..ingest.reading import read_runs
-from ..runs import resolve_run
+from ..runs import RunFolder, resolve_run
 from ..store.duck import DuckStore
 from .stored_notes import stored_notes
 
 Format = Literal["html", "json", "csv", "parquet"]
+Tracker = Literal["tensorboard", "wandb", "mlflow"]
+ALL_STEPS_RAW: Final = 2**62
+"""A tracker gets every step that the journals have."""
 
 
 def export_run(
@@ -48,23 +55,74 @@ def export_run(
         BrokenPipeError: the reader of a pipe has gone.
     """
     run = resolve_run(target)
-    with tempfile.TemporaryDirectory(prefix="nanscope-export-") as folder:
-        store = DuckStore(Path(folder))
-        try:
-            ((_, report),) = read_runs(store, [run.path])
-            if not store.runs():
-                raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
-            if form in ("html", "json"):
-                _take_notes(store, run.run, data, notice)
-            body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
-        finally:
-            store.close()
+    with _opened(run, notice) as store:
+        if form in ("html", "json"):
+            _take_notes(store, run.run, data, notice)
+        body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
     if str(output) == "-":
         # UTF-8 whatever the terminal's encoding is: the document says so of itself.
         sys.stdout.flush()
         sys.stdout.buffer.write(body)
     else:
         _replace(output, body)
+
+
+def export_to_tracker(
+    target: str,
+    *,
+    tracker: Tracker,
+    folder: Path | None,
+    rank: int,
+    project: str,
+    tracking_uri: str | None,
+    notice: Callable[[str], None],
+) -> str:
+    """Write RUN|SPOOL for a tracker, and return where; works with no server running.
+
+    Args:
+        target: The run.
+        tracker: Which one; its package has to be installed.
+        folder: Where its files go; MLflow needs none where there is a tracking URI.
+        rank: Rank whose numbers are written.
+        project: Project of wandb, or experiment of MLflow.
+        tracking_uri: Of MLflow.
+        notice: Gets what the user should know.
+
+    Raises:
+        DashboardError: the argument does not name one run, the run has no such rank, the tracker's package is
+            missing or refuses, or there is no folder.
+    """
+    if folder is None and tracker != "mlflow":
+        raise DashboardError(f"--format {tracker} needs a folder: -o FOLDER")
+    if folder is not None and (str(folder) == "-" or (folder.exists() and not folder.is_dir())):
+        raise DashboardError(f"--format {tracker} writes a folder; {folder} is none")
+    require_package(tracker, extra=tracker)
+    run = resolve_run(target)
+    with _opened(run, notice) as store:
+        tracked = tracked_run(store, run.run, rank=rank)
+        if tracker == "mlflow":
+            report = export_html(store, run.run, rank=rank)
+            return write_mlflow(
+                tracked, tracking_uri=tracking_uri, folder=folder, project=project, report=report
+            )
+        assert folder is not None
+        if tracker == "wandb":
+            return str(write_wandb(tracked, folder, project=project))
+        return str(write_tensorboard(tracked, folder))
+
+
+@contextlib.contextmanager
+def _opened(run: RunFolder, notice: Callable[[str], None]) -> Iterator[DuckStore]:
+    """A temporary store that holds the run whole."""
+    with tempfile.TemporaryDirectory(prefix="nanscope-export-") as folder:
+        store = DuckStore(Path(folder), raw_steps=ALL_STEPS_RAW)
+        try:
+            ((_, report),) = read_runs(store, [run.path])
+            if not store.runs():
+                raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
+            yield store
+        finally:
+            store.close()
     if report.missing:
         notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
 
