@@ -51,7 +51,7 @@ $(TRACKERS)/.done: $(VENV)/.dev $(TRACKER_TESTS)/requirements.txt
 	touch $@
 
 trackers: $(TRACKERS)/.done
-	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py
+	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py tests/dashboard/outlets/test_otlp.py
 
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile

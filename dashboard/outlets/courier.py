@@ -53,8 +53,12 @@ class Courier:
         """A snapshot; any thread."""
         return self._status
 
-    def note_waiting(self, waiting: int, *, dropped: int = 0) -> None:
-        """Keep account of the queue."""
+    def note_dropped(self, count: int) -> None:
+        """Count what the other side has thrown away."""
+        self.note_waiting(self._status.waiting, count)
+
+    def note_waiting(self, waiting: int, dropped: int) -> None:
+        """Keep account of the queue: how many wait, and how many were thrown away just now."""
         with self._lock:
             self._status = replace(self._status, waiting=waiting, dropped=self._status.dropped + dropped)
 

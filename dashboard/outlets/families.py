@@ -1,7 +1,8 @@
 """What metrics say of the store, the collector and the outlets, as families of samples, in no format yet.
 
-`exposition.py` writes them for Prometheus. Read on threads of routes. How many there are is bounded: by
-`MOST_RUNS` runs, `MOST_RANKS` ranks of each, and the known kinds of events.
+`exposition.py` writes them for Prometheus, `otlp_messages.py` for OpenTelemetry. Read on threads of routes
+and on that of OTLP. How many there are is bounded: by `MOST_RUNS` runs, `MOST_RANKS` ranks of each, and the
+known kinds of events.
 """
 
 from __future__ import annotations

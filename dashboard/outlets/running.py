@@ -8,7 +8,9 @@ from typing import Final
 
 from ..errors import DashboardError
 from ..store.protocol import Store
+from .families import FamilyReader
 from .news import NewsReader
+from .otlp import OtlpThread
 from .settings import Outlets
 from .status import OutletStatus
 from .webhooks import WebhookThread
@@ -24,36 +26,43 @@ class RunningOutlets:
     Args:
         outlets: What to send where.
         store: Has the runs; it is looked at, and asked for nothing while it has nothing new.
+        families: Reads the metrics.
         page: Address of the page, without the token.
     """
 
-    def __init__(self, outlets: Outlets, store: Store, *, page: str) -> None:
+    def __init__(self, outlets: Outlets, store: Store, families: FamilyReader, *, page: str) -> None:
         self._store = store
-        self._hooks = [WebhookThread(hook, target, page=page) for hook, target in outlets.webhooks]
+        self._threads: list[WebhookThread | OtlpThread] = [
+            WebhookThread(hook, target, page=page) for hook, target in outlets.webhooks
+        ]
+        if outlets.otlp is not None:
+            self._threads.append(OtlpThread(*outlets.otlp, families))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nanscope-outlets", daemon=True)
 
     def start(self) -> None:
         """Start the threads; events that are in the store already are no news."""
-        if not self._hooks:
+        if not self._threads:
             return
         self._news = NewsReader(self._store)
-        for hook in self._hooks:
-            hook.start()
+        for each in self._threads:
+            each.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Look once more, and stop the threads; waits for one request of each outlet at most."""
-        if not self._hooks:
+        if not self._threads:
             return
         self._stopping.set()
         self._thread.join(5.0)
-        for hook in self._hooks:
-            hook.stop()
+        for each in self._threads:
+            each.close()
+        for each in self._threads:
+            each.stop()
 
     def statuses(self) -> list[OutletStatus]:
         """What is known of each; any thread."""
-        return [hook.status for hook in self._hooks]
+        return [each.status for each in self._threads]
 
     def notices(self) -> list[str]:
         """A line for the page about each outlet whose newest request failed."""
@@ -77,5 +86,5 @@ class RunningOutlets:
                 is_answered = False
                 continue
             is_answered = True
-            for hook in self._hooks:
-                hook.offer(news)
+            for each in self._threads:
+                each.offer(news)

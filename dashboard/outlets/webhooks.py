@@ -17,9 +17,8 @@ from .messages import discord_message, json_message, signature, slack_message
 from .news import News
 from .settings import Target, Webhook
 from .status import OutletStatus
+from .waiting_news import WaitingNews
 
-MOST_WAITING: Final = 1000
-"""Events that wait for one webhook; the oldest goes first."""
 _MINUTE_S: Final = 60.0
 
 
@@ -41,8 +40,7 @@ class WebhookThread:
         self._courier = Courier(
             hook.name, hook.kind, target, stopping=self._stopping, first_wait_s=first_wait_s
         )
-        self._waiting: deque[News] = deque()
-        self._lock = threading.Condition()
+        self._waiting = WaitingNews(self._courier.note_waiting)
         self._sent_at: deque[float] = deque(maxlen=hook.per_minute)
         self._thread = threading.Thread(target=self._run, name=f"nanscope-hook-{hook.name}", daemon=True)
 
@@ -55,56 +53,37 @@ class WebhookThread:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Send what waits, unless the newest request failed; waits for one request at most."""
+    def close(self) -> None:
+        """Have the thread send what waits, unless the newest request failed, and end."""
         self._stopping.set()
-        with self._lock:
-            self._lock.notify()
+        self._waiting.close()
+
+    def stop(self) -> None:
+        """Close, and wait until the thread has ended, for one request at most."""
+        self.close()
         self._thread.join(self._target.timeout_s + 1)
 
     def offer(self, news: Sequence[News]) -> None:
         """Queue what the webhook wants; any thread, never blocks."""
-        wanted = [each for each in news if self._wants(each.event)]
-        if not wanted:
-            return
-        with self._lock:
-            self._waiting.extend(wanted)
-            dropped = max(0, len(self._waiting) - MOST_WAITING)
-            for _ in range(dropped):
-                self._waiting.popleft()
-            self._courier.note_waiting(len(self._waiting), dropped=dropped)
-            self._lock.notify()
+        self._waiting.put([each for each in news if self._wants(each.event)])
 
     def _wants(self, event: Event) -> bool:
         kinds = self._hook.kinds
         return event.severity in self._hook.severities and (not kinds or event.kind in kinds)
 
     def _run(self) -> None:
-        while self._wait_for_news():
+        while self._waiting.wait():
             self._stopping.wait(self._hook.group_s)
             self._stopping.wait(self._limit_s())
             if self._stopping.is_set() and self._courier.status.problem is not None:
                 return
-            self._send(self._take())
-
-    def _wait_for_news(self) -> bool:
-        """Whether something waits; False once nothing does and the server stops."""
-        with self._lock:
-            self._lock.wait_for(lambda: self._waiting or self._stopping.is_set())
-            return bool(self._waiting)
+            self._send(self._waiting.take())
 
     def _limit_s(self) -> float:
         """Seconds until one more message is allowed."""
         if len(self._sent_at) < self._hook.per_minute:
             return 0.0
         return max(0.0, self._sent_at[0] + _MINUTE_S - time.monotonic())
-
-    def _take(self) -> list[News]:
-        with self._lock:
-            taken = list(self._waiting)
-            self._waiting.clear()
-            self._courier.note_waiting(0)
-        return taken
 
     def _send(self, news: Sequence[News]) -> None:
         self._sent_at.append(time.monotonic())

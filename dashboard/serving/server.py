@@ -37,7 +37,7 @@ from .credentials import load_credentials
 from .running import RunningNote, data_folder, remove_note, write_note
 
 if TYPE_CHECKING:
-    from ..ingest.collector import Collector
+    from ..ingest.collector import Collector, CollectorStatus
     from ..live.hub import Hub
     from ..outlets.families import FamilyReader
     from ..outlets.running import RunningOutlets
@@ -163,28 +163,33 @@ class Server:
 
     def _start_outlets(self) -> None:
         """Before anything comes in, and stopped after the last of it."""
+        from ..outlets.families import FamilyReader
+
+        self._families = FamilyReader(
+            self.store, collector=self._collector_status, outlets=self._outlet_statuses
+        )
         if self._outlets_wanted is not None:
             from ..outlets.running import RunningOutlets
 
-            self._outlets = RunningOutlets(self._outlets_wanted, self.store, page=self.page)
-            self._undo.callback(self._outlets.stop)
+            self._outlets = RunningOutlets(self._outlets_wanted, self.store, self._families, page=self.page)
             self._outlets.start()
+            self._undo.callback(self._outlets.stop)
+
+    def _collector_status(self) -> CollectorStatus:
+        from ..ingest.collector import CollectorStatus
+
+        return CollectorStatus() if self._collector is None else self._collector.status
 
     def _outlet_statuses(self) -> list[OutletStatus]:
         return [] if self._outlets is None else self._outlets.statuses()
 
     def _start_collector(self) -> None:
         from ..ingest.collector import Collector
-        from ..outlets.families import FamilyReader
 
         secret = bytes.fromhex(self._credentials.secret)
         self._collector = Collector(self.store, endpoint=self._ingest, secret=secret, on_change=self.notify)
         self._undo.callback(self._collector.stop)
         self._ingest = self._collector.start()
-        collector = self._collector
-        self._families = FamilyReader(
-            self.store, collector=lambda: collector.status, outlets=self._outlet_statuses
-        )
 
     def notify(self) -> None:
         """Tell open pages that the store has something new; any thread."""

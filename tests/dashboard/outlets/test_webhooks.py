@@ -20,7 +20,8 @@ from dashboard.outlets.messages import MOST_EVENTS, discord_message, json_messag
 from dashboard.outlets.news import News
 from dashboard.outlets.posting import LONGEST_WAIT_S, retry_after_s
 from dashboard.outlets.settings import Target, Webhook
-from dashboard.outlets.webhooks import MOST_WAITING, WebhookThread
+from dashboard.outlets.waiting_news import MOST_WAITING
+from dashboard.outlets.webhooks import WebhookThread
 
 SECRET = b"the operator's secret"
 
