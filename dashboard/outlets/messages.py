@@ -21,6 +21,7 @@ from .news import News
 VERSION: Final = 1
 MOST_EVENTS: Final = 50
 """Of one JSON message; the others are counted."""
+MOST_ADVICE: Final = 5
 MOST_LINES: Final = 10
 """Of one message to people; one line is one kind of event of one run."""
 MOST_DISCORD: Final = 1900
@@ -54,7 +55,7 @@ def json_message(news: Sequence[News], *, delivery: str, page: str, sent: float)
 
 def _event(news: News) -> dict[str, Any]:
     fields = {name: jsonable(getattr(news.event, name)) for name in _FIELDS}
-    return {"run_name": news.run_name, **fields}
+    return {"run_name": news.run_name, **fields, "advice": fields["advice"][:MOST_ADVICE]}
 
 
 def slack_message(news: Sequence[News]) -> bytes:

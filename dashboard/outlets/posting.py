@@ -54,7 +54,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float)
             return _refused(error.code, error.headers.get("retry-after"))
     except urllib.error.URLError as error:
         return Posted(problem=_reason(error.reason, timeout_s), may_retry=True)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         return Posted(problem=_reason(error, timeout_s), may_retry=True)
 
 
@@ -89,7 +89,8 @@ def _reason(error: object, timeout_s: float) -> str:
     """In words of our own: texts of exceptions may repeat the address."""
     if isinstance(error, TimeoutError):
         return f"it did not answer within {timeout_s:g} s"
-    if isinstance(error, socket.gaierror):
+    # A label of a host's name that is empty or too long is an error of its encoding.
+    if isinstance(error, socket.gaierror | UnicodeError):
         return "its host's name is not known"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({error.reason or type(error).__name__})"

@@ -17,7 +17,7 @@ from .webhooks import WebhookThread
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 1.0
 
 
 class RunningOutlets:

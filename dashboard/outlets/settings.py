@@ -38,6 +38,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 6
     """How often a request is tried."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
 
 class Webhook(Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table `[[webhook]]`."""

@@ -135,6 +135,14 @@ def test_webhook_that_nobody_answers_says_so_without_its_address(caplog: pytest.
     assert "SECRET" not in caplog.text + repr(hook.status)
 
 
+@pytest.mark.parametrize("host", ["a" * 70, "a..b"])
+def test_webhook_of_a_host_that_cannot_be_found_says_so(host: str) -> None:
+    with hooked(f"http://{host}/", attempts=1) as hook:
+        hook.offer([news()])
+        wait_for(lambda: hook.status.failed == 1)
+    assert hook.status.problem == "its host's name is not known"
+
+
 def test_webhook_groups_what_comes_together_and_keeps_to_its_limit() -> None:
     with receiving() as receiver, hooked(receiver.url, per_minute=1) as hook:
         hook.offer([news(1), news(2)])
