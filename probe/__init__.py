@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from .actions.analysis.tensor import analyze_tensor
     from .actions.analysis.tensor_lives import clear_memory, track_tensor, tracked_tensors
     from .actions.analysis.training_step import debug_training_step
+    from .actions.optimisation.optimised_loop import optimize_training_loop
+    from .actions.optimisation.optimised_model import optimize_model
     from .actions.profiling.profiled_block import profiling
     from .actions.progress_calls import phase, start_training, update_progress
     from .actions.rules.rule_results import RuleResult
     from .actions.rules.step_view import StepView
     from .calls.memory_functions import memory_tracking, profile_memory, take_memory_snapshot
+    from .calls.optimisations import benchmark_optimizations
     from .calls.own_events import record_event, track_error
     from .calls.robust_step import robust_training_step
     from .calls.safe_inference import InferenceResult, safe_inference
@@ -91,6 +94,7 @@ __all__ = [
     "analyze_optimizer",
     "analyze_tensor",
     "anomaly_detection",
+    "benchmark_optimizations",
     "check_gradient_anomalies",
     "check_gradient_explosion",
     "check_gradient_vanishing",
@@ -116,6 +120,8 @@ __all__ = [
     "monitor_diffusion_step",
     "monitor_resources",
     "monitor_training_step",
+    "optimize_model",
+    "optimize_training_loop",
     "phase",
     "profile_memory",
     "profile_memory_usage",
@@ -160,6 +166,7 @@ _HOME = {
     "analyze_optimizer": "actions.analysis.optimizers",
     "analyze_tensor": "actions.analysis.tensor",
     "anomaly_detection": "actions.analysis.anomaly_mode",
+    "benchmark_optimizations": "calls.optimisations",
     "check_gradient_anomalies": "actions.analysis.anomaly_checks",
     "check_gradient_explosion": "actions.analysis.gradient_checks",
     "check_gradient_vanishing": "actions.analysis.gradient_checks",
@@ -185,6 +192,8 @@ _HOME = {
     "monitor_diffusion_step": "actions.analysis.diffusion_steps",
     "monitor_resources": "actions.analysis.resource_calls",
     "monitor_training_step": "actions.analysis.monitoring",
+    "optimize_model": "actions.optimisation.optimised_model",
+    "optimize_training_loop": "actions.optimisation.optimised_loop",
     "phase": "actions.progress_calls",
     "profile_memory": "calls.memory_functions",
     "profile_memory_usage": "actions.analysis.model_memory",

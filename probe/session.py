@@ -25,6 +25,7 @@ from .actions.analysis.memory_calls import MemoryCalls
 from .actions.analysis.report_calls import ReportCalls
 from .actions.event_calls import EventCalls
 from .actions.notebook.notebook_calls import NotebookCalls
+from .actions.optimisation.optimisation_calls import OptimizationCalls
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.profiling.profile_desk import ProfileDesk
 from .actions.progress_board import ProgressBoard
@@ -80,7 +81,16 @@ def running_sessions() -> list[Probe]:
     return list(_sessions.values())
 
 
-class Probe(AnalysisCalls, MemoryCalls, ProfileCalls, ReportCalls, RuleCalls, EventCalls, NotebookCalls):
+class Probe(
+    AnalysisCalls,
+    MemoryCalls,
+    OptimizationCalls,
+    ProfileCalls,
+    ReportCalls,
+    RuleCalls,
+    EventCalls,
+    NotebookCalls,
+):
     """One running session; made by `watching.watch`. A context manager: leaving the block closes it.
 
     Attributes:

@@ -45,6 +45,8 @@ NOT_IN_A_HEALTHY_RUN = (
     *(f"probe.actions.profiling.{name}" for name in ("step_profiler", "profiled_block", "recording")),
     *("probe.compat.torch_profiler", "torch.profiler", "probe.wire.profiles"),
     *("probe.settings.policies", "probe.settings.recovery_options"),
+    *(f"probe.actions.optimisation.{name}" for name in ("applied", "benchmark", "modes", "optimised_model")),
+    *("probe.wire.compared_modes", "torch.utils.checkpoint", "torch._inductor"),
 )
 """Loaded by what first needs it, at a fault, a call or a request: by name, with all that lies inside."""
 OF_ANALYSIS = {"", ".analysis_calls", ".report_calls", ".summary_calls", ".default_limits", ".memory_calls"}

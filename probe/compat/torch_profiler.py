@@ -120,3 +120,34 @@ def read_python_calls(profiler: torch.profiler.profile, names: Mapping[int, str]
         if module is not None and (name := names.get(module.self_ptr)) is not None:
             modules[event.name] = name
     return PythonCalls(modules, lines)
+
+
+def peak_allocated(profiler: torch.profiler.profile, device_type: str) -> int | None:
+    """Return the largest sum of the allocations that a profile has, in bytes; those before it count as 0.
+
+    Args:
+        profiler: that has recorded memory, and has ended.
+        device_type: "cpu" or "cuda": whose memory.
+
+    Returns:
+        None where this torch does not give its events, or there is no allocation.
+    """
+    results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
+    events = getattr(results, "events", None)
+    if events is None:
+        return None
+    found = sorted(
+        (
+            (event.start_ns(), event.nbytes())
+            for event in events()
+            if event.name() == "[memory]" and event.device_type().name.lower() == device_type
+        ),
+        key=lambda one: one[0],
+    )
+    if not found:
+        return None
+    held = peak = 0
+    for _, count_bytes in found:
+        held += count_bytes
+        peak = max(peak, held)
+    return peak

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import availability, torch_foreach, torch_memory, torch_profiler, torch_ranks
+from ..compat.torch_compiler import DEFAULT, cpp_compiler
 from ..measure.kernels import binding, hot_binding
 from ..measure.kernels.compile import FOLDER, find_compiler
 from ..measure.statistics.late_check import try_device
@@ -72,6 +73,7 @@ def torch_findings() -> list[Finding]:
         *check_arrivals(),
         check_kernel(),
         check_compiler(),
+        check_cpp_compiler(),
         check_replay(),
     ]
 
@@ -180,6 +182,19 @@ def check_kernel() -> Finding:
         state="limited",
         found=f"torch and numpy: {status.reason}",
         advice=f"The same numbers, at a higher cost: {advice}",
+    )
+
+
+def check_cpp_compiler() -> Finding:
+    """Say whether there is a C++ compiler, which torch.compile needs."""
+    name, compiler = "C++ compiler", cpp_compiler()
+    if compiler is not None:
+        return Finding(name=name, state="ok", found=compiler)
+    return Finding(
+        name=name,
+        state="limited",
+        found=f"none (looked for CXX, {DEFAULT})",
+        advice="Without one torch.compile and the modes compilation and full fail: apt-get install g++",
     )
 
 

@@ -22,10 +22,12 @@ from probe.wire import (
     RunStart,
     StackFrame,
     Stacks,
+    compared_modes,
     encode,
 )
 from probe.wire import start_facts as starts
 from probe.wire.columns import pack_column
+from probe.wire.compared_modes import OptimizationBody, OptimizationRow
 from probe.wire.documents import make_document
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT, MemorySnapshot
 from probe.wire.module_frames import pack_module_columns
@@ -145,5 +147,18 @@ def _documents() -> list[Document]:
         newest_anomalies=[ALL[:512]],
     )
     snapshot = MemorySnapshot(label=ALL[:512], cause="call", time=1.7e9, rss_bytes=10)
-    bodies = ((facts, starts.KIND), (region, REGION_KIND), (snapshot, MEMORY_SNAPSHOT))
+    compared = OptimizationBody(
+        model=ALL[:512],
+        device=ALL[:64],
+        pairs=1,
+        recommended=ALL[:64],
+        why=ALL[:4096],
+        rows=[OptimizationRow(mode=ALL[:64], note=ALL[:4096], error=error) for error in (None, ALL[:4096])],
+    )
+    bodies = (
+        (facts, starts.KIND),
+        (region, REGION_KIND),
+        (snapshot, MEMORY_SNAPSHOT),
+        (compared, compared_modes.KIND),
+    )
     return [make_document(body, kind=kind, key=ALL[:512], step=1, time=1.7e9) for body, kind in bodies]

@@ -13,7 +13,7 @@ from typing import Final
 from dash import html
 from dash.development.base_component import Component
 
-from probe.wire import profiles, start_facts
+from probe.wire import compared_modes, profiles, start_facts
 from probe.wire.denoising import DENOISING_KIND
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT
 from probe.wire.region_times import REGION_KIND
@@ -22,6 +22,7 @@ from ... import ids
 from ...store.protocol import StoredDocument
 from .denoising_section import denoising_section
 from .memory_section import memory_section
+from .optimization_table import optimization_table
 from .profile_section import profile_content
 from .region_table import region_table
 from .start_facts_table import start_facts_table
@@ -48,6 +49,12 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(kind=profiles.KIND, place=ids.DOCUMENTS_PROFILE, title="Profiles", content=profile_content),
     Section(kind=REGION_KIND, place=ids.DOCUMENTS_PROFILE, title="Regions", content=region_table),
     Section(kind=DENOISING_KIND, place=ids.DOCUMENTS_PROFILE, title="Denoising", content=denoising_section),
+    Section(
+        kind=compared_modes.KIND,
+        place=ids.DOCUMENTS_PROFILE,
+        title="Optimisations",
+        content=optimization_table,
+    ),
     Section(kind=start_facts.KIND, place=ids.DOCUMENTS_SYSTEM, title="Run", content=start_facts_table),
 )
 PLACES: Final = tuple(dict.fromkeys(section.place for section in SECTIONS))

@@ -152,7 +152,7 @@ def inspect_model(
             model under FSDP, whose forward is a collective that cannot be undone.
     """
     root = require_module(model)
-    if input is not None and (sharded := _fully_sharded(root)) is not None:
+    if input is not None and (sharded := fully_sharded(root)) is not None:
         raise ValueError(
             f"{sharded} is under FSDP, whose forward needs every rank: inspect it without an input"
         )
@@ -313,7 +313,7 @@ def _components(root: nn.Module, rows: list[ModuleRow]) -> Iterable[Component]:
         )
 
 
-def _fully_sharded(root: nn.Module) -> str | None:
+def fully_sharded(root: nn.Module) -> str | None:
     """Name of the first module that FSDP manages, if any."""
     for name, module in root.named_modules():
         if {"FSDPModule", "FullyShardedDataParallel"} & {base.__name__ for base in type(module).__mro__}:

@@ -65,6 +65,7 @@ def report_page(report: RunReport) -> str:
         ("CUDA", _cuda(report.extra.get("cuda"))),
         ("Regions", _documents(report.regions)),
         ("Profiles", _documents(report.profiles)),
+        ("Optimisations", _optimizations(report.optimizations)),
         ("Model", _model(report)),
         ("Series", _rows([one.to_dict() for one in report.series])),
         ("Settings", _value(report.extra.get("settings"))),
@@ -194,6 +195,20 @@ def _documents(documents: Sequence[Mapping[str, Any]]) -> str:
         for one in documents
     ]
     return _rows(rows)
+
+
+def _optimizations(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Of each comparison of modes the recommendation, and a row for each mode."""
+    parts = []
+    for one in documents:
+        body = one["body"]
+        if not isinstance(body, Mapping) or not isinstance(body.get("rows"), Sequence):
+            parts.append(_documents([one]))
+            continue
+        mode, why = body.get("recommended"), body.get("why")
+        said = f"{body.get('model')} on {body.get('device')}, recommended: {mode}. {why}"
+        parts.append(f"<p>{_text(said, _TEXT)}</p>{_rows(body['rows'])}")
+    return "".join(parts)
 
 
 def _cuda(facts: Any) -> str:

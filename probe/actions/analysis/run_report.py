@@ -80,6 +80,7 @@ class RunReport(Result):
     memory_snapshots: tuple[dict[str, Any], ...]
     profiles: tuple[dict[str, Any], ...]
     regions: tuple[dict[str, Any], ...]
+    optimizations: tuple[dict[str, Any], ...]
     """Documents of these kinds: `key`, `step`, `time`, `body`."""
     extra: dict[str, Any]
     """What the caller adds: parameters, settings, summary, CUDA, model."""
@@ -129,6 +130,7 @@ class RunReport(Result):
             "memory snapshots": self.memory_snapshots,
             "profiles": self.profiles,
             "regions": self.regions,
+            "optimisations": self.optimizations,
         }
         return {title: documents for title, documents in named.items() if documents}
 
@@ -172,6 +174,7 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
         memory_snapshots=tuple(contents.documents_of("memory_snapshot")),
         profiles=tuple(contents.documents_of("profile")),
         regions=tuple(contents.documents_of("region")),
+        optimizations=tuple(contents.documents_of("optimization")),
         extra=extra or {},
         notes=tuple(contents.notes),
     )

@@ -11,6 +11,7 @@ from torch import nn
 from ...compat.torch_profiler import is_running
 from ...delivery.host_memory import resident_bytes
 from ...wire.run_summary import TRAINING_FIELDS
+from ..optimisation.applied import applied_count
 from . import tables
 from .call_results import MappingResult
 from .diffusion_results import DiffusionCounts
@@ -100,8 +101,8 @@ class DebugSummary(MappingResult):
 
     @property
     def total_optimizations(self) -> int:
-        """Optimisations that were applied to a model."""
-        return 0
+        """How often a mode of `optimize_model` was applied to a model in this process."""
+        return applied_count()
 
     @property
     def event_counts(self) -> dict[str, int]:

@@ -89,6 +89,11 @@ class Recording:
         self._others.watch()
 
     @property
+    def profiler(self) -> profile:
+        """Torch's own."""
+        return self._profiler
+
+    @property
     def is_of_this_thread(self) -> bool:
         """Whether it was begun on the thread that asks; only that one can end it."""
         return threading.get_ident() == self._thread

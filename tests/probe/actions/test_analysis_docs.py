@@ -22,10 +22,12 @@ RULES = {"RuleResult", "StepView"}
 SETTINGS = {"DetectorThresholds", "Features", "LEVELS", "Level", "PRESETS", "Preset", "SampledThresholds"}
 SETTINGS |= {"ResourceLimits"}
 """In docs/options.md."""
+OPTIMISATION = {"benchmark_optimizations", "optimize_model", "optimize_training_loop"}
+"""In docs/optimisation.md, of which test_optimisation_docs.py says so."""
 NOT_ANALYSIS = {"clip_gradients", "AnomalyError", "Probe", "ProbeConfig", "watch", "show", "InferenceResult"}
 DIFFUSION = {"analyze_diffusion_pipeline", "monitor_diffusion_step"}
 """In docs/diffusion.md."""
-NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS | DIFFUSION
+NOT_ANALYSIS |= RECOVERY | RULES | SETTINGS | DIFFUSION | OPTIMISATION
 
 
 def test_docs_examples_run(

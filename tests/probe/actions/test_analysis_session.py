@@ -21,6 +21,7 @@ from probe.actions.analysis.analysis_calls import AnalysisCalls
 from probe.actions.analysis.memory_calls import MemoryCalls
 from probe.actions.analysis.summary_calls import SummaryCalls
 from probe.actions.analysis.watched_tensors import STATISTICS, deferred_statistics
+from probe.actions.optimisation.optimisation_calls import OptimizationCalls
 
 
 @pytest.fixture
@@ -347,7 +348,7 @@ def test_training_session_switched_off_writes_nothing(
 
 
 def test_every_analysis_call_is_a_method_and_a_function() -> None:
-    methods = {**vars(SummaryCalls), **vars(AnalysisCalls), **vars(MemoryCalls)}
+    methods = {**vars(SummaryCalls), **vars(AnalysisCalls), **vars(MemoryCalls), **vars(OptimizationCalls)}
     names = {name for name in methods if not name.startswith("_")}
     only_methods = {
         "aio",
@@ -359,6 +360,7 @@ def test_every_analysis_call_is_a_method_and_a_function() -> None:
         "keeps_regions",
     }
     only_methods |= {"memory_snapshots", "found_leaks"}  # of one run
+    only_methods |= {"keep_benchmark", "optimization_metrics"}
     only_functions = {"clear_debug_history", "save_debug_report"}  # of `ReportCalls`
     only_functions |= {
         "AnomalyError",

@@ -159,6 +159,28 @@ def test_replay_that_cannot_work_is_limited_with_the_reason(monkeypatch: pytest.
     assert finding.found == "tried without success: this torch has no torch.utils._pytree"
 
 
+def test_missing_cpp_compiler_is_limited_with_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = torch_check.check_cpp_compiler()
+    assert finding.state == "limited" and "modes compilation and full fail" in finding.advice
+    compiler = tmp_path / "my-c++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", "my-c++ -O1")
+    assert torch_check.check_cpp_compiler().found == str(compiler)
+
+
 def test_torch_findings_name_every_part() -> None:
     names = [finding.name for finding in torch_check.torch_findings()]
-    assert names == ["torch", "torch internals", "CUDA", "measuring", "C compiler", "replay"]
+    assert names == [
+        "torch",
+        "torch internals",
+        "CUDA",
+        "measuring",
+        "C compiler",
+        "C++ compiler",
+        "replay",
+    ]
