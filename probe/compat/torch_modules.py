@@ -25,6 +25,12 @@ IMPLEMENTATION: Final = "_call_impl"
 """What torch calls the function behind it."""
 WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Under these names torch.compile, FSDP and checkpointing keep the module that they wrap."""
+COMPILED: Final = "_orig_mod"
+"""That of torch.compile among them."""
+DROPOUTS: Final[type | tuple[type, ...]] = getattr(
+    nn.modules.dropout, "_DropoutNd", (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+)
+"""Modules that drop elements in training."""
 NORMS: Final[type | tuple[type, ...]] = getattr(
     nn.modules.batchnorm,
     "_NormBase",

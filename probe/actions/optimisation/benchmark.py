@@ -247,7 +247,7 @@ class _CopiedStep(OptimizedStep):
     @property
     def copied(self) -> nn.Module:
         """The copy itself."""
-        return self._model._orig_mod
+        return self._model.wrapped
 
 
 def _first_batch(batch: Any) -> Any:

@@ -11,10 +11,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from ...compat.torch_modules import own_buffers, own_modules
 
 Forward = Callable[..., Any]
 _SEGMENTED_FROM: Final = 4
@@ -102,7 +104,7 @@ def _is_block(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and any(True for _ in module.parameters())
 
 
-def _is_plain_sequence(module: nn.Module) -> bool:
+def _is_plain_sequence(module: nn.Module) -> TypeGuard[nn.Sequential]:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
@@ -116,14 +118,14 @@ def _named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
 
 def _checkpointed(block: nn.Module) -> Forward:
     """Return what takes the place of a block's forward."""
-    if _is_plain_sequence(block) and len(block._modules) >= _SEGMENTED_FROM:
+    if _is_plain_sequence(block) and len(own_modules(block)) >= _SEGMENTED_FROM:
         return _in_segments(block)
     return _recomputed(block.forward, [block])
 
 
-def _in_segments(sequence: nn.Module) -> Forward:
+def _in_segments(sequence: nn.Sequential) -> Forward:
     """The forward of a `Sequential` in about the square root of its length of parts, each checkpointed."""
-    modules = list(sequence.children())
+    modules = list(sequence)
     size = math.ceil(len(modules) / round(math.sqrt(len(modules))))
     parts = [modules[start : start + size] for start in range(0, len(modules), size)]
     segments = [_recomputed(_in_turn(part), part) for part in parts]
@@ -167,7 +169,7 @@ def _recomputed(inner: Forward, owners: Sequence[nn.Module]) -> Forward:
 def _with_copied_buffers(owners: Sequence[nn.Module]) -> Iterator[None]:
     """Let a second forward write copies of the buffers."""
     modules = {module: None for owner in owners for module in owner.modules()}
-    real = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
+    real = [(live, dict(live)) for live in map(own_buffers, modules) if live]
     try:
         for live, buffers in real:
             live.update({name: None if one is None else one.clone() for name, one in buffers.items()})

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ...compat import torch_memory
+from ...compat.torch_modules import DROPOUTS
 from ...forensics.module_state import preserved
 from ...guard import outcome_of
 from ..analysis.gradient_checks import require_module
@@ -85,7 +86,7 @@ class CopySource:
         if self.root is None:
             with preserved([]):
                 model = self._make()
-            model = model._orig_mod if isinstance(model, OptimizedModel) else model
+            model = model.wrapped if isinstance(model, OptimizedModel) else model
             criterion = copy.deepcopy(criterion)
         else:
             # Together, so that the copied optimizer has the copied parameters.
@@ -114,5 +115,5 @@ def _silence(model: nn.Module) -> None:
     checkpointed blocks has then been seen to drop with the one from before (torch 2.13).
     """
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd | nn.MultiheadAttention | nn.RNNBase):
+        if isinstance(module, (DROPOUTS, nn.MultiheadAttention, nn.RNNBase)):
             module.training = False

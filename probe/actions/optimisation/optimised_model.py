@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...compat.torch_compiler import compiled
+from ...compat.torch_modules import COMPILED
 from .applied import note_applied
 from .checkpointing import Checkpoints
 from .modes import (
@@ -68,6 +69,11 @@ class OptimizedModel(nn.Module):
         """Whether gradients can become 0 without a `torch.amp.GradScaler`: they are float16."""
         return self.dtype is torch.float16
 
+    @property
+    def wrapped(self) -> nn.Module:
+        """The model itself."""
+        return self._orig_mod
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that forward and loss are computed in."""
         return nullcontext() if self.dtype is None else torch.autocast(self._device_type, dtype=self.dtype)
@@ -89,7 +95,7 @@ class OptimizedModel(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "_orig_mod":
+            if name == COMPILED:
                 raise
             return getattr(self._orig_mod, name)
 

@@ -85,6 +85,15 @@ def test_plain_sequence_is_checkpointed_in_segments() -> None:
     assert is_same(gradients_of(model), plain_gradients_)
 
 
+def test_module_that_stands_twice_in_a_sequence_is_called_twice() -> None:
+    torch.manual_seed(0)
+    twice, tanh = nn.Linear(8, 8), nn.Tanh()
+    model = nn.Sequential(twice, tanh, nn.Linear(8, 8), twice, tanh, nn.Linear(8, 8))
+    expected = plain_gradients(model)
+    backward_of(probe.optimize_model(model, "memory_efficient"))
+    assert is_same(gradients_of(model), expected)
+
+
 @pytest.mark.parametrize(
     ("model", "names"),
     [
