@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import sysconfig
 import threading
 import weakref
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor
 
+from ..threads.whereabouts import is_installed
 from .heap_kinds import FEW, LIBRARIES, OWN, Kind
 from .reachable import Access, user_frames, variables
 from .time_slices import TimeSlice
@@ -31,7 +31,6 @@ _TOGETHER: Final = 256
 """Objects found between two looks at the clock; about 1 us each."""
 _KNOWN_SHARE: Final = 16
 """So many that are known already take as long as one that is not."""
-_PACKAGES: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 class Visitor(Protocol):
@@ -311,4 +310,4 @@ _IS_LIBRARY: Final[dict[str, bool]] = {}
 def _is_library(top: str) -> bool:
     module = sys.modules.get(top)
     file = module.__dict__.get("__file__") if type(module) is ModuleType else None
-    return type(file) is not str or top in LIBRARIES or file.startswith(_PACKAGES)
+    return type(file) is not str or top in LIBRARIES or is_installed(file)

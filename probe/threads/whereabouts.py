@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import re
 import site
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -44,13 +46,26 @@ def _with_links_followed(folders: Iterable[str]) -> tuple[str, ...]:
     return tuple({f"{path}/" for folder in folders for path in (folder, Path(folder).resolve())})
 
 
+def _holds_packages(folder: str) -> bool:
+    """Whether pip has put packages there (`pip install --target`); a project has none of these."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False
+
+
 _INSTALLED: Final = _with_links_followed(
     [
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         *site.getsitepackages(),
         site.getusersitepackages(),
+        # On a cluster packages come by PYTHONPATH, in a stack of environments by .pth files.
+        *(folder for folder in sys.path if folder and _holds_packages(folder)),
     ]
 )
+_PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+"""Folders of packages by name, whichever environment's they are."""
 _PERSON: Final = re.compile(
     r"(/pdb|/bdb|/code|/pydevd[^/]*|/debugpy/.*|/core/debugger|/pudb/.*|/tkinter/__init__)\.py$"
 )
@@ -67,7 +82,7 @@ _NO_CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
 
 def is_installed(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one, not to the script."""
-    return file.startswith(("<frozen", *_INSTALLED, *_SELF))
+    return file.startswith(("<frozen", *_INSTALLED, *_SELF)) or any(name in file for name in _PACKAGES)
 
 
 def is_compiling(stack: Iterable[Line]) -> bool:
