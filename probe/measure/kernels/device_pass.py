@@ -204,11 +204,14 @@ class _Making:
         self._has_failed = False
         self._made: DevicePass | None = None
         capability = torch.cuda.get_device_capability(device)
-        # No daemon: at the end of the process a compiler must not be stopped amid its work. It takes 0.3 s.
+        # No daemon: at the end of the process a compiler must not be stopped in its work. It takes 0.3 s.
         self._thread = threading.Thread(
             target=self._compile, args=(capability,), name="nanscope-nvrtc", daemon=False
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the process may have no more of them, or be about to end
+            self.give_up(str(error))
 
     def _compile(self, capability: tuple[int, int]) -> None:
         try:
@@ -224,8 +227,9 @@ class _Making:
             try:
                 made = DevicePass(self._device, self._compiled)
                 problem = _difference(made, self._device)
-            except CudaCallError as error:
-                problem = str(error)
+            except (RuntimeError, AttributeError) as error:
+                # The device may have no memory left, the driver none of these calls.
+                problem = f"{type(error).__name__}: {error}"
             if problem is not None:
                 self.give_up(problem)
             else:
@@ -260,12 +264,6 @@ def measure_in_one_pass(tensors: Sequence[Tensor], bounds: tuple[float, float] =
     except CudaCallError as error:
         making.give_up(str(error))
         return None
-
-
-def status(device: torch.device) -> str:
-    """Say whether tensors of a device are measured in one pass."""
-    making = _of_devices.get(device)
-    return "not asked for" if making is None else "one pass" if making.get() else "torch's functions"
 
 
 def _difference(made: DevicePass, device: torch.device) -> str | None:

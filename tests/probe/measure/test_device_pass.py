@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from probe.compat.nvrtc import CudaCallError
 from probe.measure.kernels import device_pass
 from probe.measure.kernels.device_pass import VALUES, DevicePass, cut, measure_in_one_pass
 
@@ -51,7 +55,38 @@ def test_constants_are_those_of_the_source() -> None:
 
 def test_tensors_of_the_host_are_left_to_torch() -> None:
     assert measure_in_one_pass([torch.ones(30_000)]) is None
-    assert device_pass.status(torch.device("cpu")) == "not asked for"
+    assert not any(device.type == "cpu" for device in device_pass._of_devices)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def raises(*given: Any) -> Any:
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("CUDA out of memory"), AttributeError("cuLaunchKernel"), CudaCallError("801")]
+)
+def test_pass_that_cannot_be_loaded_leaves_it_to_torch(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What the driver says, or the allocator, is no failure of the step."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(device_pass, "compile_cuda", lambda *given: b"compiled")
+    monkeypatch.setattr(device_pass, "DevicePass", raising(error))
+    making = device_pass._Making(torch.device("cuda", 0))
+    making._thread.join(60)
+    assert making.get() is None
+    assert making._has_failed
+
+
+def test_process_that_has_no_thread_left_measures_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+    making = device_pass._Making(torch.device("cuda", 0))
+    assert making.get() is None
+    assert making._has_failed
 
 
 @pytest.fixture
