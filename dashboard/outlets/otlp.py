@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,20 +10,19 @@ from typing import Final
 from probe import __version__
 
 from ..errors import DashboardError
-from .courier import FIRST_WAIT_S, Courier
+from .courier import FIRST_WAIT_S
 from .families import FamilyReader
 from .news import News
 from .otlp_messages import LOGS_PATH, METRICS_PATH, logs_request, metrics_request, rejected
+from .outlet_thread import OutletThread
 from .settings import OtlpPlace, Target
-from .status import OutletStatus
-from .waiting_news import WaitingNews
 
 _log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE: Final = 500
 
 
-class OtlpThread:
+class OtlpThread(OutletThread):
     """Sends to one collector; `start` and `stop` are called once.
 
     Args:
@@ -42,32 +40,10 @@ class OtlpThread:
         *,
         first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
-        self._place, self._target, self._families = place, target, families
-        self._stopping = threading.Event()
-        self._courier = Courier("otlp", "otlp", target, stopping=self._stopping, first_wait_s=first_wait_s)
-        self._waiting = WaitingNews(self._courier.note_waiting)
+        super().__init__("otlp", "otlp", target, first_wait_s=first_wait_s, requests_at_end=2)
+        self._place, self._families = place, families
         self._since = time.time()
         self._has_rejected = False
-        self._thread = threading.Thread(target=self._run, name="nanscope-otlp", daemon=True)
-
-    @property
-    def status(self) -> OutletStatus:
-        """A snapshot; any thread."""
-        return self._courier.status
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Have the thread send what waits and the last metrics, unless the newest request failed, and end."""
-        self._stopping.set()
-        self._waiting.close()
-
-    def stop(self) -> None:
-        """Close, and wait until the thread has ended, for two requests at most."""
-        self.close()
-        self._thread.join(2 * self._target.timeout_s + 1)
 
     def offer(self, news: Sequence[News]) -> None:
         """Queue what is wanted; any thread, never blocks."""

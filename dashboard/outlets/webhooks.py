@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections import deque
@@ -12,17 +11,16 @@ from typing import Final
 from probe import __version__
 from probe.wire import Event
 
-from .courier import FIRST_WAIT_S, Courier
+from .courier import FIRST_WAIT_S
 from .messages import discord_message, json_message, signature, slack_message
 from .news import News
+from .outlet_thread import OutletThread
 from .settings import Target, Webhook
-from .status import OutletStatus
-from .waiting_news import WaitingNews
 
 _MINUTE_S: Final = 60.0
 
 
-class WebhookThread:
+class WebhookThread(OutletThread):
     """Sends what it is offered; `start` and `stop` are called once.
 
     Args:
@@ -35,33 +33,9 @@ class WebhookThread:
     def __init__(
         self, hook: Webhook, target: Target, *, page: str, first_wait_s: float = FIRST_WAIT_S
     ) -> None:
-        self._hook, self._target, self._page = hook, target, page
-        self._stopping = threading.Event()
-        self._courier = Courier(
-            hook.name, hook.kind, target, stopping=self._stopping, first_wait_s=first_wait_s
-        )
-        self._waiting = WaitingNews(self._courier.note_waiting)
+        super().__init__(hook.name, hook.kind, target, first_wait_s=first_wait_s, requests_at_end=1)
+        self._hook, self._page = hook, page
         self._sent_at: deque[float] = deque(maxlen=hook.per_minute)
-        self._thread = threading.Thread(target=self._run, name=f"nanscope-hook-{hook.name}", daemon=True)
-
-    @property
-    def status(self) -> OutletStatus:
-        """A snapshot; any thread."""
-        return self._courier.status
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Have the thread send what waits, unless the newest request failed, and end."""
-        self._stopping.set()
-        self._waiting.close()
-
-    def stop(self) -> None:
-        """Close, and wait until the thread has ended, for one request at most."""
-        self.close()
-        self._thread.join(self._target.timeout_s + 1)
 
     def offer(self, news: Sequence[News]) -> None:
         """Queue what the webhook wants; any thread, never blocks."""
