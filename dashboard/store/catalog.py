@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -314,6 +314,14 @@ class Catalog:
     def find_scalar_timeline(self, run: str, rank: int) -> int | None:
         """Return the number of the rank's scalar timeline; None if it has no scalars."""
         return self._timelines.get((run, rank, b""))
+
+    def scalar_timelines(self, timelines: Collection[int]) -> dict[tuple[str, int], int]:
+        """Return (run, rank) -> scalar timeline of those of the given numbers."""
+        return {
+            (run, rank): number
+            for (run, rank, digest), number in self._timelines.items()
+            if not digest and number in timelines
+        }
 
     def series_names(self, timeline: int, kind: str) -> list[str]:
         """Return the sorted names of a timeline's series."""

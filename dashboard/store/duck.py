@@ -43,6 +43,7 @@ from .rank_scalars import RankReads
 from .reading import Reading
 from .schema import explain, open_cursor, open_database, read_epoch
 from .tensor_reads import TensorReads
+from .whole_norms import WHOLE, Join, plan_joins, whole_series
 from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
@@ -179,16 +180,17 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         with self._commit_lock:
             with self._lock:
                 self._require_open()
+                taken = self._edge.take(self._epoch + 1)
+                joins = plan_joins(self._catalog, taken)
                 changes, self._catalog.changes = self._catalog.changes, Changes()
                 if not changes.streams:
                     self._catalog.changes = changes
                     return {}
-                taken = self._edge.take(self._epoch + 1)
                 saved = self._catalog.snapshot(changes)
                 queued, self._queued_bytes = self._queued_bytes, 0
             durable = False
             try:
-                self._transaction(saved, taken)
+                self._transaction(saved, taken, joins)
                 durable = True
             except duckdb.Error as error:
                 raise DashboardError(explain("cannot write, and tries again", error)) from error
@@ -200,13 +202,15 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             with self._lock:
                 self._epoch += 1
                 self._edge.forget(self._epoch)
+                for run in {join.run for join in joins}:
+                    self._note_change(run)
                 return self._catalog.settle(saved)
 
-    def _transaction(self, saved: SavedRows, taken: list[Pending]) -> None:
+    def _transaction(self, saved: SavedRows, taken: list[Pending], joins: list[Join]) -> None:
         self._database.execute("BEGIN")
         done = False
         try:
-            self._writer.write(saved, taken)
+            self._writer.write(saved, taken, joins)
             if self._epoch % RETENTION_EVERY == 0:
                 retention.remove_old_rows(self._database, raw_steps=self._raw_steps)
             self._database.execute("UPDATE meta SET epoch = ?", [self._epoch + 1])
@@ -311,7 +315,9 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         """Names of all scalar series of the rank, sorted."""
         with self._lock:
             timeline = self._catalog.find_scalar_timeline(run, rank)
-            return [] if timeline is None else self._catalog.series_names(timeline, SCALAR)
+            names = [] if timeline is None else self._catalog.series_names(timeline, SCALAR)
+            has_whole = WHOLE not in names and whole_series(self._catalog, run, rank) is not None
+            return sorted([*names, WHOLE]) if has_whole else names
 
     def scalars(
         self, run: str, rank: int, names: list[str], steps: StepRange = ALL_STEPS, max_points: int = 1000
@@ -328,8 +334,15 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                     if (number := self._catalog.find_series(timeline, SCALAR, name)) is not None
                 }
             )
+            whole = whole_series(self._catalog, run, rank) if WHOLE in names else None
+        points = max(1, max_points)
         with self._snapshot() as snapshot:
-            return read_scalars(snapshot, timeline or 0, numbers, steps=steps, max_points=max(1, max_points))
+            found = read_scalars(snapshot, timeline or 0, numbers, steps=steps, max_points=points)
+            if whole is None or whole[0] == timeline:
+                return found
+            # The lowest rank of those that hold the model has it, for all of them.
+            more = read_scalars(snapshot, whole[0], {whole[1]: WHOLE}, steps=steps, max_points=points)
+            return pd.concat([found, more]).sort_values(["name", "step"], ignore_index=True)
 
     def heatmap(
         self,

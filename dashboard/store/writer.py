@@ -21,6 +21,7 @@ from .documents import write_documents
 from .edge import Pending, ScalarBlock, TensorBlock
 from .histograms import insert_histograms
 from .tensors import RAW_TABLES, Columns, flag_blobs, insert_columns, objects, value_blobs
+from .whole_norms import Join, join_parts
 
 
 class Writer:
@@ -29,8 +30,8 @@ class Writer:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._database = connection
 
-    def write(self, saved: SavedRows, pending: Sequence[Pending]) -> None:
-        """Write everything, inside the caller's transaction."""
+    def write(self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join] = ()) -> None:
+        """Write everything, and what the joins put together of it, inside the caller's transaction."""
         self._save_catalog(saved)
         self._save_events(pending)
         scalars = [block for item in pending for block in item.scalars]
@@ -45,6 +46,9 @@ class Writer:
             steps[tensor.timeline, False].append(tensor.step)
         for (timeline, is_scalar), parts in steps.items():
             advance(self._database, timeline, steps=np.concatenate(parts), is_scalar=is_scalar)
+        for join in joins:
+            if len(joined := join_parts(self._database, join)):
+                advance(self._database, join.timeline, steps=joined, is_scalar=True)
 
     # -- catalogue
 

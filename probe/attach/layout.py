@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from ..compat import torch_ranks
 from ..compat.torch_modules import WRAPPERS, compiled_original, own_modules
 from ..wire import LayerInfo, Layout, ParameterInfo
 
@@ -71,6 +72,7 @@ def describe_model(
         model=name or type(root).__name__,
         parameters=infos,
         layers=[LayerInfo(name=layer, type=types.get(layer, "")) for layer in layers],
+        sharded_over=list(torch_ranks.ranks_that_share(parameters)),
     )
     return ModelLayout(
         parameters=tuple(parameters),

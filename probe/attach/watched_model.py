@@ -82,6 +82,7 @@ class WatchedModel:
         """Whether it does so in copies, and `p.grad` is this rank's own until the backward's end."""
         self.is_sharded = False
         """Whether this rank holds only its own part of some parameters (FSDP2, tensor parallel)."""
+        self._shares: Floats | None = None
         self._unknown: TensorStatistics | None = None
         self._note_sharding()
 
@@ -217,14 +218,34 @@ class WatchedModel:
         return "the parameters are sharded over several ranks, which would all have to replay at once"
 
     def _note_sharding(self) -> None:
-        if self.is_sharded or not any(map(torch_ranks.is_sharded, self.layout.parameters)):
+        self._shares = None
+        if self.is_sharded or not self.layout.record.sharded_over:
             return
         self.is_sharded = True
         _logger.warning(
             "nanscope: the parameters are sharded over several ranks: each rank records the gradients of its "
-            "own part (stage 'shard'). A norm of the whole is the root of the sum of the ranks' squares; a "
-            "failing step is not replayed"
+            "own part (stage 'shard'), and the dashboard puts the norm of the whole together. A failing step "
+            "is not replayed"
         )
+
+    def gradient_shares(self) -> Floats | None:
+        """(parameters,) by what the square of each norm counts in that of the whole, summed over the ranks.
+
+        None where nothing is sharded, where no parameter has a gradient, and where one is only a term of the
+        ranks' sum.
+        """
+        ranks, parameters = len(self.layout.record.sharded_over), self.layout.parameters
+        if not ranks or all(parameter.grad is None for parameter in parameters):
+            return None
+        if self._shares is not None:
+            return self._shares
+        shares = [torch_ranks.share_of(p if p.grad is None else p.grad, ranks) for p in parameters]
+        if any(share is None for share in shares):
+            return None
+        found = np.array(shares, dtype=np.float64)
+        if all(parameter.grad is not None for parameter in parameters):
+            self._shares = found
+        return found
 
     # -- parameters
 

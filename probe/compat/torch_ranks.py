@@ -6,8 +6,9 @@ Nothing here talks to other ranks, or waits for them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -84,10 +85,46 @@ def keeps_own_gradients(wrapper: nn.parallel.DistributedDataParallel) -> bool:
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank holds only a part of the tensor: a DTensor that is not replicated on every rank."""
+    return _is_dtensor(tensor) and not all(
+        placement.is_replicate() for placement in cast(Any, tensor).placements
+    )
+
+
+def _is_dtensor(tensor: Tensor) -> bool:
     distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not isinstance(tensor, distributed.DTensor):
-        return False
-    return not all(placement.is_replicate() for placement in tensor.placements)
+    return distributed is not None and isinstance(tensor, distributed.DTensor)
+
+
+def ranks_that_share(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Return the ranks on which the parts of these tensors lie, sorted; empty where none is sharded."""
+    tensors = list(tensors)
+    if not any(map(is_sharded, tensors)):
+        return ()
+    meshes = [cast(Any, one).device_mesh.mesh for one in tensors if _is_dtensor(one)]
+    return tuple(sorted({rank for mesh in meshes for rank in mesh.flatten().tolist()}))
+
+
+def share_of(tensor: Tensor, ranks: int) -> float | None:
+    """Return by what this rank's part of a tensor counts in a sum over ranks: each element counts once.
+
+    Args:
+        tensor: a DTensor, or one that each of the ranks has the whole of.
+        ranks: how many ranks are summed over.
+
+    Returns:
+        One over the number of ranks that hold the same part; None where the rank holds only a term of a sum,
+        which nothing but a collective can add up.
+    """
+    if not _is_dtensor(tensor):
+        return 1.0 / ranks
+    mesh: Any = cast(Any, tensor).device_mesh
+    parts = 1
+    for dimension, placement in enumerate(cast(Any, tensor).placements):
+        if placement.is_partial():
+            return None
+        if not placement.is_replicate():
+            parts *= mesh.size(dimension)
+    return parts / ranks
 
 
 def default_store() -> Any | None:

@@ -218,6 +218,7 @@ class StepMeasures:
             has_statistics=features.gradients > 0,
             total_norm=finished.gradients.total_norm,
             parameter_norm=None,
+            gradient_shares=None if finished.was_scaled else self._model.gradient_shares(),
             loss=finished.loss,
             samples=opened.samples,
             input_elements=opened.input_elements,

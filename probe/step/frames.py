@@ -46,6 +46,8 @@ class MeasuredStep(msgspec.Struct, kw_only=True):
     """Global L2 norm of the gradients; None when no parameter has one."""
     parameter_norm: Floats | None
     """(parameters,); None where it was not measured."""
+    gradient_shares: Floats | None = None
+    """See `WatchedModel.gradient_shares`."""
     loss: StepLoss
     samples: int
     """First dimension of the first input, summed over the micro-steps; 0 when unknown."""
@@ -132,6 +134,10 @@ class MeasuredStep(msgspec.Struct, kw_only=True):
             scalars |= {"loss": self.loss.value, "loss_raw": self.loss.raw}
         if self.total_norm is not None:
             scalars["grad_norm"] = self.total_norm
+        if self.gradient_shares is not None:
+            # What has no elements here is missing, and 0.
+            with np.errstate(over="ignore"):
+                scalars["grad_square_part"] = float(self.gradient_shares @ np.square(self.gradients.norm))
         if self.samples:
             scalars["samples"] = float(self.samples)
         if self.taken is not None:

@@ -117,6 +117,9 @@ class Layout(WireStruct, tag="layout", tag_field="t", frozen=True, kw_only=True)
     """In model order."""
     modules: Annotated[list[ModuleInfo], msgspec.Meta(max_length=1_000_000)] = []
     """Every module, with or without parameters; empty until module statistics are measured."""
+    sharded_over: Annotated[list[Count], msgspec.Meta(max_length=1_000_000)] = []
+    """Ranks whose parts make up these parameters (FSDP2, tensor parallel), ascending; empty where each rank
+    has all of them."""
 
 
 class Column(WireStruct, array_like=True, frozen=True, kw_only=True):
@@ -227,6 +230,10 @@ SCALARS: Final[dict[str, str]] = {
     "own_backward_s": "seconds of the backwards until this rank's graphs had run, before it waits for others",
     "own_grad_norm": "global L2 norm of this rank's own gradient, before DistributedDataParallel averages it "
     "over the ranks; absent where it is not known (feature own_gradients)",
+    "grad_square_part": "this rank's part of the squared gradient norm of a sharded model: the sum over the "
+    "ranks of `Layout.sharded_over` is that of the whole. What several of them hold is shared out among them",
+    "grad_norm_whole": "global L2 norm of a sharded model's gradient: the root of the sum of all ranks' "
+    "`grad_square_part`, put together by the dashboard at steps that all of them have sent",
     "processor_wait": "part (0-1) of a second in which training waited for processors that others had; "
     "absent where it did not, read with the memory",
     "samples": "first dimension of the first input, summed over the micro-steps",

@@ -107,7 +107,15 @@ NEVER_FOLLOWED: Final[dict[str, tuple[str, ...]]] = {
 }
 NOT_FOLLOWED_ON_RANKS: Final = frozenset(
     {
-        *("sharded", "sharded later", "sharded and accumulated", "split", "replicated", "bad on one rank"),
+        *(
+            "sharded",
+            "sharded later",
+            "sharded and accumulated",
+            "split",
+            "split, normalised",
+            "replicated",
+            "bad on one rank",
+        ),
         *("own gradients", "own gradients, accumulated", "own gradients in bucket views"),
         *("own gradients, averaged each time", "own gradients, scaled"),
     }

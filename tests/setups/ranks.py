@@ -28,8 +28,14 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.multiprocessing import start_processes
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -201,11 +207,13 @@ def uneven(scene: Scene) -> nn.Module:
     return model
 
 
-def sharded(scene: Scene, *, when: str = "before", micro_steps: int = 1) -> nn.Module:
-    """FSDP2, sharded before or after the probe is attached; gradients kept whole for the test's own norm."""
+def sharded(scene: Scene, *, when: str = "before", micro_steps: int = 1, replicas: int = 1) -> nn.Module:
+    """FSDP2, sharded before or after the probe is attached, over all ranks or in several replicas."""
     torch.manual_seed(0)
     model = small_model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shape = (replicas, dist.get_world_size() // replicas)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
+    mesh = mesh if replicas > 1 else mesh["shard"]
 
     def shard() -> None:
         for layer in (model[0], model[4]):
@@ -247,20 +255,33 @@ def local_copy(model: nn.Module) -> nn.Module:
     return parts
 
 
-def split(scene: Scene) -> nn.Module:
-    """Tensor parallel: the first layer by columns, the second by rows."""
+def split(scene: Scene, *, is_normalised: bool = False) -> nn.Module:
+    """Tensor parallel: the first layer by columns, the second by rows; its bias is whole on both ranks.
+
+    Where a part of the inputs is normalised on each rank, the gradients of that weight are terms of a sum.
+    """
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = quiet_model()
-    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    plan: dict[str, ParallelStyle] = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    if is_normalised:
+        model = nn.Sequential(*model, nn.LayerNorm(3))
+        plan |= {
+            "2": RowwiseParallel(output_layouts=Shard(0)),
+            "3": SequenceParallel(sequence_dim=0, use_local_output=True),
+        }
+    parallelize_module(model, mesh, plan)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(5)
     with scene.watch(model, optimizer):
         for _ in range(3):
             inputs, targets = torch.randn(8, 6, generator=generator), torch.tensor([0, 1, 2, 0] * 2)
             optimizer.zero_grad()
-            scene.backward(F.cross_entropy(model(inputs), targets), samples=8)
+            outputs = model(inputs)
+            loss = F.cross_entropy(outputs, targets[: len(outputs)])
+            scene.backward(loss, samples=8)
             scene.note(model, stage="shard")
+            wholes.append(whole_norm(model))
             optimizer.step()
     return local_copy(model)
 
@@ -312,7 +333,9 @@ LOOPS: dict[str, Callable[[Scene], nn.Module]] = {
     "sharded": sharded,
     "sharded later": lambda scene: sharded(scene, when="after"),
     "sharded and accumulated": lambda scene: sharded(scene, micro_steps=2),
+    "sharded in replicas": lambda scene: sharded(scene, replicas=2),
     "split": split,
+    "split, normalised": lambda scene: split(scene, is_normalised=True),
     "replicated": replicated,
     "bad on one rank": bad_on_one_rank,
     "own gradients": lambda scene: averaged(scene, features={"own_gradients": 1}),

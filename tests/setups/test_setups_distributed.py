@@ -22,6 +22,8 @@ from run_numbers import scalars_of, steps_of
 from small_training import small_model, train
 
 import probe
+from dashboard.ingest.spool import SpoolIngest
+from dashboard.store.duck import DuckStore
 from probe.delivery.journal.journal_reader import list_runs
 
 HERE = Path(__file__).parent
@@ -39,6 +41,7 @@ ON_TWO = (
     "sharded later",
     "sharded and accumulated",
     "split",
+    "split, normalised",
     "replicated",
     "own gradients",
     "own gradients now and then",
@@ -47,6 +50,8 @@ ON_TWO = (
     "own gradients, averaged each time",
     "own gradients, scaled",
 )
+
+SHARDED = ("sharded", "sharded later", "sharded and accumulated", "split")
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -84,7 +89,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -
 @pytest.fixture(scope="module")
 def four_ranks(tmp_path_factory: pytest.TempPathFactory, forked: ForkedScripts) -> Path:
     folder = tmp_path_factory.mktemp("four")
-    launch(forked, folder, 4, ("averaged", "accumulated"))
+    launch(forked, folder, 4, ("averaged", "accumulated", "sharded in replicas"))
     return folder
 
 
@@ -188,13 +193,39 @@ def test_rank_without_inputs_left_adds_no_steps(two_ranks: Path) -> None:
     assert [len(journal_of(two_ranks, "uneven", rank).frames) for rank in range(2)] == [5, 3]
 
 
-@pytest.mark.parametrize("name", ["sharded", "sharded and accumulated"])
-def test_sharded_norms_make_the_norm_of_the_whole(two_ranks: Path, name: str) -> None:
-    """Square root of the sum of the ranks' squares, as the user is told."""
-    norms = [scalars_of(journal_of(two_ranks, name, rank), "grad_norm") for rank in range(2)]
-    expected = seen_by(two_ranks, name, 0)["wholes"]
-    np.testing.assert_allclose(np.hypot(*norms), expected, rtol=1e-5)
-    assert norms[0] != norms[1]
+@pytest.mark.parametrize("name", SHARDED)
+def test_sharded_norms_make_the_norm_of_the_whole(two_ranks: Path, tmp_path: Path, name: str) -> None:
+    """In the dashboard's store, on both ranks, as torch's own collective has it."""
+    check_whole_norms(two_ranks, name, tmp_path, ranks=2)
+
+
+def test_norm_of_replicas_that_are_sharded_counts_each_element_once(four_ranks: Path, tmp_path: Path) -> None:
+    check_whole_norms(four_ranks, "sharded in replicas", tmp_path, ranks=4)
+
+
+def check_whole_norms(folder: Path, name: str, tmp_path: Path, *, ranks: int) -> None:
+    expected = seen_by(folder, name, 0)["wholes"]
+    assert len(expected) == 3
+    for way in ("slow", "in_c"):
+        store = DuckStore(tmp_path / way)
+        SpoolIngest(store, folder / name / way).run_one(folder / name / way / "run")
+        for rank in range(ranks):
+            found = store.scalars("run", rank, ["grad_norm_whole", "grad_norm"])
+            whole = found[found["name"] == "grad_norm_whole"]
+            assert whole["step"].tolist() == [0, 1, 2]
+            np.testing.assert_allclose(whole["mean"], expected, rtol=1e-5)
+            assert not np.allclose(found[found["name"] == "grad_norm"]["mean"], expected, rtol=1e-3)
+        store.close()
+
+
+def test_norm_of_partial_sums_is_not_put_together(two_ranks: Path) -> None:
+    """A gradient that is a term of a sum over the ranks has a norm that says nothing of the sum's."""
+    for rank in range(2):
+        journal = journal_of(two_ranks, "split, normalised", rank)
+        assert journal.layouts[0].sharded_over == [0, 1]
+        assert scalars_of(journal, "grad_norm") and not any(
+            "grad_square_part" in frame.scalars for frame in journal.frames
+        )
 
 
 @pytest.mark.parametrize("name", ["sharded", "sharded later", "split"])

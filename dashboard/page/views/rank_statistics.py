@@ -98,7 +98,7 @@ _STAGES: Final = {
     "local": "The norm is of each rank's own gradient: no DistributedDataParallel has averaged it. What a "
     "script averages by hand before the optimizer's step is averaged here, too.",
     "shard": "The norm is of the part of the gradient that each rank holds. Parts differ by nature: compare "
-    "a rank with its own past.",
+    "a rank with its own past. Overview has the norm of all parts together.",
     "scaled": "The norm is of gradients that a GradScaler has scaled. Under DistributedDataParallel they are "
     "averaged over the ranks before.",
     "unscaled": "The norm is measured after a GradScaler has unscaled the gradients. Under "

@@ -19,13 +19,14 @@ RECENT_NAMES: Final = (
     "loss",
     "grad_norm",
     "grad_norm_clipped",
+    "grad_norm_whole",
     "step_time_s",
     "probe_fraction",
     "step_time_added",
     "step_time_added_half_width",
 )
-"""Series that have a value at every step, that after clipping where there is any, the last two once they are
-known."""
+"""Series that have a value at every step, that after clipping where there is any, that of a sharded model's
+whole gradient once all ranks' parts are stored, the last two once they are known."""
 SLOW_NAMES: Final = ("process_rss_bytes", "cuda_allocated_bytes")
 """Series read about once a second, so that most steps have none."""
 RECENT_STEPS: Final = 32
@@ -63,7 +64,7 @@ def tile_texts(recent: pd.DataFrame, slow: pd.DataFrame, *, last_step: int | Non
     return [
         TileText(id="step", value=f"{last_step:,}" if last_step is not None else "\u2013"),
         _track_tile(recent, "loss"),
-        _track_tile(recent, "grad_norm", "grad_norm_clipped"),
+        _track_tile(recent, "grad_norm", "grad_norm_clipped", "grad_norm_whole"),
         TileText(
             id="speed",
             value=significant(1.0 / step_time, digits=3) if step_time else "\u2013",
