@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import threading
 import time
 import urllib.request
@@ -148,32 +147,4 @@ def test_level_off_is_switched_on_and_cleared_over_http(
         assert told.problem is None
         wait_for(lambda: "grad_norm" in server.store.scalar_names("quiet"), "nothing is measured")
     lock = lock_path(host_folder(spool / "quiet"))
-    wait_for(lambda: lock_owner(lock) is None, "the helper does not leave")
-
-
-def test_lines_of_the_migration_page_that_ask_over_http_run(
-    server: Server, spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
-    lines = re.findall(r"\| `(http\(.+?)` \|", page)
-    state = read_serve_state({"XDG_STATE_HOME": str(spool.parent / "state")})
-    assert state is not None and len(lines) == 4
-    monkeypatch.setenv("NANSCOPE_SECRET", state.secret)
-    monkeypatch.chdir(spool.parent)  # clearing saves a report first
-    model = seeded_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def http(method: str, path: str) -> Any:
-        request = urllib.request.Request(
-            server.page + path.removeprefix("/"), method=method, headers={"authorization": f"Bearer {TOKEN}"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.loads(answer.read())
-
-    with probe.watch(model, optimizer, spool=spool, connect=server.ingest, run="asked"):
-        train(model, optimizer, 3)
-        wait_for(lambda: call(server, "asked")[0] == 200, "the run's helper is not connected")
-        for line in lines:
-            eval(line, {"http": http})  # noqa: S307
-    lock = lock_path(host_folder(spool / "asked"))
     wait_for(lambda: lock_owner(lock) is None, "the helper does not leave")
