@@ -1,7 +1,7 @@
 # make demo   train a small model with a NaN in it, and watch it live
 # make test   everything the repository checks: lint, types, tests, the browser included
 # make js     types and unit tests of the page's scripts alone (needs node and npm)
-# make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages
+# make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
@@ -20,7 +20,7 @@ NODE_PACKAGES := nodejs npm
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js trackers capabilities detection browser compiler node clean
+.PHONY: demo test lint js trackers promtool capabilities detection browser compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -43,14 +43,27 @@ js: node
 	npm run --silent types && npm test --silent
 
 # Their requirements clash with our pins: they lie in front of our environment, and not in it.
-$(TRACKERS)/.done: $(VENV)/.dev $(TRACKER_TESTS)/requirements.txt
+$(TRACKERS)/.done: $(VENV)/.dev $(TRACKER_TESTS)/requirements.txt $(TRACKER_TESTS)/mlflow_server.txt
 	$(PYTHON) -m venv $(TRACKERS)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 		> "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
 	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $(TRACKER_TESTS)/requirements.txt
+	rm -rf $(TRACKERS)/mlflow_server
+	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-compile \
+		--target $(TRACKERS)/mlflow_server --requirement $(TRACKER_TESTS)/mlflow_server.txt
 	touch $@
 
-trackers: $(TRACKERS)/.done
+# Prometheus' own check of /metrics, out of Debian's package (19 MB), of which nothing is installed. Where it cannot be
+# had, its tests skip and show the end of what this has written.
+promtool: $(TRACKERS)/.done
+	@if ! command -v promtool >/dev/null && ! [ -x $(TRACKERS)/bin/promtool ]; then (cd $(TRACKERS); exec >promtool.log 2>&1; \
+		get() { timeout 60 apt-get -q -o Acquire::Retries=0 download prometheus; }; \
+		get || { [ "$$(id -u)" = 0 ] && timeout 60 apt-get -qq update && get; } && \
+		dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C bin --strip-components=3 ./usr/bin/promtool; \
+		rm -f prometheus_*.deb); \
+		[ -x $(TRACKERS)/bin/promtool ] || echo "promtool is missing: its tests skip. Why: $(TRACKERS)/promtool.log"; fi
+
+trackers: $(TRACKERS)/.done promtool
 	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py tests/dashboard/outlets/test_otlp.py
 
 capabilities: $(TRACKERS)/.done browser

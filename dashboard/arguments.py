@@ -229,7 +229,7 @@ def _add_export(commands: Commands) -> None:
     export.add_argument(
         "--tracking-uri",
         metavar="URI",
-        help="mlflow's server or database (default: MLFLOW_TRACKING_URI, else one in the folder of -o)",
+        help="mlflow's server or database, no user in it (default: MLFLOW_TRACKING_URI, else one in -o)",
     )
 
 

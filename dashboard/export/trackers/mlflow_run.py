@@ -1,7 +1,12 @@
-"""Writes a run into MLflow: metrics by step, parameters, tags for events, the HTML report as an artifact."""
+"""Writes a run into MLflow: metrics by step, parameters, tags for events, the HTML report as an artifact.
+
+A run that is there from an earlier export goes on: it gets what it has not. Addresses and errors are in
+`mlflow_address.py`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,25 +14,28 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ...errors import DashboardError
+from .mlflow_address import DATABASE, brief_patience, mlflow_errors, run_page, tracking_address
 from .tracked_run import TrackedRun, events_by_kind, require_package
 
 METRICS_AT_ONCE: Final = 1000
 PARAMETERS_AT_ONCE: Final = 100
-"""What one request of MLflow's takes at most."""
+"""What one request of MLflow's takes at most; so it does of tags."""
 MOST_KEY: Final = 250
 MOST_PARAMETER: Final = 6000
 MOST_TAG: Final = 5000
-_DATABASE: Final = "sqlite:///"
 REPORT: Final = "nanscope.html"
 _NOT_IN_A_KEY: Final = re.compile(r"[^\w\-. :/]", re.ASCII)
+_QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+"""The command asks no other host for anything but what it is for, and an address can hold a secret."""
 T = TypeVar("T")
 
 
 def write_mlflow(
     run: TrackedRun, *, tracking_uri: str | None, folder: Path | None, project: str, report: str
 ) -> str:
-    """Write a new run into an experiment, which is made if it is not there; return where.
+    """Write a run into an experiment, which is made if it is not there; return where.
+
+    A run of an earlier export into it goes on, so that it has every number once.
 
     Args:
         run: What to write.
@@ -37,41 +45,32 @@ def write_mlflow(
         report: The HTML report.
 
     Raises:
-        DashboardError: there is neither address nor folder, or MLflow refuses.
+        DashboardError: there is neither address nor folder, `tracking_uri` names a user, or MLflow does not
+            answer or refuses.
     """
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if uri is None and folder is None:
-        raise DashboardError("--format mlflow needs --tracking-uri URI, MLFLOW_TRACKING_URI, or -o FOLDER")
-    # The command asks no other host for anything but what it is for.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    from mlflow.exceptions import MlflowException
+    address = tracking_address(tracking_uri, folder)
+    for name, text in _QUIET.items():
+        os.environ.setdefault(name, text)
     from mlflow.tracking import MlflowClient
 
-    if uri is None and folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        uri = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-    artifacts = _artifacts(uri or "", folder)
-    if (uri or "").startswith(_DATABASE):
+    if address.startswith(DATABASE):
         require_package("sqlalchemy", extra="mlflow")
-    try:
-        client = MlflowClient(tracking_uri=uri)
-        made = client.create_run(
-            _experiment(client, project, artifacts),
-            start_time=round(run.run.started * 1000),
-            run_name=run.name,
-            tags=_tags(run),
-        )
-        _fill(client, made.info.run_id, run, report)
-    except MlflowException as error:
-        raise DashboardError(f"MLflow refuses: {error}") from error
-    return f"run {made.info.run_id} of the experiment {project}"
+    with mlflow_errors(address):
+        client = MlflowClient(tracking_uri=address)
+        with brief_patience():
+            experiment = _experiment(client, project, _artifacts(address, folder))
+        known = _open_run(client, experiment, run)
+        _fill(client, known, run, report)
+    place = f"run {known.info.run_id} of the experiment {project}"
+    page = run_page(address, experiment, known.info.run_id)
+    return f"{place}: {page}" if page else place
 
 
 def _artifacts(uri: str, folder: Path | None) -> str | None:
     """Return where files lie beside a database, rather than in the current folder; a server has a place."""
-    if not uri.startswith(_DATABASE):
+    if not uri.startswith(DATABASE):
         return None
-    beside = Path(uri.removeprefix(_DATABASE)).parent if folder is None else folder
+    beside = Path(uri.removeprefix(DATABASE)).parent if folder is None else folder
     return (beside.absolute() / "artifacts").as_uri()
 
 
@@ -89,25 +88,63 @@ def _tags(run: TrackedRun) -> dict[str, str]:
     return {key: text[:MOST_TAG] for key, text in with_keys(tags).items()}
 
 
-def _fill(client: Any, run_id: str, run: TrackedRun, report: str) -> None:
-    """Write all, and close the run; as failed where something of it was refused."""
-    from mlflow.entities import Param
+def _open_run(client: Any, experiment: str, run: TrackedRun) -> Any:
+    """Return the run of an earlier export, open again and with the tags of today, else a new one."""
+    from mlflow.entities import RunTag
 
+    facts, tags = run.facts(), _tags(run)
+    same = f"tags.`nanscope.run` = '{facts['run']}' and tags.`nanscope.rank` = '{facts['rank']}'"
+    for earlier in client.search_runs([experiment], same, max_results=1):
+        client.update_run(earlier.info.run_id, status="RUNNING")
+        for some in _batches((RunTag(*tag) for tag in tags.items()), PARAMETERS_AT_ONCE):
+            client.log_batch(earlier.info.run_id, tags=some)
+        return earlier
+    return client.create_run(
+        experiment, start_time=round(run.run.started * 1000), run_name=run.name, tags=tags
+    )
+
+
+def _fill(client: Any, known: Any, run: TrackedRun, report: str) -> None:
+    """Write what MLflow's run has not, and close it; as failed where something of it was refused."""
+    from mlflow.entities import Param
+    from mlflow.exceptions import MlflowException
+
+    run_id = known.info.run_id
     is_whole = False
     last_s = run.run.started
     try:
-        parameters = [Param(key, text[:MOST_PARAMETER]) for key, text in with_keys(run.parameters()).items()]
+        # MLflow refuses to change a parameter.
+        parameters = (
+            Param(key, text[:MOST_PARAMETER])
+            for key, text in with_keys(run.parameters()).items()
+            if key not in known.data.params
+        )
         for some in _batches(parameters, PARAMETERS_AT_ONCE):
             client.log_batch(run_id, params=some)
+        there = _numbers_there(client, known)
         for some in _batches(_metrics(run), METRICS_AT_ONCE):
-            client.log_batch(run_id, metrics=some)
+            new = [metric for metric in some if (metric.key, metric.step, metric.timestamp) not in there]
+            if new:
+                client.log_batch(run_id, metrics=new)
             last_s = some[-1].timestamp / 1000
         client.log_text(run_id, report, REPORT)
         is_whole = True
     finally:
-        if not is_whole or run.has_ended:
-            status = "FAILED" if run.has_failed or not is_whole else "FINISHED"
+        if not is_whole:
+            with contextlib.suppress(MlflowException), brief_patience():
+                client.set_terminated(run_id, "FAILED", end_time=round(last_s * 1000))
+        elif run.has_ended:
+            status = "FAILED" if run.has_failed else "FINISHED"
             client.set_terminated(run_id, status, end_time=round(last_s * 1000))
+
+
+def _numbers_there(client: Any, known: Any) -> set[tuple[str, int, int]]:
+    """Name, step and time of every number that MLflow's run has; a step trained again has another time."""
+    return {
+        (metric.key, metric.step, metric.timestamp)
+        for key in known.data.metrics
+        for metric in client.get_metric_history(known.info.run_id, key)
+    }
 
 
 def _metrics(run: TrackedRun) -> Iterator[Any]:

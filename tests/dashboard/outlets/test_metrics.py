@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +169,61 @@ def test_exposition_of_hostile_labels_is_read_back_by_prometheus_own_client() ->
     (read,) = text_string_to_metric_families(exposition([family]))
     assert (read.type, read.documentation) == ("counter", family.text)
     assert [(sample.labels["name"], sample.value) for sample in read.samples] == [(NAME, 1.5)]
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Prometheus' own program; where `make trackers` could not fetch it, its log says why."""
+    beside = Path(sys.prefix)
+    path = shutil.which("promtool", path=os.pathsep.join((str(beside / "bin"), os.environ["PATH"])))
+    if path is None:
+        log = beside / "promtool.log"
+        said = log.read_text().split("\n")[-2:-1] if log.exists() else []
+        pytest.skip(f"promtool is not there: {said[0] if said else 'make trackers fetches it'}")
+    return path
+
+
+def checked(promtool: str, text: str | bytes) -> tuple[int, str]:
+    """How `promtool check metrics` ends, and what it says; it says nothing of what is in order."""
+    body = text if isinstance(text, bytes) else text.encode()
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=body, capture_output=True, timeout=60, check=False
+    )
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def test_metrics_of_a_server_pass_prometheus_own_check(server: Server, promtool: str) -> None:
+    api_server.fill(server, steps=40, is_full=True)
+    page_runs.fill(server.store, steps=range(5), run="hostile", name=NAME, bad={4: "nan"})
+    page_runs.fill(server.store, steps=range(5), run="infinite", rank=1, bad={4: "inf"})
+    text = api_server.call(server, "/metrics").body
+    assert b'name="a \\"quoted\\"' in text
+    assert b"} NaN\n" in text
+    assert b"} +Inf\n" in text
+    assert checked(promtool, text) == (0, "")
+
+
+def test_metrics_of_outlets_pass_prometheus_own_check(store: DuckStore, promtool: str) -> None:
+    status = OutletStatus(name=NAME, kind="slack", sent=3, failed=2, dropped=1)
+    reader = FamilyReader(store, collector=CollectorStatus, outlets=lambda: [status])
+    assert checked(promtool, exposition(reader.read())) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "# HELP nanscope_x Text.\n# TYPE nanscope_x counter\nnanscope_x 1\n",
+        '# HELP nanscope_x Text.\n# TYPE nanscope_x gauge\nnanscope_x{a="\n"} 1\n',
+        "# HELP nanscope_x Text.\n# TYPE nanscope_x gauge\nnanscope_x one\n",
+        "# TYPE nanscope_x gauge\nnanscope_x 1\n",
+    ],
+    ids=["counter without total", "line feed in a label", "no number", "no help"],
+)
+def test_what_prometheus_own_check_refuses_our_reader_of_the_format_does_too(
+    broken: str, promtool: str
+) -> None:
+    code, said = checked(promtool, broken)
+    assert code != 0
+    assert said
+    with pytest.raises(AssertionError):
+        read_exposition(broken)

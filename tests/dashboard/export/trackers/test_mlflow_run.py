@@ -1,43 +1,93 @@
-"""`dashboard export --format mlflow`, read back by MLflow's own client out of its database."""
+"""`dashboard export --format mlflow` into a database and a real server, read back by MLflow's client."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tracked_journal import BEGAN, ODD_NAME, STEPS, expected, require, time_of, write_tracked_run
+from tracked_journal import (
+    BEGAN,
+    ODD_NAME,
+    STEPS,
+    expected,
+    go_on_with_tracked_run,
+    require,
+    restart_tracked_run,
+    time_of,
+    write_tracked_run,
+)
+from tracking_server import TrackingServer, tracking_server
 
 from dashboard.cli import main
+from dashboard.export import snapshot
 from dashboard.export.trackers.mlflow_run import MOST_KEY, with_keys
 
 pytestmark = pytest.mark.filterwarnings("default")
 """MLflow's and SQLAlchemy's own are theirs."""
 
 
-def exported(folder: Path, *options: str, has_ended: bool = True) -> tuple[Any, Any]:
-    """The client, and the only run of the experiment."""
-    require("mlflow")
-    require("sqlalchemy")
-    run = write_tracked_run(folder / "spool", has_ended=has_ended)
-    assert main(["export", str(run), "--format", "mlflow", *options]) == 0
-    from mlflow.tracking import MlflowClient
+@dataclass(frozen=True)
+class Place:
+    """Where the command writes; each test has an experiment of its own."""
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'out' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("nanscope")
-    (found,) = client.search_runs([experiment.experiment_id])
-    return client, found
+    uri: str
+    options: tuple[str, ...]
+    experiment: str
+
+    def export(self, run: Path) -> Any:
+        """The run as MLflow has it, the only one of its experiment."""
+        options = ("--project", self.experiment, *self.options)
+        assert main(["export", str(run), "--format", "mlflow", *options]) == 0
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        (found,) = self.client.search_runs([experiment.experiment_id])
+        return found
+
+    @property
+    def client(self) -> Any:
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(tracking_uri=self.uri)
+
+    def history(self, run: Any, name: str) -> list[Any]:
+        key = "log/acc ___ _b_" if name == ODD_NAME else name
+        return sorted(self.client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackingServer]:
+    require("mlflow")
+    with tracking_server(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+on_a_server = pytest.mark.parametrize("place", ["server"], indirect=True)
+
+
+@pytest.fixture(params=["database", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, server: TrackingServer) -> Place:
+    require("sqlalchemy")
+    if request.param == "database":
+        return Place(f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}", ("-o", str(tmp_path / "out")), "mine")
+    return Place(server.url, ("--tracking-uri", server.url), request.node.name)
+
+
+def test_mlflow_server_is_the_version_that_our_client_is(server: TrackingServer) -> None:
+    import mlflow
+
+    assert server.version() == mlflow.__version__
 
 
 @pytest.mark.capability(67)
-def test_mlflow_has_every_number_at_its_step_and_time(tmp_path: Path) -> None:
-    client, run = exported(tmp_path, "-o", str(tmp_path / "out"))
+def test_mlflow_has_every_number_at_its_step_and_time(tmp_path: Path, place: Place) -> None:
+    run = place.export(write_tracked_run(tmp_path / "spool"))
     for name, values in expected().items():
-        key = "log/acc ___ _b_" if name == ODD_NAME else name
-        history = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
+        history = place.history(run, name)
         assert [metric.step for metric in history] == list(values)
         assert [metric.timestamp for metric in history] == [round(time_of(step) * 1000) for step in values]
         kept = [
@@ -47,40 +97,135 @@ def test_mlflow_has_every_number_at_its_step_and_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.capability(67)
-def test_mlflow_has_parameters_tags_for_events_and_the_report(tmp_path: Path) -> None:
-    client, run = exported(tmp_path, "-o", str(tmp_path / "out"))
+def test_mlflow_has_parameters_name_and_tags_for_events(tmp_path: Path, place: Place) -> None:
+    run = place.export(write_tracked_run(tmp_path / "spool"))
     assert run.data.params == {"lr": "0.001", "batch_size": "32"}
     assert run.data.tags["nanscope.run"] == "run-a"
     assert run.data.tags["nanscope.events.nonfinite_gradient"].startswith("1, first at step 7: ")
     assert run.data.tags["nanscope.events.loss_spike"].startswith(f"1, first at step {STEPS + 3}: ")
     assert (run.info.status, run.info.run_name) == ("FINISHED", "train.py")
     assert (run.info.start_time, run.info.end_time) == (BEGAN * 1000, time_of(STEPS - 1) * 1000)
-    report = client.download_artifacts(run.info.run_id, "nanscope.html", str(tmp_path))
-    assert Path(report).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.capability(67)
+def test_mlflow_has_the_report_byte_for_byte(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot.time, "time", lambda: time_of(STEPS))  # the report says when it was written
+    folder = write_tracked_run(tmp_path / "spool")
+    run = place.export(folder)
+    report = Path(place.client.download_artifacts(run.info.run_id, "nanscope.html", str(tmp_path)))
+    assert main(["export", str(folder), "--theme", "dark", "-o", str(tmp_path / "same.html")]) == 0
+    assert report.read_bytes() == (tmp_path / "same.html").read_bytes()
     assert not Path("mlruns").exists()
 
 
-def test_mlflow_run_of_a_training_that_goes_on_stays_open(tmp_path: Path) -> None:
-    _, run = exported(tmp_path, "-o", str(tmp_path / "out"), has_ended=False)
+@on_a_server
+def test_mlflow_run_of_a_training_that_goes_on_stays_open(tmp_path: Path, place: Place) -> None:
+    run = place.export(write_tracked_run(tmp_path / "spool", has_ended=False))
     assert (run.info.status, run.info.end_time) == ("RUNNING", None)
 
 
-def test_mlflow_writes_to_the_address_that_it_is_given(tmp_path: Path) -> None:
+def test_mlflow_run_that_is_written_again_is_the_same_and_has_each_number_once(
+    tmp_path: Path, place: Place
+) -> None:
+    folder = write_tracked_run(tmp_path / "spool")
+    before = place.export(folder)
+    again = place.export(folder)
+    assert again.info == before.info
+    assert (again.data.params, again.data.tags) == (before.data.params, before.data.tags)
+    for name, values in expected().items():
+        assert [metric.step for metric in place.history(again, name)] == list(values)
+    (artifact,) = place.client.list_artifacts(again.info.run_id)
+    assert artifact.path == "nanscope.html"
+
+
+@on_a_server
+def test_mlflow_run_of_a_training_that_went_on_has_its_new_steps_and_events(
+    tmp_path: Path, place: Place
+) -> None:
+    folder = write_tracked_run(tmp_path / "spool", has_ended=False)
+    before = place.export(folder)
+    go_on_with_tracked_run(folder)
+    after = place.export(folder)
+    assert after.info.run_id == before.info.run_id
+    assert (after.info.status, after.info.end_time) == ("FINISHED", time_of(2 * STEPS - 1) * 1000)
+    assert [metric.step for metric in place.history(after, "loss")] == list(range(2 * STEPS))
+    assert after.data.tags["nanscope.events.loss_spike"].startswith("2, first at step ")
+
+
+@on_a_server
+def test_mlflow_run_that_is_written_again_keeps_what_people_wrote_there(tmp_path: Path, place: Place) -> None:
+    folder = write_tracked_run(tmp_path / "spool")
+    run_id = place.export(folder).info.run_id
+    place.client.update_run(run_id, name="the good one")
+    place.client.set_tag(run_id, "mlflow.note.content", "Keep.")
+    again = place.export(folder)
+    assert (again.info.run_id, again.info.run_name) == (run_id, "the good one")
+    assert again.data.tags["mlflow.note.content"] == "Keep."
+
+
+@on_a_server
+def test_mlflow_run_that_was_deleted_there_is_written_anew(tmp_path: Path, place: Place) -> None:
+    folder = write_tracked_run(tmp_path / "spool")
+    deleted = place.export(folder).info.run_id
+    place.client.delete_run(deleted)
+    again = place.export(folder)
+    assert again.info.run_id != deleted
+    assert len(place.history(again, "loss")) == STEPS
+
+
+@on_a_server
+def test_mlflow_run_of_a_training_that_was_restarted_has_both_of_a_step_and_the_first_parameters(
+    tmp_path: Path, place: Place
+) -> None:
+    folder = write_tracked_run(tmp_path / "spool")
+    place.export(folder)
+    restart_tracked_run(folder, first=STEPS - 1)
+    run = place.export(folder)
+    last = [(metric.timestamp, metric.value) for metric in place.history(run, "loss")[STEPS - 1 :]]
+    assert sorted(last) == [
+        (time_of(STEPS - 1) * 1000, expected()["loss"][STEPS - 1]),
+        (time_of(1000 + STEPS - 1) * 1000, 0.5),
+    ]
+    assert run.data.params["lr"] == "0.001"
+
+
+@on_a_server
+def test_mlflow_has_each_rank_as_a_run(tmp_path: Path, place: Place) -> None:
+    folder = write_tracked_run(tmp_path / "spool")
+    write_tracked_run(tmp_path / "spool", rank=1)
+    first = place.export(folder)
+    options = ("--format", "mlflow", "--project", place.experiment, *place.options)
+    assert main(["export", str(folder), "--rank", "1", *options]) == 0
+    runs = place.client.search_runs([first.info.experiment_id])
+    assert {run.data.tags["nanscope.rank"]: run.info.run_name for run in runs} == {
+        "0": "train.py",
+        "1": "train.py rank 1",
+    }
+
+
+def test_mlflow_keeps_artifacts_beside_the_database_that_it_is_given(tmp_path: Path) -> None:
+    require("mlflow")
+    require("sqlalchemy")
     (tmp_path / "out").mkdir()
     uri = f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}"
-    _, run = exported(tmp_path, "--tracking-uri", uri)
+    run = Place(uri, ("--tracking-uri", uri), "mine").export(write_tracked_run(tmp_path / "spool"))
     assert run.info.status == "FINISHED"
     assert run.info.artifact_uri.startswith((tmp_path / "out").as_uri())
 
 
-def test_mlflow_that_cannot_be_reached_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_mlflow_of_files_which_takes_a_number_twice_has_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("mlflow")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = write_tracked_run(tmp_path / "spool")
-    assert main(["export", str(run), "--format", "mlflow", "--tracking-uri", "http://127.0.0.1:9"]) == 2
-    assert "MLflow refuses" in capsys.readouterr().err
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    place = Place(str(tmp_path / "mlruns"), ("--tracking-uri", str(tmp_path / "mlruns")), "mine")
+    folder = write_tracked_run(tmp_path / "spool")
+    place.export(folder)
+    again = place.export(folder)
+    for name, values in expected().items():
+        assert [metric.step for metric in place.history(again, name)] == list(values)
 
 
 def test_mlflow_without_address_or_folder_asks_for_one(

@@ -36,21 +36,16 @@ def time_of(step: int) -> float:
     return BEGAN + 0.25 * step
 
 
-def write_tracked_run(spool: Path, *, has_ended: bool = True) -> Path:
-    """Write the run with two events, one of them past the last step."""
-    folder = spool / RUN
-    journal = JournalWriter(folder / "0-1", run=RUN, writer="0-1")
-    start = msgspec.structs.replace(run_start(RUN), config={"lr": "0.001", "batch|size": "32"})
-    write_run_json(folder, start)
+def write_tracked_run(spool: Path, *, has_ended: bool = True, rank: int = 0) -> Path:
+    """Write the run, or a rank of it, with two events, one of them past the last step."""
+    start = msgspec.structs.replace(run_start(RUN), rank=rank, config={"lr": "0.001", "batch|size": "32"})
     events = [
-        msgspec.structs.replace(nan_event(), step=7, time=time_of(7)),
-        msgspec.structs.replace(spike_event(), step=STEPS + 3, time=time_of(STEPS + 3)),
+        msgspec.structs.replace(nan_event(), rank=rank, step=7, time=time_of(7)),
+        msgspec.structs.replace(spike_event(), rank=rank, step=STEPS + 3, time=time_of(STEPS + 3)),
     ]
     records: list[Record] = [start, layout(), *events]
     if has_ended:
         records.append(RunEnd(time=time_of(STEPS), step=STEPS - 1, outcome="finished"))
-    for record in records:
-        journal.append("events", encode(record))
     frames = [
         Frame(
             step=step,
@@ -59,6 +54,34 @@ def write_tracked_run(spool: Path, *, has_ended: bool = True) -> Path:
         )
         for step in range(STEPS)
     ]
+    write_run_json(spool / RUN, start)
+    return _append(spool / RUN, f"{rank}-1", records, frames)
+
+
+def go_on_with_tracked_run(folder: Path) -> None:
+    """As many steps again, with a second spike, and the end."""
+    steps = range(STEPS, 2 * STEPS)
+    frames = [Frame(step=step, time=time_of(step), scalars={"loss": 1.0 / step}) for step in steps]
+    spike = spike_event(STEPS + 9, time=time_of(STEPS + 9))
+    end = RunEnd(time=time_of(2 * STEPS), step=2 * STEPS - 1, outcome="finished")
+    _append(folder, "0-1", [spike, end], frames)
+
+
+def restart_tracked_run(folder: Path, *, first: int) -> None:
+    """Train from a checkpoint again, with another learning rate, up to the step that was the last."""
+    start = msgspec.structs.replace(
+        run_start(RUN), incarnation=2, time=time_of(1000), config={"lr": "0.01", "batch|size": "32"}
+    )
+    frames = [
+        Frame(step=step, time=time_of(1000 + step), scalars={"loss": 0.5}) for step in range(first, STEPS)
+    ]
+    _append(folder, "0-2", [start, layout()], frames)
+
+
+def _append(folder: Path, writer: str, records: list[Record], frames: list[Frame]) -> Path:
+    journal = JournalWriter(folder / writer, run=RUN, writer=writer)
+    for record in records:
+        journal.append("events", encode(record))
     journal.append_many("metrics", [encode(frame) for frame in frames])
     journal.close()
     return folder
