@@ -284,6 +284,11 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "snapshot": ("All numbers of this step were kept in a file, as a watchpoint or a person asked.",),
     "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
     "cleared": ("Counts and rates of the run begin anew here; everything before it stays stored and shown.",),
+    "control": (
+        "Somebody has asked this of the training from outside; the message says who, from where, and whether "
+        "it was accepted.",
+        "Who may only look is given the address of `dashboard url --view`.",
+    ),
     "level_changed": (
         "What is measured has changed from this step on: gaps in charts begin or end here.",
         "A jump that brings a closer look is a suspicion, not a fault: see what changed at the step it names "

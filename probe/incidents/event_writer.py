@@ -69,14 +69,31 @@ class EventWriter:
         self.write(self.make(finding, step, time, stack=stack))
 
     def make(
-        self, finding: Finding, step: int, time: float, *, stack: Sequence[StackFrame], ended: bool = True
+        self,
+        finding: Finding,
+        step: int,
+        time: float,
+        *,
+        stack: Sequence[StackFrame],
+        ended: bool = True,
+        is_own: bool = False,
     ) -> Event:
-        """Make the event of a finding, which the caller writes."""
+        """Make the event of a finding, which the caller writes.
+
+        Args:
+            finding: what was found.
+            step: number of the step.
+            time: UNIX seconds.
+            stack: of the training loop.
+            ended: whether it is over.
+            is_own: another of its kind and subject at the same step is another event, not its next state.
+        """
         return self._new_event(
             finding.kind,
             finding.subject,
             step=step,
             time=time,
+            repetition=self._repetition(finding.kind, finding.subject, step) if is_own else 0,
             severity=finding.severity,
             message=finding.message[:TEXT_LIMIT],
             evidence=evidence_of(finding),

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _PERIOD_S: Final = 0.25
 _LISTENED_S: Final = 0.1
+_SHOWN: Final = 1000
+"""Characters of a request in the event of it."""
 _WHO: Final[dict[Source, str]] = {
     "browser": "the page",
     "api": "the HTTP API",
@@ -93,6 +95,8 @@ class ControlWatch:
 
             event, error = self._guard.attempt(self._follow, data)
             events += [] if event is None else [event]
+            audit = self._audit(data, error)
+            events += [] if audit is None else [audit]
             if error is not None and not isinstance(error, ValueError | WireError):
                 # The model's modules may change under us. Who asks next is answered all the same.
                 _logger.warning("nanscope: a request from outside could not be followed", exc_info=error)
@@ -158,6 +162,24 @@ class ControlWatch:
             self._post(_command(request, ask.source))
         return None
 
+    def _audit(self, data: bytes, error: BaseException | None) -> Event | None:
+        """Make the event that says who has asked for what, and what came of it; None for what asks for
+        nothing."""
+        from ..delivery.control.control_messages import AskState, decode_ask, request_text
+
+        try:
+            ask = decode_ask(data)
+        except WireError:
+            return None  # nobody can say what it was; who asked has been told so
+        if isinstance(ask.request, AskState):
+            return None
+        text = request_text(ask.request)
+        who = f"{ask.caller} over {_WHO[ask.source]}" if ask.caller else _WHO[ask.source]
+        came = "Accepted." if error is None else f"Refused: {error}"
+        subject = text.partition(" ")[0]
+        message = f"Asked for by {who}: {text[:_SHOWN]}\n{came}"
+        return self._note(subject, message, kind="control", is_own=True)
+
     def _options(self, request: AddWatchpoint | WriteBundle | Pause | KeepSnapshot) -> WatchpointOptions:
         from ..delivery.control.control_messages import AddWatchpoint, KeepSnapshot, WriteBundle
         from ..delivery.control.rule_options import WatchpointOptions
@@ -191,7 +213,7 @@ class ControlWatch:
         size = "" if taken.rss_bytes is None else f": {size_text(taken.rss_bytes)} in the process"
         return self._note(taken.label, f"Memory snapshot {taken.label}{size}", kind="snapshot")
 
-    def _note(self, subject: str, message: str, *, kind: str = "custom") -> Event:
+    def _note(self, subject: str, message: str, *, kind: str = "custom", is_own: bool = False) -> Event:
         finding = Finding(
             kind=kind,
             severity="info",
@@ -201,7 +223,7 @@ class ControlWatch:
             threshold=None,
         )
         step = self._tracker.next_step
-        return self._events.make(finding, step, time.time(), stack=())
+        return self._events.make(finding, step, time.time(), stack=(), is_own=is_own)
 
     def _state(self) -> TrainerState:
         from ..delivery.control.control_messages import TrainerState, WatchpointState

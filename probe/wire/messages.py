@@ -89,6 +89,8 @@ class Control(WireStruct, tag="control", tag_field="m", frozen=True, kw_only=Tru
     """None asks every rank."""
     request: Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
     """An encoded `control_messages.Ask`; the trainer decodes it."""
+    caller: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Who asks; "" where it is not known. A helper that is older passes the request on without."""
 
 
 class Answered(WireStruct, tag="answered", tag_field="m", frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ KINDS: Final = frozenset(
     loss_plateau parameter_not_updated poor_initialization update_ratio_high update_ratio_low zero_gradient
     accumulated_gradient memory_leak hang killed exception out_of_memory overfitting amp_overflow
     rank_divergence input_out_of_range output_degenerate high_resource_use performance_degradation
-    high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile cleared
+    high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile cleared control
     diffusion_nonfinite diffusion_drift custom""".split()
 )
 

@@ -37,6 +37,7 @@ _SUBJECT_IS_TOLD: Final = frozenset(
     {
         "replayed",
         "cleared",
+        "control",
         "level_changed",
         "throttled",
         "recovery",

@@ -12,7 +12,8 @@ from ...store.protocol import RankSummary
 
 GENERAL_KINDS: Final = frozenset(
     """memory_leak hang killed exception out_of_memory high_resource_use performance_degradation
-    high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile custom""".split()
+    high_anomaly_rate data_gap level_changed throttled replayed recovery snapshot profile control
+    custom""".split()
 )
 """Events about the process, the probe or what the script reports: not about the training's numbers."""
 DIFFUSION_PREFIX: Final = "diffusion"

@@ -125,6 +125,8 @@ class Ask(_Struct, frozen=True):
     request: Request
     source: Source
     version: int = VERSION
+    caller: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Role and address, as the event of the request has them; "" where they are not known."""
 
 
 class WatchpointState(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +171,23 @@ _encoder = msgspec.msgpack.Encoder()
 def encode_ask(ask: Ask) -> bytes:
     """Encode a request."""
     return _encoder.encode(ask)
+
+
+def named_for(data: bytes, caller: str) -> bytes:
+    """Return an encoded request with who makes it; one that does not decode as it is, for the trainer to
+    refuse."""
+    try:
+        return encode_ask(msgspec.structs.replace(decode_ask(data), caller=caller))
+    except WireError:
+        return data
+
+
+def request_text(request: Request) -> str:
+    """Return what is asked, with all that was given: ``set_level (level=extreme)``."""
+    fields = msgspec.to_builtins(request)
+    name = fields.pop("do")
+    given = ", ".join(f"{key}={value}" for key, value in fields.items() if value not in (None, ""))
+    return f"{name} ({given})" if given else str(name)
 
 
 def encode_answer(answer: Answer) -> bytes:

@@ -44,12 +44,17 @@ class ControlRelay:
         """
         if len(self._open) >= _MOST:
             return
+        request = control.request
+        if control.caller:
+            from .control_messages import named_for
+
+            request = named_for(request, control.caller)
         opened = _Open(control, [], time.monotonic() + PATIENCE_S)
         for folder in trainers:
             if control.rank is not None and folder.name.partition("-")[0] != str(control.rank):
                 continue
             try:
-                put_request(folder, control.id, control.request)
+                put_request(folder, control.id, request)
                 opened.waiting.append(folder)
             except OSError:
                 opened.answers.append((folder.name, None))

@@ -301,3 +301,41 @@ def test_request_with_a_field_that_is_not_known_is_refused() -> None:
         read_request(b'{"do": "add_watchpoint", "condition": "loss > 1", "condtion": "x"}')
     with pytest.raises(WireError, match="Invalid value 'eval'"):
         read_request(b'{"do": "eval", "code": "1"}')
+
+
+def control_events(session: Session) -> list[tuple[str, str]]:
+    session.run.close()
+    return [(e.subject, e.message) for e in read_journal(session.run_folder).events if e.kind == "control"]
+
+
+def test_every_request_that_changes_something_is_an_event_with_who_what_and_outcome(session: Session) -> None:
+    who = {"source": "browser", "caller": "control from 10.0.0.7"}
+    session.ask(encode_ask(Ask(request=ChangeLevel(level="advanced"), **who)))
+    session.ask(encode_ask(Ask(request=AddWatchpoint(condition="loss > lss"), **who)))
+    session.ask(AskState())
+    session.ask(b"no request")
+    by_page = "Asked for by control from 10.0.0.7 over the page: "
+    subject, refused = control_events(session)[1]
+    assert control_events(session)[0] == ("set_level", f"{by_page}set_level (level=advanced)\nAccepted.")
+    assert (subject, len(control_events(session))) == ("add_watchpoint", 2)
+    assert refused.startswith(f"{by_page}add_watchpoint (condition=loss > lss, action=event")
+    assert "\nRefused: " in refused and "'lss'" in refused
+
+
+def test_same_request_twice_at_a_step_is_two_events(session: Session) -> None:
+    for _ in range(3):
+        session.ask(TakeMemorySnapshot())
+    assert [subject for subject, _ in control_events(session)] == ["memory_snapshot"] * 3
+
+
+def test_request_of_an_older_dashboard_says_the_way_that_it_came(session: Session) -> None:
+    session.ask(Resume())
+    ((_, message),) = control_events(session)
+    assert message == "Asked for by the HTTP API: resume\nRefused: the training is not paused"
+
+
+def test_request_of_any_length_is_an_event_that_the_journal_takes(session: Session) -> None:
+    name = "n" * 200
+    session.ask(AddWatchpoint(condition="loss > 1 " + "or loss > 1 " * 40, name=name))
+    ((_, message),) = control_events(session)
+    assert len(message) < 4096
