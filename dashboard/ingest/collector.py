@@ -6,11 +6,11 @@ raise out of it: what is malformed is counted, answered with `Refused`, and show
 
 from __future__ import annotations
 
-import contextlib
+import getpass
 import hmac
-import ipaddress
 import logging
 import os
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -42,7 +42,9 @@ from probe.wire import (
 
 from ..errors import AddressInUseError, DashboardError
 from ..store.protocol import Store
+from ..throttle import Throttle, is_loopback
 from .control_desk import ControlDesk
+from .curve import CurveGate, ServerKeys
 
 COMMIT_S: Final = 0.5
 COMMIT_BYTES: Final = 8 * 1024**2
@@ -98,16 +100,28 @@ class Collector:
         endpoint: ZeroMQ address to bind; port 0 takes a free one.
         secret: what helpers must prove to know, and are given proof of.
         on_change: called on the collector's thread after new records were queued; must not raise.
+        keys: CURVE keys, without which no other machine may reach it; None speaks without.
 
     Attributes:
         desk: requests to the trainers, which are sent to the helpers of their run.
     """
 
-    def __init__(self, store: Store, *, endpoint: str, secret: bytes, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        endpoint: str,
+        secret: bytes,
+        on_change: Callable[[], None],
+        keys: ServerKeys | None = None,
+    ) -> None:
         self._store = store
         self._endpoint = endpoint
         self._secret = secret
         self._on_change = on_change
+        self._keys = keys
+        self._curve: CurveGate | None = None
+        self._throttle = Throttle()
         self.desk = ControlDesk()
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
         self._status = CollectorStatus()
@@ -128,7 +142,8 @@ class Collector:
             AddressInUseError: another process listens there.
             DashboardError: the endpoint is no address that can be bound, or other machines could reach it.
         """
-        _require_loopback(self._endpoint)
+        if self._keys is None:
+            _require_loopback(self._endpoint)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         router = context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, 0)
@@ -139,9 +154,13 @@ class Collector:
         router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
         router.setsockopt(zmq.HANDSHAKE_IVL, 3000)
         try:
+            if self._keys is not None:
+                self._curve = CurveGate(context, router, self._keys, self._throttle)
             router.bind(self._endpoint)
         except zmq.ZMQError as error:
             router.close()
+            if self._curve is not None:
+                self._curve.close()
             context.term()
             if error.errno == zmq.EADDRINUSE:
                 raise AddressInUseError(
@@ -168,9 +187,14 @@ class Collector:
             self._thread.join(10.0)
 
     def _run(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        if self._curve is not None:
+            poller.register(self._curve.socket, zmq.POLLIN)
         try:
             while not self._stopping.is_set():
-                router.poll(_POLL_MS)
+                poller.poll(_POLL_MS)
+                self._answer_keys()
                 if self._drain(router):
                     self._on_change()
                 self._send_requests(router)
@@ -178,7 +202,18 @@ class Collector:
             self._commit(router)
         finally:
             router.close(linger=200)
+            if self._curve is not None:
+                self._curve.close()
             context.term()
+
+    def _answer_keys(self) -> None:
+        """Let in whose keys are known, and count the others as what they are: refused handshakes."""
+        if self._curve is None:
+            return
+        self._curve.answer()
+        if self._curve.refused:
+            refused, self._curve.refused = self._curve.refused, 0
+            self._status = replace(self._status, refused_handshakes=self._status.refused_handshakes + refused)
 
     def _send_requests(self, router: zmq.Socket[bytes]) -> None:
         """Send what is asked of trainers to the helpers that ship their run."""
@@ -197,13 +232,13 @@ class Collector:
         changed = False
         for _ in range(_DRAIN_MESSAGES):
             try:
-                parts = router.recv_multipart(zmq.NOBLOCK)
+                frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            changed |= self._take(router, parts)
+            changed |= self._take(router, [frame.bytes for frame in frames], _address(frames[-1]))
         return changed
 
-    def _take(self, router: zmq.Socket[bytes], parts: list[bytes]) -> bool:
+    def _take(self, router: zmq.Socket[bytes], parts: list[bytes], address: str) -> bool:
         identity = parts[0]
         self._status = replace(self._status, last_message_time=time.time())
         try:
@@ -216,11 +251,11 @@ class Collector:
             return False
         peer = self._peers.get(identity)
         if isinstance(message, Hello):
-            self._greet(router, identity, message)
+            self._greet(router, identity, message, address)
         elif peer is None:
             self._refuse(router, identity, "say hello first")
         elif isinstance(message, Proof):
-            self._check(router, identity, peer, message)
+            self._check(router, identity, peer, message, address)
         elif not peer.proved:
             self._refuse_handshake(router, identity, "prove the secret first")
         else:
@@ -254,7 +289,11 @@ class Collector:
             return False
         return True
 
-    def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello) -> None:
+    def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello, address: str) -> None:
+        wait_s = 0 if is_loopback(address) else self._throttle.wait_s(address)
+        if wait_s:
+            self._refuse_handshake(router, identity, f"too many wrong secrets; try again in {wait_s} s")
+            return
         if hello.version != VERSION:
             self._refuse_handshake(
                 router, identity, f"protocol version {hello.version}; this dashboard speaks {VERSION}"
@@ -269,9 +308,12 @@ class Collector:
         proof = handshake_proof(self._secret, "collector", nonce, hello.nonce)
         self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof))
 
-    def _check(self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Proof) -> None:
+    def _check(
+        self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Proof, address: str
+    ) -> None:
         expected = handshake_proof(self._secret, "helper", peer.peer_nonce, peer.nonce)
         if not hmac.compare_digest(expected, message.proof):
+            self._throttle.note_failure(address)
             del self._peers[identity]
             self._refuse_handshake(router, identity, "wrong ingest secret")
             return
@@ -339,14 +381,27 @@ class Collector:
             self._peers.pop(identity, None)
 
 
+def _address(frame: zmq.Frame) -> str:
+    """Return the address of the machine that has sent a frame; "" where the transport has none."""
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""
+
+
 def _require_loopback(endpoint: str) -> None:
     """Fail closed: the handshake proves who speaks, but what follows is neither encrypted nor signed."""
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
-    if endpoint.startswith("tcp://") and host:
-        raise DashboardError(
-            f"--ingest {endpoint} can be reached from other machines, which this version does not protect; "
-            "use a loopback address such as tcp://127.0.0.1:8051, and an SSH tunnel from elsewhere"
-        )
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    host = host.strip("[]")
+    is_local = endpoint.startswith(("ipc://", "inproc://")) or "://" not in endpoint
+    if is_local or host == "localhost" or is_loopback(host) or endpoint.startswith("tcp://:"):
+        return
+    port = port if port.isdecimal() and port != "0" else "8051"
+    raise DashboardError(
+        f"--ingest {endpoint} can be reached from other machines, so it needs keys. Use one of\n"
+        f"  dashboard keygen\n"
+        f"    and this command again: it finds the keys, and trainings elsewhere get the client's file\n"
+        f"  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}\n"
+        f"    where the training runs, with NANSCOPE_CONNECT=tcp://127.0.0.1:{port} and NANSCOPE_SECRET from "
+        "serve.json there, and here `dashboard serve` as it is"
+    )

@@ -237,11 +237,28 @@ class ProbeConfig:
         if unknown := sorted(set(options) - known):
             raise ValueError(f"unknown option {unknown[0]!r}; watch() takes {', '.join(sorted(known))}")
         merged = _from_environment(environment)
+        _check_keys(environment)
         merged |= {name: value for name, value in options.items() if value is not None}
         # An empty text would be the working directory.
         if merged["spool"] != "" and isinstance(merged["spool"], str | os.PathLike):
             merged["spool"] = Path(merged["spool"])
         return cls(**merged)
+
+
+def _check_keys(environment: Mapping[str, str]) -> None:
+    """Refuse a file of keys that the helper could not use: it could tell nobody.
+
+    Raises:
+        ValueError: says why.
+    """
+    if not environment.get("NANSCOPE_KEYS"):
+        return
+    from .keys import chosen_keys
+
+    try:
+        chosen_keys(environment)
+    except ValueError as error:
+        raise ValueError(f"NANSCOPE_KEYS: {error}") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     """Ingest secret, hexadecimal; both ends prove it in the handshake and never send it."""
     data: str = ""
     """Folder of its store. The token is in a note there, and never here: probes read this."""
+    keys: str = ""
+    """File of the keys that its ingest wants, see `keys.ClientKeys`; "" where it wants none."""
 
 
 def default_spool(environment: Mapping[str, str] = os.environ) -> Path:

@@ -22,6 +22,7 @@ import psutil
 from ...errors import JournalError
 from ...settings import places
 from ...settings.config import ProbeConfig, is_switched_off
+from ...settings.keys import chosen_keys
 from ...wire.findings import Finding, free_bytes, size_text, write_problem
 from ..helper.link import find_target
 from ..journal.journal import DEFAULT_CAP_BYTES, SEGMENT_BYTES
@@ -35,6 +36,8 @@ VARIABLES: Final = (
     "NANSCOPE_RUN",
     "NANSCOPE_FIRST_STEP",
     "NANSCOPE_TOKEN",
+    "NANSCOPE_VIEW_TOKEN",
+    "NANSCOPE_KEYS",
     "NANSCOPE_OFF",
     "NANSCOPE_QUIET",
     "NANSCOPE_REPORT",
@@ -44,7 +47,7 @@ VARIABLES: Final = (
     "NANSCOPE_SPOOL_CAP_MIB",
     "NANSCOPE_LAUNCH",
 )
-_SECRET: Final = ("NANSCOPE_TOKEN", "NANSCOPE_SECRET")
+_SECRET: Final = ("NANSCOPE_TOKEN", "NANSCOPE_VIEW_TOKEN", "NANSCOPE_SECRET")
 _ADDRESS: Final = re.compile(r"ipc://.+|tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[1-9]\d{0,4}")
 _CONNECT_TIMEOUT_S: Final = 1.0
 
@@ -168,6 +171,11 @@ def _variable_limit(name: str, value: str, environment: Mapping[str, str]) -> tu
         return ", which is no whole number above 0", "The spool keeps its usual cap: correct or unset it"
     if name == "NANSCOPE_SECRET" and not _is_hexadecimal(value):
         return ", but not hexadecimal", "Nothing is shipped: copy the secret from the dashboard's serve.json"
+    if name == "NANSCOPE_KEYS" and value:
+        try:
+            chosen_keys(environment)
+        except ValueError as error:
+            return f", but {error}", "watch() raises ValueError: copy the client's file of `dashboard keygen`"
     if name == "NANSCOPE_CONNECT":
         return _connect_limit(value, environment)
     return None
@@ -181,7 +189,7 @@ def _connect_limit(value: str, environment: Mapping[str, str]) -> tuple[str, str
     if find_target(value, environment) is None:
         return (
             ", without a secret for it",
-            "Nothing is shipped: set NANSCOPE_SECRET, or start `dashboard serve`",
+            "Nothing is shipped: set NANSCOPE_SECRET or NANSCOPE_KEYS, or start `dashboard serve`",
         )
     return None
 

@@ -11,12 +11,14 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import zmq
 
 from ...errors import WireError
-from ...settings.places import read_serve_state
+from ...settings.keys import ClientKeys, chosen_keys, read_client_keys
+from ...settings.places import ServeState, read_serve_state
 from ...wire import (
     MAX_MESSAGE_BYTES,
     VERSION,
@@ -38,6 +40,9 @@ _MONITOR_EVENT: Final = struct.Struct("=Hi")
 """First frame of `zmq_socket_monitor`: the event and its value. pyzmq's own reader brings asyncio and
 ssl along, 3 MiB of memory."""
 
+_REFUSED: Final = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_WATCHED: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECTED | _REFUSED[0] | _REFUSED[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -45,30 +50,50 @@ class Target:
 
     endpoint: str
     secret: bytes
+    keys: ClientKeys | None = None
+    """CURVE keys; None speaks without."""
 
 
 def find_target(connect: str | None, environment: Mapping[str, str] = os.environ) -> Target | None:
     """Return the collector to ship to; None while there is none, or no secret for it.
 
-    `connect` is an address, with the secret in `NANSCOPE_SECRET` (hexadecimal) or in `serve.json`; None
-    takes the address from `serve.json` too.
+    `connect` is an address, with the secret in `NANSCOPE_SECRET` (hexadecimal), in the file of
+    `NANSCOPE_KEYS` or in `serve.json`; None takes the address from `serve.json` too. Keys that were named
+    and cannot be used make
+    None: nothing is sent without them.
     """
     state = read_serve_state(environment)
-    secret = (environment.get("NANSCOPE_SECRET") if connect else None) or (state.secret if state else None)
     endpoint = connect or (state.ingest if state else None)
-    if endpoint is None or not secret:
-        return None
     try:
-        return Target(endpoint, bytes.fromhex(secret))
+        keys = _keys(connect, state, environment)
+        chosen = environment.get("NANSCOPE_SECRET") if connect else None
+        secret = chosen or (keys.ingest if keys else None) or (state.secret if state else None)
+        if endpoint is None or not secret:
+            return None
+        return Target(endpoint, bytes.fromhex(secret), keys)
     except ValueError:
         return None
+
+
+def _keys(connect: str | None, state: ServeState | None, environment: Mapping[str, str]) -> ClientKeys | None:
+    """Return the keys for an address: those that were chosen, of the local dashboard those that its note
+    names.
+
+    Raises:
+        ValueError: they cannot be used.
+    """
+    if connect and (chosen := chosen_keys(environment)) is not None:
+        return chosen
+    if state is not None and state.keys and connect in (None, "", state.ingest):
+        return read_client_keys(Path(state.keys))
+    return None
 
 
 class Link:
     """One connection, from `Hello` to its end; a new attempt is a new link with a new identity.
 
     Raises:
-        zmq.ZMQError: the endpoint is no valid address.
+        zmq.ZMQError: the endpoint is no valid address, or libzmq has no CURVE.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], target: Target) -> None:
@@ -89,11 +114,15 @@ class Link:
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECTED)
+        self._monitor = self._socket.get_monitor_socket(_WATCHED)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         try:
+            if target.keys is not None:
+                self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, target.keys.server)
+                self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, target.keys.public)
+                self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, target.keys.secret)
             self._socket.connect(target.endpoint)
         except zmq.ZMQError:
             self.close()
@@ -142,6 +171,8 @@ class Link:
         event, _ = _MONITOR_EVENT.unpack(self._monitor.recv_multipart()[0])
         if event == zmq.EVENT_CONNECTED:
             self.established = True
+        elif event in _REFUSED:
+            self.failed = "what listens there does not take these keys, or has others than the file says"
         elif self.established:
             self.failed = "the dashboard has gone"
 

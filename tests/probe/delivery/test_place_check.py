@@ -126,6 +126,7 @@ GOOD = {
     "NANSCOPE_LINGER_S": "2.5",
     "NANSCOPE_SECRET": SECRET,
     "NANSCOPE_TOKEN": "token-to-hide",
+    "NANSCOPE_VIEW_TOKEN": "another-to-hide",
     "NANSCOPE_CONNECT": "tcp://127.0.0.1:8051",
 }
 
@@ -142,7 +143,7 @@ def test_environment_shows_no_secret(tmp_path: Path) -> None:
     state = ServeState(page="http://127.0.0.1:1/", ingest="tcp://127.0.0.1:1", pid=1, secret="cd" * 16)
     write_serve_state(state, variables)
     text = repr(place_findings(variables))
-    assert not any(secret in text for secret in (SECRET, "token-to-hide", "cd" * 16))
+    assert not any(secret in text for secret in (SECRET, "token-to-hide", "another-to-hide", "cd" * 16))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,7 @@ def test_environment_shows_no_secret(tmp_path: Path) -> None:
         ("NANSCOPE_LINGER_S", "soon", "limited", "no number of seconds"),
         ("NANSCOPE_SECRET", "xyz", "limited", "not hexadecimal"),
         ("NANSCOPE_CONNECT", "", "limited", "ships nothing"),
+        ("NANSCOPE_KEYS", "/absent/keys", "limited", "/absent/keys cannot be read"),
         ("NANSCOPE_CONNECT", "localhost:8051", "limited", "is no address"),
         ("NANSCOPE_CONNECT", "tcp://127.0.0.1", "limited", "is no address"),
         ("NANSCOPE_CONNECT", "tcp://127.0.0.1:8051", "limited", "without a secret"),
