@@ -25,6 +25,10 @@ window.nanscope = window.nanscope || /** @type {any} */ ({});
     for (const listener of listeners.get(name) || []) listener(value);
   };
 
+  // Whether this page may change anything; the server says so, and refuses what is asked all the same.
+  ns.mayChange = () => document.documentElement?.dataset.role !== "view";
+  ns.VIEW_ONLY = "This address may only look.";
+
   // Runs a drawing function before the next frame, once however often it was asked for.
   const due = new Set();
   ns.later = function (draw) {

@@ -111,7 +111,9 @@
     ns.setText(parts.star, data.starred ? "\u2605" : "\u2606");
     ns.setAttribute(parts.star, "aria-pressed", String(data.starred));
     ns.setAttribute(parts.star, "aria-label", `Keep ${ns.runLabel(data)}`);
-    ns.setTitle(parts.star, data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run");
+    const why = ns.mayChange() ? "" : ns.VIEW_ONLY;
+    parts.star.disabled = parts.note.disabled = why !== "";
+    ns.setTitle(parts.star, why || (data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run"));
     const isLive = data.state === "running";
     ns.setAttribute(parts.state, "data-state", ICONS[data.state] || data.state);
     ns.setText(parts.word, isLive ? ns.RUN_STATES.running : `${ns.RUN_STATES[data.state] || data.state} ${ago(data.written)}`);
@@ -129,7 +131,7 @@
     }
     ns.setText(parts.remove, isLeaving ? "Undo" : "Delete");
     ns.setAttribute(parts.remove, "aria-label", `${isLeaving ? "Keep" : "Delete"} ${ns.runLabel(data)}`);
-    parts.remove.disabled = !isLeaving && data.stays !== "";
-    ns.setTitle(parts.remove, data.stays);
+    parts.remove.disabled = !isLeaving && (why || data.stays) !== "";
+    ns.setTitle(parts.remove, why || data.stays);
   };
 })(window.nanscope);

@@ -41,7 +41,15 @@
     event.stopPropagation();
   }
 
+  // The session ends at the server too: its cookie, kept elsewhere, opens nothing any more.
+  async function logOut() {
+    const answer = await fetch("/logout", { method: "POST", headers: { "content-type": "application/json" } }).catch(() => null);
+    if (answer?.ok) window.location.assign("/");
+    else ns.tell("Not logged out: the dashboard does not answer.");
+  }
+
   ns.startMenu = function () {
+    ns.byId("log-out").addEventListener("click", logOut);
     const menu = ns.byId("menu");
     button().addEventListener("click", () => (menu.hidden ? open(0) : close()));
     button().addEventListener("keydown", (event) => {

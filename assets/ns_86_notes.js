@@ -55,12 +55,13 @@
   ns.addNote = function () {
     if (document.querySelector("dialog[open]")) return;
     const step = ns.crosshair() ?? ns.newestStep;
+    if (!ns.mayChange()) return tell(ns.VIEW_ONLY);
     if (ns.view.run === null || step === null) return tell("A note stands at a step: this run has none yet.");
     open({ step });
   };
   ns.editNote = (id) => {
     const note = ns.annotations.find((each) => each.id === id);
-    if (note) open(note);
+    if (note && ns.mayChange()) open(note);
   };
 
   async function save(event) {

@@ -12,6 +12,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from .. import ids
+from ..callers import VIEW_ONLY
 from .run_picker import run_picker
 from .tabs import tab_bar, tab_picker
 from .views.source_buttons import source_buttons
@@ -43,6 +44,7 @@ def header() -> Component:
             tab_bar(),
             tab_picker(),
             html.Span(className="ns-spacer"),
+            html.Span("view only", className="ns-view-only", title=f"{VIEW_ONLY[0].upper()}{VIEW_ONLY[1:]}."),
             _state_button(),
             _lines(),
             _menu(),
@@ -164,6 +166,7 @@ def _menu() -> Component:
     settings = [
         _menu_item("Notify of critical events", "notify", role="menuitemcheckbox"),
         _menu_item(["Editor: ", html.Span("off", id="editor-name")], "editor"),
+        _menu_item("Log out", "log-out"),
     ]
     entries = [
         _menu_group(

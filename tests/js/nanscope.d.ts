@@ -186,6 +186,8 @@ interface Nanscope {
 
   // ns_20_view.js
   MOST_COMPARED: number;
+  VIEW_ONLY: string;
+  mayChange(): boolean;
   view: View;
   range: Steps | null;
   newestStep: number | null;
