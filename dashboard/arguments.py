@@ -40,6 +40,8 @@ def command_parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_open(commands)
     _add_url(commands)
+    _add_token(commands)
+    _add_keygen(commands)
     _add_replay(commands)
     _add_resume(commands)
     _add_clean(commands)
@@ -61,6 +63,21 @@ def _add_serve(commands: Commands) -> None:
         type=Path,
         metavar="FILE",
         help="webhooks and OpenTelemetry, see docs/outlets.md (default: NANSCOPE_OUTLETS, or none)",
+    )
+    beyond = serve.add_argument_group("for other machines, see docs/security.md")
+    beyond.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the page, PEM")
+    beyond.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, PEM (default: in --tls-cert)")
+    beyond.add_argument(
+        "--behind-proxy",
+        default="",
+        metavar="https://NAME",
+        help="address under which a proxy with TLS shows the page",
+    )
+    beyond.add_argument(
+        "--keys",
+        type=Path,
+        metavar="FILE",
+        help="keys of the ingest, from `dashboard keygen` (default: in the user's state folder)",
     )
 
 
@@ -251,12 +268,35 @@ def _add_open(commands: Commands) -> None:
 
 
 def _add_url(commands: Commands) -> None:
-    _add_command(
+    url = _add_command(
         commands,
         "url",
         "print the address of the running dashboard, with its token",
         "For the browser; a run's own output never has the token. Exit code 2 where none runs.",
     )
+    url.add_argument("--view", action="store_true", help="the address of who may look, and change nothing")
+
+
+def _add_token(commands: Commands) -> None:
+    token = _add_command(
+        commands,
+        "token",
+        "end the sessions of all browsers",
+        "Each needs the address of `dashboard url` again, at a running dashboard too. The tokens stay.",
+    )
+    token.add_argument("--revoke", action="store_true", required=True, help="end them")
+
+
+def _add_keygen(commands: Commands) -> None:
+    keygen = _add_command(
+        commands,
+        "keygen",
+        "make keys, so that trainings on other machines can ship to this one",
+        "Writes a file for `dashboard serve --ingest tcp://0.0.0.0:8051`, and one to copy to the trainings, "
+        "which NANSCOPE_KEYS names there. Both are secret (0600).",
+    )
+    keygen.add_argument("--out", type=Path, metavar="FOLDER", help="(default: in the user's state folder)")
+    keygen.add_argument("--force", action="store_true", help="replace keys that are there")
 
 
 def _add_replay(commands: Commands) -> None:

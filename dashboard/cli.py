@@ -122,9 +122,16 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from .outlets.settings import chosen_outlets
     from .runs import require_spool
+    from .serving.reach import Reach
     from .serving.running import data_folder, find_server_of
     from .serving.server import serve
 
+    reach = Reach(
+        host=arguments.host,
+        certificate=arguments.tls_cert,
+        key=arguments.tls_key,
+        public=arguments.behind_proxy.rstrip("/"),
+    )
     require_spool(arguments.spool)
     outlets = chosen_outlets(arguments.outlets, os.environ)
     if (running := find_server_of(data_folder(arguments.data))) is not None:
@@ -140,6 +147,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         open_browser=not arguments.no_browser,
         announce=_announce,
         outlets=outlets,
+        reach=reach,
+        keys=arguments.keys,
     )
     return 0
 
@@ -244,7 +253,22 @@ def _open(arguments: argparse.Namespace) -> int:
 def _url(arguments: argparse.Namespace) -> int:
     from .commands.url import running_address
 
-    print(running_address())
+    print(running_address(may_change=not arguments.view))
+    return 0
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    from .serving.credentials import end_all_sessions
+
+    end_all_sessions()
+    _announce("All sessions have ended; `dashboard url` prints the address that begins a new one.")
+    return 0
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    from .commands.keygen import make_keys
+
+    make_keys(arguments.out, force=arguments.force, announce=_announce)
     return 0
 
 
@@ -311,6 +335,8 @@ _HANDLERS = MappingProxyType(
         "export": _export,
         "open": _open,
         "url": _url,
+        "token": _token,
+        "keygen": _keygen,
         "replay": _replay,
         "resume": _resume,
         "clean": _clean,

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from .errors import DashboardError
+from .local_opener import local_opener
 from .store.run_row import RunRow
 
 TIMEOUT_S: Final = 60.0
@@ -58,15 +59,18 @@ class Client:
         url: address of its page, such as ``http://127.0.0.1:8050/``.
         token: the one that `dashboard url` prints.
         timeout_s: how long an answer is waited for.
+        certificate: PEM of a page that speaks TLS: the only one that is taken, whatever name is in it. Where
+            it is "", an address with https:// is trusted as the system trusts others.
     """
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        if not url.startswith("http://"):
-            raise ValueError(f"url={url!r} must begin with http://, such as http://127.0.0.1:8050/")
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S, certificate: str = "") -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"url={url!r} must begin with http:// or https://, such as http://127.0.0.1:8050/"
+            )
         self.url = url.partition("?")[0].rstrip("/") + "/"
         self._token, self._timeout_s = token, timeout_s
-        # A proxy of the user's is for other machines.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = local_opener(certificate)
 
     def health(self) -> dict[str, Any]:
         """Return whether the dashboard is up, and how many runs it knows."""

@@ -40,7 +40,10 @@ FLOORS: dict[str, dict[str, int]] = {
     "dashboard": {
         "errors": 0,
         "ids": 0,
+        "throttle": 0,
+        "local_opener": 0,
         "packaged": 1,
+        "callers": 1,
         "store": 2,
         "comparison": 3,
         "ingest": 3,

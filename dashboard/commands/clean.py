@@ -240,7 +240,7 @@ class _Store:
         state = read_serve_state()
         self._client: Client | None = None
         if running is not None:
-            self._client = Client(running.page, running.token)
+            self._client = Client(running.page, running.token, certificate=running.certificate)
         elif state is not None and data is None:
             # One that has left no note is asked with the token of the environment.
             self._client = _client_of(state.page)

@@ -40,7 +40,7 @@ def stored_events(runs: Sequence[str]) -> StoredEvents:
     server = find_server()
     if server is None:
         return StoredEvents(page="", runs=(), events=(), problem=_NO_SERVER)
-    client = Client(server.page, server.token, timeout_s=_TIMEOUT_S)
+    client = Client(server.page, server.token, timeout_s=_TIMEOUT_S, certificate=server.certificate)
     try:
         known = tuple(row.run for row in client.runs() if row.run in runs)
         events = tuple(read_event_json(fields) for run in known for fields in client.events(run))

@@ -26,7 +26,9 @@ def stored_notes(run: str, data: Path | None) -> list[StepNote]:
     if server is None:
         return notes_of_file(data_folder(data), run)
     try:
-        return msgspec.convert(Client(server.page, server.token).notes(run), list[StepNote])
+        return msgspec.convert(
+            Client(server.page, server.token, certificate=server.certificate).notes(run), list[StepNote]
+        )
     except ClientError as error:
         if error.status == 404:  # it has never seen the run
             return []

@@ -13,10 +13,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from probe.delivery.control.control_files import new_id
-from probe.delivery.control.control_messages import Answer, Ask, Request, Source, decode_answer, encode_ask
+from probe.delivery.control.control_messages import (
+    Answer,
+    Ask,
+    AskState,
+    Request,
+    Source,
+    decode_answer,
+    encode_ask,
+)
 from probe.errors import WireError
 from probe.wire import Answered, Control
 
+from ..callers import VIEW_ONLY, current_caller, may_change
 from ..errors import DashboardError
 
 PATIENCE_S: Final = 5.0
@@ -26,6 +35,10 @@ _MOST_WAITING: Final = 64
 
 class UnreachableError(DashboardError):
     """Nobody is there to follow a request."""
+
+
+class NotAllowedError(UnreachableError):
+    """Who asks may only look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +91,14 @@ class ControlDesk:
         Raises:
             UnreachableError: no helper of the run is connected, or none answers; no trainer of it is alive,
                 or there is no such rank; or too much waits already.
+            NotAllowedError: who asks may only look, and it would change something.
         """
+        if not (may_change() or isinstance(request, AskState)):
+            raise NotAllowedError(VIEW_ONLY)
         data = encode_ask(Ask(request=request, source=source))
-        control = Control(id=new_id(), run=run, rank=rank, request=data)
+        caller = current_caller()
+        who = "" if caller is None else str(caller)[:200]
+        control = Control(id=new_id(), run=run, rank=rank, request=data, caller=who)
         with self._changed:
             if self._is_closed or len(self._pending) >= _MOST_WAITING:
                 raise UnreachableError("too many requests wait for an answer; try again in a few seconds")

@@ -13,6 +13,7 @@ import msgspec
 from probe.delivery.spool_care import STARRED, is_written, remove_run_folder
 from probe.wire.records import RunId
 
+from ..callers import require_control
 from ..errors import DashboardError
 from ..store.protocol import RunMark, RunSummary, Store
 from ..store.run_row import RunRow
@@ -51,7 +52,11 @@ def remove_runs(store: Store, wanted: Sequence[str], *, spool: Path | None = Non
         store: Has them.
         wanted: Their ids.
         spool: Their folders there are deleted first, or they would be read in again; None leaves journals.
+
+    Raises:
+        ViewOnlyError: who asks may only look.
     """
+    require_control()
     states = {run.run: run_state(run) for run in store.runs()}
     refused = {}
     for run in wanted:
@@ -79,7 +84,9 @@ def star_run(store: Store, spool: Path | None, run: str, *, starred: bool) -> No
 
     Raises:
         DashboardError: the file in its folder cannot be written or deleted.
+        ViewOnlyError: who asks may only look.
     """
+    require_control()
     folder = spool_folder(spool, run)
     if folder is not None:
         try:

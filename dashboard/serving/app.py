@@ -13,6 +13,7 @@ from fastapi import FastAPI, WebSocket
 from fastapi.middleware.gzip import GZipMiddleware
 
 from .. import ids
+from ..callers import may_change
 from ..ingest.control_desk import ControlDesk
 from ..live.hub import Hub
 from ..outlets.families import FamilyReader
@@ -114,6 +115,7 @@ def create_app(
     layout = page_layout(page=page, ingest=ingest)
     parts = take_static(layout, callback_ids(app.callback_map, SET_BY_SCRIPTS))
     app.index_string = _INDEX.replace("{parts}", parts)
+    _say_role(app)
     app.layout = layout
     context = ApiContext(store=store, desk=desk, spool=spool, changed=hub.notify)
     add_routes(server, context, families, cookie=cookie)
@@ -124,6 +126,17 @@ def create_app(
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)
     return app, server
+
+
+def _say_role(app: Dash) -> None:
+    """Have the page of who may only look say so, to its scripts and styles."""
+    whole = app.interpolate_index
+
+    def with_role(**parts: Any) -> str:
+        page: str = whole(**parts)
+        return page if may_change() else page.replace("<html", '<html data-role="view"', 1)
+
+    app.interpolate_index = with_role
 
 
 def _leave_unknown_paths(app: Dash) -> None:

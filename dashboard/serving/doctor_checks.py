@@ -132,13 +132,15 @@ def check_spool_size(environment: Mapping[str, str] = os.environ) -> Finding:
 
 
 def check_token(environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Say whether `NANSCOPE_TOKEN` can be used, where it is set; shows nothing of it."""
-    name, token = "NANSCOPE_TOKEN", environment.get("NANSCOPE_TOKEN")
-    if not token:
+    """Say whether the tokens of the environment can be used, where any is set; shows nothing of them."""
+    names = ("NANSCOPE_TOKEN", "NANSCOPE_VIEW_TOKEN")
+    chosen = {name: token for name in names if (token := environment.get(name))}
+    if not chosen:
         return []
+    name = " and ".join(chosen)
     with tempfile.TemporaryDirectory(prefix="nanscope-doctor-") as folder:
         try:
-            load_credentials({name: token, "XDG_STATE_HOME": folder})
+            load_credentials({**chosen, "XDG_STATE_HOME": folder})
         except DashboardError as error:
             advice = "`dashboard serve` cannot start: correct or unset it"
             return [Finding(name=name, state="missing", found=str(error), advice=advice)]

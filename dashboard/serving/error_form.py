@@ -19,6 +19,7 @@ CODES: Final[Mapping[int, str]] = MappingProxyType(
         413: "too_large",
         421: "wrong_host",
         422: "invalid",
+        429: "too_many_tries",
         500: "failed",
         501: "not_available",
         503: "store_unavailable",

@@ -4,28 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
 
 from ..errors import DashboardError
-
-
-def require_loopback(host: str) -> None:
-    """Refuse an address that other machines could reach.
-
-    Raises:
-        DashboardError: `host` is not a loopback address.
-    """
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if host == "localhost":
-        return
-    raise DashboardError(
-        f"--host {host} is not a loopback address such as 127.0.0.1; to see the page from elsewhere, "
-        f"use an SSH tunnel (ssh -L 8050:127.0.0.1:8050 this-machine)."
-    )
 
 
 @contextlib.contextmanager

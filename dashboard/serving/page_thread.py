@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -26,9 +27,13 @@ class PageThread:
     Args:
         app: ASGI app.
         listener: Bound and listening.
+        certificate: PEM file with which it speaks TLS; None speaks without.
+        key: Of the certificate; None where its file has it.
     """
 
-    def __init__(self, app: Any, listener: socket.socket) -> None:
+    def __init__(
+        self, app: Any, listener: socket.socket, *, certificate: Path | None = None, key: Path | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -36,6 +41,11 @@ class PageThread:
             server_header=False,
             ws_max_size=MAX_CLIENT_FRAME,
             timeout_graceful_shutdown=1,
+            # Anybody on this machine could make up the address of who asks; a declared proxy is believed by
+            # the gate.
+            proxy_headers=False,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
         self._server: uvicorn.Server = uvicorn.Server(config)
         self._listener = listener

@@ -16,6 +16,8 @@ import msgspec
 
 from probe.settings.places import read_serve_state, state_folder, write_private_file
 
+from ..local_opener import local_opener
+
 _TIMEOUT_S: Final = 3.0
 TOKEN_HEADER: Final = "x-nanscope-token"
 
@@ -27,11 +29,22 @@ class RunningNote(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the page, without the token."""
     token: str
     pid: int
+    view_token: str = ""
+    """Of who may only look; "" where the server is older."""
+    public: str = ""
+    """Address of the page for browsers, where that is another: a proxy's."""
+    certificate: str = ""
+    """PEM, where the page speaks TLS: local commands take this one and no other."""
 
     @property
     def address(self) -> str:
         """Address that opens the page: with the token."""
-        return f"{self.page}?token={self.token}"
+        return f"{self.public or self.page}?token={self.token}"
+
+    @property
+    def view_address(self) -> str:
+        """Address that opens the page for who may only look; "" where the server is older."""
+        return f"{self.public or self.page}?token={self.view_token}" if self.view_token else ""
 
 
 def data_folder(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -80,13 +93,11 @@ def _read(data: Path) -> RunningNote | None:
 
 def _answers(note: RunningNote) -> bool:
     """Whether it is a server that knows the token: a process id or a port may be another's by now."""
-    if not note.page.startswith("http://"):
+    if not note.page.startswith("https://" if note.certificate else "http://"):
         return False
     request = urllib.request.Request(f"{note.page}health", headers={TOKEN_HEADER: note.token})
-    # A proxy of the user's is for other machines.
-    client = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with client.open(request, timeout=_TIMEOUT_S) as answer:
+        with local_opener(note.certificate).open(request, timeout=_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):
         return False

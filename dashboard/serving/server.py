@@ -34,6 +34,7 @@ from probe.settings.places import (
 from ..errors import DashboardError
 from . import listening
 from .credentials import load_credentials
+from .reach import Reach, connect_address, first_certificate, is_loopback_host
 from .running import RunningNote, data_folder, remove_note, write_note
 
 if TYPE_CHECKING:
@@ -68,19 +69,25 @@ class Server:
         spool: Path | None = None,
         only: Collection[str] | None = None,
         outlets: Outlets | None = None,
+        reach: Reach | None = None,
+        keys: Path | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """See `serve` for the arguments.
 
         Raises:
-            DashboardError: `host` is not a loopback address, or `NANSCOPE_TOKEN` cannot be used.
+            DashboardError: other machines could reach the page or the ingest, and it is not protected; or
+                `NANSCOPE_TOKEN`, `NANSCOPE_VIEW_TOKEN`, a certificate or keys cannot be used.
         """
-        listening.require_loopback(host)
-        self._host, self._port, self._ingest = host, port, ingest
+        self._reach = reach or Reach(host=host)
+        self._host, self._port, self._ingest = self._reach.host, port, ingest
         self._data = data_folder(data, environment)
         self._spool, self._only = spool or default_spool(environment), only
         self._environment = environment
         self._credentials = load_credentials(environment)
+        chosen = [environment.get(name) for name in ("NANSCOPE_TOKEN", "NANSCOPE_VIEW_TOKEN")]
+        self._reach.check(port=port, tokens=tuple(token for token in chosen if token))
+        self._keys_path = _keys_path(ingest, keys, environment)
         self._stopping = threading.Event()
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
@@ -102,9 +109,17 @@ class Server:
 
     @property
     def page(self) -> str:
-        """Address of the page, without the token."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}/"
+        """Address of the page, without the token: what browsers open."""
+        return f"{self._reach.public}/" if self._reach.public else self._page_at(self._reach.shown_host)
+
+    @property
+    def local_page(self) -> str:
+        """Address of the page for commands of this machine."""
+        return self._page_at(self._reach.local_host)
+
+    def _page_at(self, host: str) -> str:
+        scheme = "https" if self._reach.certificate is not None else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}/"
 
     @property
     def address(self) -> str:
@@ -112,9 +127,14 @@ class Server:
         return f"{self.page}?token={self._credentials.token}"
 
     @property
+    def view_address(self) -> str:
+        """Address that opens the page for who may only look."""
+        return f"{self.page}?token={self._credentials.view_token}"
+
+    @property
     def ingest(self) -> str:
-        """ZeroMQ address that probes ship to; with its real port once started."""
-        return self._ingest
+        """ZeroMQ address that probes of this machine ship to; with its real port once started."""
+        return connect_address(self._ingest)
 
     def start(self) -> None:
         """Open the store, listen for probes and serve the page; returns once the page answers.
@@ -185,9 +205,13 @@ class Server:
 
     def _start_collector(self) -> None:
         from ..ingest.collector import Collector
+        from ..ingest.curve import read_server_keys
 
+        keys = None if self._keys_path is None else read_server_keys(self._keys_path)
         secret = bytes.fromhex(self._credentials.secret)
-        self._collector = Collector(self.store, endpoint=self._ingest, secret=secret, on_change=self.notify)
+        self._collector = Collector(
+            self.store, endpoint=self._ingest, secret=secret, on_change=self.notify, keys=keys
+        )
         self._undo.callback(self._collector.stop)
         self._ingest = self._collector.start()
 
@@ -198,30 +222,47 @@ class Server:
             self._hub.notify()
 
     def _start_page(self, listener: socket.socket) -> None:
+        from .access_rules import access_rules, cookie_name
         from .app import create_app
+        from .gate import Gate
         from .page_thread import PageThread
-        from .security import SecurityMiddleware, access_rules, cookie_name
+        from .security import SecurityMiddleware
+        from .sessions import Sessions
 
         assert self._hub is not None
         assert self._collector is not None
         assert self._families is not None
+        reach = self._reach
+        is_secure = reach.certificate is not None or bool(reach.public)
         dash, fastapi = create_app(
             self.store,
             self._hub,
             self._collector.desk,
             self._families,
             page=self.page,
-            ingest=self._ingest,
+            ingest=self.ingest,
             spool=self._spool,
-            cookie=cookie_name(self._port),
+            cookie=cookie_name(self._port, is_secure=is_secure),
         )
         rules = access_rules(
-            token=self._credentials.token,
-            host=self._host,
             port=self._port,
+            names=reach.names(),
             script_hashes=dash.csp_hashes(),
+            has_tls=reach.certificate is not None,
+            public=reach.public,
         )
-        runner = PageThread(SecurityMiddleware(fastapi, rules=rules), listener)
+        gate = Gate(
+            self._credentials,
+            Sessions(self._credentials, self._environment),
+            cookie=rules.cookie,
+            proxy_host=reach.public.removeprefix("https://"),
+        )
+        runner = PageThread(
+            SecurityMiddleware(fastapi, rules=rules, gate=gate),
+            listener,
+            certificate=reach.certificate,
+            key=reach.key,
+        )
         self._undo.callback(runner.stop)
         runner.start()
 
@@ -284,18 +325,34 @@ class Server:
         note = self._note()
         write_serve_state(note, self._environment)
         self._undo.callback(self._remove_note, note)
-        opening = RunningNote(page=self.page, token=self._credentials.token, pid=os.getpid())
+        certificate = self._reach.certificate
+        opening = RunningNote(
+            page=self.local_page,
+            token=self._credentials.token,
+            pid=os.getpid(),
+            view_token=self._credentials.view_token,
+            public=self.page if self.page != self.local_page else "",
+            certificate="" if certificate is None else first_certificate(certificate),
+        )
         write_note(self._data, opening)
         self._undo.callback(remove_note, self._data, opening)
 
     def _note(self) -> ServeState:
         return ServeState(
             page=self.page,
-            ingest=self._ingest,
+            ingest=self.ingest,
             pid=os.getpid(),
             secret=self._credentials.secret,
             data=str(self._data.absolute()),
+            keys=self._client_keys(),
         )
+
+    def _client_keys(self) -> str:
+        """Return the file with which trainings of this machine get in, where keys are wanted."""
+        from ..ingest.curve import client_keys_beside
+
+        beside = None if self._keys_path is None else client_keys_beside(self._keys_path)
+        return "" if beside is None else str(beside.absolute())
 
     def _keep_note(self) -> None:
         """Write it again when it is gone, or what a second server left that has ended or was killed."""
@@ -324,12 +381,14 @@ def serve(
     before_stop: Callable[[Server], None] | None = None,
     stop: threading.Event | None = None,
     outlets: Outlets | None = None,
+    reach: Reach | None = None,
+    keys: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP, or until `stop` is set.
 
     Args:
-        host: Loopback address of the page.
+        host: Address of the page; not of loopback only as `reach` says how it is protected.
         port: Its port; 0 takes a free one.
         ingest: ZeroMQ address for probes; its port may be ``*`` or 0.
         data: Folder of the store; None is in the user's state folder.
@@ -341,10 +400,14 @@ def serve(
         before_stop: Called at the end, while everything still runs.
         stop: Ends the wait from another thread.
         outlets: Webhooks and OpenTelemetry; None sends nothing.
-        environment: Where the default places and `NANSCOPE_TOKEN` come from.
+        reach: How the page is reached, in place of `host`.
+        keys: File of `dashboard keygen`; an ingest that other machines reach wants one, and finds it in the
+            state folder where None is given.
+        environment: Where the default places and the tokens come from.
 
     Raises:
-        DashboardError: a port is in use, the host is not loopback, or the data folder cannot be opened.
+        DashboardError: a port is in use, other machines could reach what is not protected, or the data folder
+            cannot be opened.
     """
     finished = stop if stop is not None else threading.Event()
     server = Server(
@@ -355,6 +418,8 @@ def serve(
         spool=spool,
         only=only,
         outlets=outlets,
+        reach=reach,
+        keys=keys,
         environment=environment,
     )
     with _signals_set(finished):
@@ -373,6 +438,19 @@ def serve(
                     before_stop(server)
         finally:
             server.stop()
+
+
+def _keys_path(ingest: str, chosen: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the keys of an ingest: those that were chosen, else beyond loopback those of the user."""
+    if chosen is not None:
+        return chosen
+    host = ingest.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if not ingest.startswith("tcp://") or is_loopback_host(host):
+        return None
+    from ..ingest.curve import SERVER_FILE, keys_folder
+
+    usual = keys_folder(environment) / SERVER_FILE
+    return usual if usual.exists() else None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from ..callers import require_control
 from ..errors import DashboardError
 from .catalog import Catalog
 from .documents import document_kinds, read_documents
@@ -57,6 +58,7 @@ class KeptThings:
 
     def mark_run(self, run: str, *, note: str | None = None, starred: bool | None = None) -> RunMark:
         """Change a run's note or star; see `Store.mark_run`."""
+        require_control()
         with self._commit_lock:
             before = self.marks().get(run, RunMark())
             mark = RunMark(
@@ -82,6 +84,7 @@ class KeptThings:
 
     def write_note(self, run: str, note: StepNote) -> None:
         """Keep a note; see `Store.write_note`."""
+        require_control()
         with self._commit_lock:
             others = [one for one in self.notes(run) if one.id != note.id]
             try:
@@ -92,6 +95,7 @@ class KeptThings:
 
     def remove_note(self, run: str, note_id: str) -> bool:
         """Delete a note; see `Store.remove_note`."""
+        require_control()
         with self._commit_lock:
             before = self.notes(run)
             left = [one for one in before if one.id != note_id]

@@ -183,6 +183,50 @@ def test_serve_of_what_is_served_already_leads_there(fork: Fork, tmp_path: Path)
     assert not (data / "serving.json").exists()
 
 
+def test_url_of_who_may_look_and_the_end_of_all_sessions(fork: Fork, tmp_path: Path) -> None:
+    server = fork("serve", *FREE)
+    address = address_of(server)
+    code, looking, errors = fork("url", "--view").finish(60)
+    assert (code, errors, looking.partition("?")[0]) == (0, "", address.partition("?")[0])
+    assert looking.strip() != address
+    one, other = visitor(), visitor()
+    assert b'data-role="view"' in read(one, looking.strip())
+    assert b'data-role="view"' not in read(other, address)
+    page = address.partition("?")[0]
+    assert b"nanscope" in read(one, page) and b"nanscope" in read(other, page)
+    assert fork("token", "--revoke").finish(60)[::2] == (0, "")
+    for client in (one, other):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            read(client, page)
+    assert b"nanscope" in read(other, address)
+    assert interrupt(server) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--host", "0.0.0.0", "--port", "0", "--ingest", "tcp://127.0.0.1:*"),
+        ("--port", "0", "--ingest", "tcp://0.0.0.0:*"),
+    ],
+)
+def test_serve_beyond_loopback_is_refused_with_the_commands_that_would_do(
+    fork: Fork, arguments: tuple[str, ...]
+) -> None:
+    code, output, errors = fork("serve", "--no-browser", *arguments).finish(60)
+    assert (code, output) == (2, "")
+    assert "ssh -N -L 805" in errors and "\n  dashboard " in errors
+
+
+def test_keygen_makes_what_serve_finds(fork: Fork, tmp_path: Path) -> None:
+    code, output, errors = fork("keygen").finish(60)
+    assert (code, errors) == (0, "")
+    assert "NANSCOPE_KEYS=" in output
+    assert fork("keygen").finish(60)[0] == 2
+    server = fork("serve", "--no-browser", "--port", "0", "--ingest", "tcp://0.0.0.0:*")
+    address_of(server)
+    assert interrupt(server) == (0, "")
+
+
 def test_url_and_open_print_the_running_dashboards_address(fork: Fork, tmp_path: Path) -> None:
     server = fork("serve", *FREE)
     address = address_of(server)

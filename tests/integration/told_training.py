@@ -30,9 +30,12 @@ class ToldTraining:
 
 @contextmanager
 def told_training(
-    folder: Path, *arguments: str, script: str = "trained_until_told.py"
+    folder: Path, *arguments: str, script: str = "trained_until_told.py", connect: str | None = None
 ) -> Iterator[ToldTraining]:
-    """Train for the server whose spool and state lie in `folder`; see the script for the arguments."""
+    """Train for the server whose spool and state lie in `folder`; see the script for the arguments.
+
+    `connect` is the address that it ships to, in place of that of the state.
+    """
     environment = {
         **os.environ,
         "XDG_STATE_HOME": str(folder / "state"),
@@ -40,6 +43,8 @@ def told_training(
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     del environment["NANSCOPE_CONNECT"]
+    if connect is not None:
+        environment["NANSCOPE_CONNECT"] = connect
     command = [sys.executable, str(_SCRIPTS / script), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:

@@ -29,6 +29,7 @@ from probe.delivery.control.control_messages import (
 from probe.settings.levels import FEATURES, LEVELS, PRESETS, Level
 
 from ... import ids
+from ...callers import view_only_reason
 from ...ingest.control_desk import ControlDesk, UnreachableError
 from ...store.protocol import Store
 from ..views import controls as views
@@ -121,7 +122,7 @@ def controls_view(
     """
     scope = scope_of(data)
     row = None if scope is None else row_of(store, scope.run)
-    if reason := views.controls_reason(None if row is None else row.state):
+    if reason := view_only_reason() or views.controls_reason(None if row is None else row.state):
         return ControlsView(reason=reason, is_off=True)
     assert row is not None
     name = _name_of(trigger)

@@ -16,6 +16,7 @@ from probe.delivery.control.control_messages import ChangeLevel
 from probe.settings.levels import LEVELS
 
 from ... import ids
+from ...callers import view_only_reason
 from ...ingest.control_desk import ControlDesk, UnreachableError
 from ...ingest.run_removal import remove_runs, run_rows
 from ...store.protocol import Store
@@ -123,7 +124,7 @@ def section_view(store: Store, data: Any, choice: Any = None) -> SectionView:
     scope = scope_of(data)
     row = row_of(store, scope.run) if scope is not None else None
     state = None if row is None else row.state
-    stays = level_reason(state)
+    stays = view_only_reason() or level_reason(state)
     kept = _stays(row)
     level = scope.level if scope is not None and scope.level in LEVELS else None
     said = stays or (f"The level is {level}." if level else "")
@@ -205,7 +206,9 @@ def _said_of(store: Store, run: str, *, spool: Path | None, changed: Callable[[]
 
 
 def _stays(row: RunRow | None) -> str:
-    return delete_reason(None if row is None else row.state, is_starred=row is not None and row.starred)
+    return view_only_reason() or delete_reason(
+        None if row is None else row.state, is_starred=row is not None and row.starred
+    )
 
 
 def scope_of(data: Any) -> ActionsScope | None:

@@ -14,6 +14,7 @@ import numpy as np
 from dash import Dash, Input, Output, no_update
 
 from ... import ids
+from ...callers import require_control
 from ...comparison.facts import compare_facts, compare_layouts
 from ...comparison.parting import find_parting
 from ...comparison.store_steps import read_store_steps, stored_facts
@@ -121,6 +122,7 @@ def run_action(store: Store, data: Any, *, spool: Path | None, changed: Callable
 
 def _done(store: Store, wanted: RunAction, *, spool: Path | None, changed: Callable[[], None]) -> str:
     """Do it, and return why it was not done; empty where it was."""
+    require_control()
     if wanted.act == "delete":
         return delete_run(store, wanted.run, spool=spool, changed=changed)
     if all(row.run != wanted.run for row in run_rows(store)):

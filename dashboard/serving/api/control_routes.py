@@ -44,7 +44,7 @@ from probe.settings.levels import (
 )
 from probe.wire import Severity
 
-from ...ingest.control_desk import ControlDesk, TrainerAnswer, UnreachableError
+from ...ingest.control_desk import ControlDesk, NotAllowedError, TrainerAnswer, UnreachableError
 from .context import AnyRank, ApiContext, RunId, make_router
 from .control_schema import MAX_COOLDOWN, request_body
 from .models import ControlAnswer
@@ -243,6 +243,8 @@ def ask_trainers(desk: ControlDesk, run: str, request: TrainerRequest, *, rank: 
     """
     try:
         answers = desk.ask(run, request, source="api", rank=rank)
+    except NotAllowedError as error:
+        raise HTTPException(403, str(error)) from error
     except UnreachableError as error:
         raise HTTPException(409, str(error)) from error
     rows = [_answer_row(answer) for answer in answers]

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
+from ...callers import ViewOnlyError
 from ...errors import DashboardError, UnknownRunError
 from ..error_form import error_json, error_page, wants_page
 
@@ -37,7 +38,9 @@ def add_error_form(server: FastAPI) -> None:
 
     @server.exception_handler(DashboardError)
     async def failed(request: Request, error: DashboardError) -> Response:
-        status = 404 if isinstance(error, UnknownRunError) else 503
+        status = (
+            404 if isinstance(error, UnknownRunError) else 403 if isinstance(error, ViewOnlyError) else 503
+        )
         return JSONResponse(error_json(status, str(error)), status)
 
     @server.exception_handler(Exception)

@@ -16,17 +16,18 @@ from .models import ErrorAnswer
 _ERROR: Final = "#/components/schemas/ErrorAnswer"
 _DESCRIPTION: Final = (
     "What a dashboard knows of trainings, and requests to running ones. Every route wants the dashboard's "
-    "token, as `Authorization: Bearer`, as the header `x-nanscope-token` or as the page's cookie; what "
-    "changes something wants a bearer token, or the page's own Origin."
+    "token, as `Authorization: Bearer` or as the header `x-nanscope-token`, or a session in the page's "
+    "cookie; what changes something wants a bearer token, or the page's own Origin, and no view token."
 )
 _REFUSALS: Final = {
     "400": "a body that is no JSON",
     "401": "no token, or a wrong one",
-    "403": "another site's Origin, or a change with neither a bearer token nor the own Origin",
+    "403": "another site's Origin, or a change with no bearer token and no own Origin, or with a view token",
     "404": "no such run, rank or thing",
     "413": "a body of more than 1 MiB",
     "421": "a Host that is not the dashboard's",
     "422": "a value that is not allowed; says which and why",
+    "429": "too many wrong tokens; the header Retry-After says for how long",
     "500": "a failure; the dashboard's log says why",
     "503": "the store cannot answer; says why",
 }

@@ -173,6 +173,12 @@ def test_token_that_cannot_be_used_is_missing_and_not_shown(token: str, state: s
     assert (finding.state, token in repr(finding)) == (state, False)
 
 
+def test_tokens_that_are_the_same_are_missing() -> None:
+    same = {"NANSCOPE_TOKEN": "one-and-the-same", "NANSCOPE_VIEW_TOKEN": "one-and-the-same"}
+    (finding,) = doctor_checks.check_token(same)
+    assert (finding.state, "one-and" in repr(finding)) == ("missing", False)
+
+
 def test_token_that_can_be_used_is_ok_and_one_that_is_not_set_no_finding() -> None:
     (finding,) = doctor_checks.check_token({"NANSCOPE_TOKEN": "long-enough-a-token"})
     assert (finding.state, "long-enough" in repr(finding)) == ("ok", False)

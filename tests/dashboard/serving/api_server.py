@@ -17,6 +17,7 @@ from dashboard.serving.server import Server
 from probe.wire import Document, encode
 
 TOKEN = "token-for-tests"
+VIEW_TOKEN = "token-of-a-viewer"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 RUN = "demo-run"
 
@@ -47,7 +48,11 @@ def serving(folder: Path) -> Iterator[Server]:
         ingest="tcp://127.0.0.1:0",
         data=folder / "data",
         spool=folder / "spool",
-        environment={"XDG_STATE_HOME": str(folder / "state"), "NANSCOPE_TOKEN": TOKEN},
+        environment={
+            "XDG_STATE_HOME": str(folder / "state"),
+            "NANSCOPE_TOKEN": TOKEN,
+            "NANSCOPE_VIEW_TOKEN": VIEW_TOKEN,
+        },
     )
     server.start()
     yield server
@@ -72,6 +77,12 @@ def call(
     got = Got(answer.status, named, answer.read())
     connection.close()
     return got
+
+
+def session(server: Server, token: str) -> dict[str, str]:
+    """Open the page's address, and return the headers that its own scripts send then."""
+    cookie = call(server, f"/?token={token}", headers={}).headers["set-cookie"].partition(";")[0]
+    return {"cookie": cookie, "origin": server.page.rstrip("/")}
 
 
 def fill(server: Server, *, steps: int = 40, run: str = RUN, is_full: bool = False) -> None:
