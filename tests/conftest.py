@@ -80,11 +80,18 @@ def has_room(folder: Path) -> bool:
     return is_place and min(shutil.disk_usage(folder).free, psutil.virtual_memory().available) >= ENOUGH_BYTES
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: of several workers none is to be left with a long one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make faults` runs; take files with slow tests first.
+
+    Of several workers none is to be left with a long one at the end.
+    """
     marks = {"slow", "browser"}
     slow = {item.path for item in items if marks & {mark.name for mark in item.iter_markers()}}
     items.sort(key=lambda item: item.path not in slow)
+    if "faults" not in config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("faults")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
 
 
 @pytest.fixture(autouse=True)
