@@ -57,6 +57,8 @@ _SILENT_S: Final = 60.0
 _POLL_MS: Final = 50
 
 _log = logging.getLogger(__name__)
+_MOST_TOLD: Final = 100
+"""Holes in journals that are told one by one; all are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class CollectorStatus:
     """UNIX seconds."""
     store_problem: str | None = None
     """Why the last commit failed; None while all is well."""
+    losses: tuple[str, ...] = ()
+    """What helpers have said to be missing in journals, and of odd files; sentences, the first 100."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,7 @@ class Collector:
         self._endpoint = endpoint
         self._secret = secret
         self._on_change = on_change
+        self._told: set[tuple[StreamKey, int, str]] = set()
         self._keys = keys
         self._curve: CurveGate | None = None
         self._throttle = Throttle()
@@ -280,7 +285,7 @@ class Collector:
                 self._queued_bytes += sum(map(len, message.records))
                 self._status = replace(self._status, batches=self._status.batches + 1)
             elif isinstance(message, Skip):
-                self._store.skip(message.key, message.first_seq, message.end_seq, message.reason)
+                self._skip(message)
             else:
                 self._next_commit = 0.0  # a helper waits for this answer
                 return False
@@ -288,6 +293,19 @@ class Collector:
             self._note_store_problem(error)
             return False
         return True
+
+    def _skip(self, skip: Skip) -> None:
+        """Count what the journal has no longer, and say so once; both numbers are the same of an odd file."""
+        reached = self._store.skip(skip.key, skip.first_seq, skip.end_seq, skip.reason)
+        missing = skip.end_seq - skip.first_seq
+        known = (skip.key, skip.end_seq, skip.reason)
+        if reached != skip.end_seq or known in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(known)
+        many = f"records missing: {missing:,}, " if missing else ""
+        text = f"Run {skip.key.run}, {many}{skip.reason}"
+        _log.warning("%s", text)
+        self._status = replace(self._status, losses=(*self._status.losses, text))
 
     def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello, address: str) -> None:
         wait_s = 0 if is_loopback(address) else self._throttle.wait_s(address)

@@ -34,9 +34,12 @@ class IngestReport:
     records: int
     """Records given to the store in this pass."""
     missing: int
-    """Records that the journals no longer hold or that are damaged; the store counts them as gaps."""
+    """Records that the journals no longer hold, that are damaged, or that a writer's account has and its
+    segments have not; the store counts them as gaps."""
     problems: tuple[str, ...]
-    """One sentence per hole or damaged place met in any pass so far; the first 100."""
+    """One sentence per hole, damaged place or odd file met in any pass so far; the first 100."""
+    odd_files: tuple[str, ...] = ()
+    """Those of the sentences that are of files that were passed over: no record is missing by them alone."""
 
 
 class SpoolIngest:
@@ -66,6 +69,7 @@ class SpoolIngest:
         self._records = 0
         self._missing = 0
         self._problems: list[str] = []
+        self._odd_files: list[str] = []
 
     def run(self, *, progress: Callable[[str], None] | None = None) -> IngestReport:
         """Read everything new of every run that no helper ships; commit it.
@@ -110,6 +114,7 @@ class SpoolIngest:
             records=self._records,
             missing=self._missing,
             problems=tuple(self._problems[:100]),
+            odd_files=tuple(self._odd_files[:100]),
         )
 
     def _read_run(self, folder: Path) -> None:
@@ -137,11 +142,13 @@ class SpoolIngest:
         follower = self._followers.get(key)
         if follower is None:
             start = self._store.position(key).next_seq
-            follower = self._followers[key] = StreamFollower(
-                folder, key.stream, from_seq=start, with_ring=True
-            )
+            follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start, to_end=True)
         stalled = False
         while (found := follower.poll(PIECE_BYTES if stream == "metrics" else BATCH_BYTES)) is not None:
+            if isinstance(found, Skipped) and found.first_seq == found.end_seq:
+                self._odd_files.append(f"Run {run}, {found.reason}")
+                self._problems.append(self._odd_files[-1])
+                continue
             if stream == "metrics":
                 # Frames mean nothing before their layout, which was written before them.
                 self._read(run, folder, "events")
@@ -167,8 +174,9 @@ class SpoolIngest:
             return expected
         expected = self._store.skip(key, found.first_seq, found.end_seq, found.reason)
         if expected > found.first_seq:
-            self._missing += found.end_seq - found.first_seq
-            self._problems.append(found.reason)
+            missing = min(expected, found.end_seq) - found.first_seq
+            self._missing += missing
+            self._problems.append(f"Run {key.run}, records missing: {missing:,}, {found.reason}")
         return expected
 
     def _commit(self) -> None:

@@ -92,6 +92,8 @@ class Server:
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
         self._spool_problems: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
+        """Those of the spool's problems that are in the log."""
         self._storage = ""
         self._store: DuckStore | None = None
         self._hub: Hub | None = None
@@ -289,7 +291,9 @@ class Server:
                 except (ProbeError, OSError) as error:
                     self._spool_problems = (f"The spool {self._spool} cannot be read: {error}",)
                 else:
-                    self._spool_problems = report.problems
+                    for problem in report.problems[len(self._logged) :]:
+                        _log.warning("%s", problem)
+                    self._logged = self._spool_problems = report.problems
                     if report.records:
                         self.notify()
             self._storage = storage_line(self._spool, self._data)
@@ -312,7 +316,8 @@ class Server:
                 found.append(f"{status.malformed_messages:,} messages from trainings could not be read.")
         if self._outlets is not None:
             found += self._outlets.notices()
-        if problems := self._spool_problems:
+        losses = self._collector.status.losses if self._collector is not None else ()
+        if problems := (*losses, *self._spool_problems):
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
             found.append(problems[0] + more)
         return [text if text.endswith(".") else f"{text}." for text in found]

@@ -433,6 +433,10 @@ class RunEnd(WireStruct, tag="run_end", tag_field="t", frozen=True, kw_only=True
     outcome: Literal["finished", "exception"]
     lost_before_write: Count = 0
     """Frames dropped from the in-memory ring because they could not be written (a full disk, say)."""
+    events_written: Count | None = None
+    """Records of the events stream up to this one, and with it; None where an older probe has written it."""
+    metrics_written: Count | None = None
+    """Records of the metrics stream, of which none follows."""
 
 
 class HostSample(WireStruct, tag="host_sample", tag_field="t", frozen=True, kw_only=True):

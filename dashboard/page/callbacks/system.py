@@ -13,7 +13,7 @@ import numpy as np
 from dash import Dash, Input, Output, no_update
 
 from probe.delivery.helper.helper import host_folder, is_listened_to, lock_owner, lock_path
-from probe.delivery.journal.journal_reader import end_of_stream, list_writers
+from probe.delivery.journal.journal_reader import list_writers, written_to
 from probe.wire.findings import Finding
 
 from ... import ids
@@ -90,11 +90,11 @@ def _accounts(positions: Sequence[StreamPosition], folder: Path | None) -> list[
 
 def _account(position: StreamPosition, folder: Path | None) -> StreamAccount:
     writer, stream = position.key.writer, position.key.stream
-    end = None if folder is None else end_of_stream(folder, stream)
+    written = None if folder is None else written_to(folder, stream)
     return StreamAccount(
         writer=writer,
         stream=stream,
-        written=None if end is None else end.next_seq,
+        written=written,
         stored=position.stored,
         gaps=position.gaps,
         dropped=position.dropped,

@@ -212,6 +212,12 @@ class Census:
         return [one.folder for one in trainers if one.over_at is None and self._is_local(one)]
 
     @property
+    def over(self) -> list[Path]:
+        """Folders of this host's trainers to which nobody will write any more: what a ring held is there."""
+        trainers = self._trainers.values()
+        return [one.folder for one in trainers if one.is_taken and one.over_at and self._is_local(one)]
+
+    @property
     def over_since(self) -> float | None:
         """UNIX seconds at which the last trainer ended; None while one lives."""
         local = [trainer for trainer in self._trainers.values() if self._is_local(trainer)]

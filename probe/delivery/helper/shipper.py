@@ -204,6 +204,9 @@ class Shipper:
                     key = StreamKey(run=self._run_folder.name, writer=folder.name, stream=stream)
                     ahead = self._lanes.get((folder.name, "events")) if stream == "metrics" else None
                     self._lanes[folder.name, stream] = Lane(key, StreamFollower(folder, stream), ahead)
+        for folder in self._census.over:
+            for stream in _ORDER:
+                self._lanes[folder.name, stream].follower.writer_is_over()
 
     def _look_at_spool(self, now: float) -> None:
         """Now and then: keep the whole spool, with the runs of other trainings, below its cap."""

@@ -30,7 +30,7 @@ from ...threads.source_lines import stack_frame
 from ...threads.watchdog import IDLE_FRACTION, PATIENCE
 from ...threads.whereabouts import Line, at_line, place_of
 from ...wire import Event, Frame, RunStart, decode_record
-from ..journal.journal_reader import Chunk, StreamFollower, end_of_stream, has_ring
+from ..journal.journal_reader import Chunk, StreamFollower, has_ring, written_to
 from .oom_record import Death
 
 SHORTEST_S: Final = 3.0
@@ -259,8 +259,7 @@ def _waits_for_the_lock(pid: int, thread: int) -> bool:
 
 def _last_written_step(folder: Path) -> int | None:
     with contextlib.suppress(OSError, WireError):
-        tail = end_of_stream(folder, "metrics")
-        metrics_end = 0 if tail is None else tail.next_seq
+        metrics_end = written_to(folder, "metrics") or 0
         records = _in_rings(folder, metrics_end)
         if not records and metrics_end:
             found = StreamFollower(folder, "metrics", from_seq=metrics_end - 1).poll()

@@ -19,7 +19,8 @@ import msgspec
 from ...errors import JournalError
 from ...settings.places import is_folder_name, make_private_folder, write_private_file
 from ...wire import Gap, RunStart, StreamName, decode_record, encode, encode_record
-from .segment_files import list_segments, run_folder_bytes
+from .account import AccountWriter, read_account
+from .segment_files import ASIDE, list_segments, own_segments, run_folder_bytes
 from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class _Stream:
         self.lock = threading.Lock()
         self.descriptor: int | None = None
         self.next_seq = 0
+        """The account says as much; less while `unsure`."""
         self.size = 0
         self.unsure = False
         """The file may hold more than `size` and `next_seq` say: look before the next write."""
@@ -52,7 +54,8 @@ class _Stream:
 class JournalWriter:
     """One writer's folder, `SPOOL/<run>/<writer>`; thread-safe, one process at a time.
 
-    Opening a folder that has segments already continues their numbering; a torn tail is cut off.
+    Opening a folder that has segments already continues their numbering, or that of its account where this
+    goes further: what is missing between is a hole. A torn tail is cut off.
 
     Args:
         folder: the writer's folder; created with mode 0700, as are the run's folder and the spool.
@@ -79,6 +82,7 @@ class JournalWriter:
         self.folder = folder
         self._run, self._writer = run, writer
         self._closed = False
+        self._account: AccountWriter | None = None
         self.evicted = 0
         """Metrics of this writer that were deleted to keep to the cap."""
         self._cap_bytes = cap_bytes
@@ -90,9 +94,15 @@ class JournalWriter:
         try:
             for part in (folder.parent.parent, folder.parent, folder):
                 make_private_folder(part)
+            known = read_account(folder)
             for stream in self._streams.values():
+                stream.next_seq = 0 if known is None else known.end(stream.name)
                 self._resume(stream)
+            self._account = AccountWriter(folder)
+            for stream in self._streams.values():
+                self._account.note(stream.name, stream.next_seq)
         except OSError as error:
+            self.close()
             raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
 
     def append(self, stream: StreamName, record: bytes) -> int:
@@ -126,6 +136,8 @@ class JournalWriter:
                 if stream.descriptor is not None:
                     os.close(stream.descriptor)
                 stream.descriptor = None
+        if self._account is not None:
+            self._account.close()
 
     def _append(self, stream: _Stream, buffers: list[bytes], *, records: int) -> int:
         rotated = False
@@ -151,7 +163,12 @@ class JournalWriter:
         )
         path = self.folder / segment_name(stream.name, stream.next_seq)
         data = pack_header(header)
-        descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+        try:
+            descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+        except FileExistsError:
+            # A stray copy: readers pass it over, and tell of it under this name too.
+            _set_aside(path)
+            descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
         stream.unsure = True
         try:
             _write_all(descriptor, [data])
@@ -181,10 +198,12 @@ class JournalWriter:
         first_seq = stream.next_seq
         stream.size, stream.next_seq = stream.size + written, first_seq + records
         stream.unsure = False
+        if self._account is not None:
+            self._account.note(stream.name, stream.next_seq)
         return first_seq
 
     def _resume(self, stream: _Stream) -> None:
-        """Continue after the last intact record that the folder holds; a torn tail is cut off."""
+        """Continue after the last record that the folder holds, or has held; a torn tail is cut off."""
         if stream.descriptor is not None:
             os.close(stream.descriptor)
             stream.descriptor = None
@@ -192,10 +211,11 @@ class JournalWriter:
         stream.unsure = False
         if tail is None:
             return
-        stream.next_seq = tail.next_seq
+        is_whole = tail.next_seq >= stream.next_seq and not tail.damaged
+        stream.next_seq = max(stream.next_seq, tail.next_seq)
         if tail.size == 0 and not tail.damaged:
             tail.path.unlink()
-        elif not tail.damaged:
+        elif is_whole:
             stream.descriptor = os.open(tail.path, _FLAGS, 0o600)
             os.ftruncate(stream.descriptor, tail.size)
             stream.size = tail.size
@@ -204,7 +224,7 @@ class JournalWriter:
         """Delete the oldest metrics of this rank while the run's folder is above its cap."""
         excess = run_folder_bytes(self.folder.parent) - self._cap_bytes
         for folder in self._folders_oldest_first():
-            segments = list_segments(folder, "metrics")
+            segments = own_segments(folder, "metrics")
             for segment, following in itertools.pairwise(segments):
                 if excess <= 0:
                     return
@@ -277,6 +297,12 @@ def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:
     from .journal_reader import end_of_stream
 
     return end_of_stream(folder, name)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a file to the first free name that no segment has."""
+    names = itertools.chain([f"{path.name}{ASIDE}"], (f"{path.name}{ASIDE}-{n}" for n in itertools.count(1)))
+    path.rename(next(place for name in names if not os.path.lexists(place := path.with_name(name))))
 
 
 def _write_all(descriptor: int, buffers: list[bytes]) -> int:

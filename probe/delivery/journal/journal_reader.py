@@ -1,7 +1,8 @@
 """Reads a spool: lists its runs and writers, follows a stream while it is still being written.
 
 Used by the helper, by the dashboard's ingest and by the offline commands. A reader never changes a file: a
-torn tail is what a live writer's unfinished record looks like. What cannot be read becomes a `Skipped`.
+torn tail is what a live writer's unfinished record looks like. What cannot be read becomes a `Skipped`, and
+so does what the writer's account has and the end of the stream has not, once the writer is gone.
 """
 
 from __future__ import annotations
@@ -18,27 +19,15 @@ import msgspec
 
 from ...errors import JournalError
 from ...settings.places import is_folder_name
-from ...wire import BATCH_BYTES, MAX_RECORD_BYTES, RunStart, StreamName
+from ...wire import BATCH_BYTES, RunEnd, RunStart, StreamName
+from .account import read_account
 from .folder_changes import FolderChanges
-from .segment_files import Segment, list_segments
-from .segments import PREFIX, split_records, unpack_header
+from .segment_cursor import Chunk as Chunk
+from .segment_cursor import Cursor, ReplacedError
+from .segment_cursor import Skipped as Skipped
+from .segment_files import Claim, Segment, check_segment, is_beyond_end, list_files, own_segments
 
-_HEADER_READ_BYTES: Final = 8192
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """Consecutive encoded records `first_seq, first_seq + 1, ...`."""
-
-    first_seq: int
-    records: list[bytes]
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """Records `[first_seq, end_seq)` that are not in the journal any more, or that are damaged."""
-
-    first_seq: int
-    end_seq: int
-    reason: str
+_run_ends: Final = msgspec.msgpack.Decoder(RunEnd)
 
 
 class StreamTail(msgspec.Struct, frozen=True):
@@ -117,50 +106,86 @@ class StreamFollower:
         folder: the writer's.
         stream: which one.
         from_seq: number to begin with.
-        with_ring: at the end of the metrics give what only the ring of a killed trainer holds, at the end
-            of the events what it has lost, with the numbers that they get when somebody takes it; nothing
-            is written.
+        to_end: behind the last segment of a writer that is gone give what is missing there by its account;
+            of the metrics also what only the ring of a killed trainer holds, of the events what it has lost,
+            with the numbers that they get when somebody takes them. Nothing is written.
     """
 
-    def __init__(
-        self, folder: Path, stream: StreamName, *, from_seq: int = 0, with_ring: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, stream: StreamName, *, from_seq: int = 0, to_end: bool = False) -> None:
         self.folder = folder
-        self._with_ring = with_ring and stream != "host"
+        self._to_end = to_end
+        self._with_ring = to_end and stream != "host"
+        self._is_over = False
         self.stream: StreamName = stream
         self.next_seq = from_seq
         """The number that the next `poll` begins with."""
         self._segments: list[Segment] = []
         self._changes = FolderChanges(folder)
-        self._cursor: _Cursor | None = None
+        self._looked_at: set[str] = set()
+        self._passed_over: list[str] = []
+        self._told = 0
+        """So many of these have been given."""
+        self._cursor: Cursor | None = None
+        self._by_run_end = (-1, 0)
+        """Size of the events when their end was last looked for, and what it says."""
 
     def seek(self, seq: int) -> None:
         """Go to a number, backwards too; the next `poll` begins there."""
         self.next_seq = seq
         self._cursor = None
 
+    def writer_is_over(self) -> None:
+        """Take for granted that nothing more will be written, and tell what is missing at the end."""
+        self._to_end = self._is_over = True
+
     def poll(self, max_bytes: int = BATCH_BYTES) -> Chunk | Skipped | None:
         """Return the next records (at most `max_bytes`, but at least one), a hole, or None for now."""
         found = self._poll(max_bytes)
-        if found is None and self._with_ring:
-            found = self._poll_ring(max_bytes)
+        if found is None and self._to_end:
+            found = self._poll_end(max_bytes)
         return found
 
-    def _poll_ring(self, max_bytes: int) -> Chunk | Skipped | None:
-        """Return what a ring holds beyond the journal; nobody may have taken it meanwhile."""
-        if not has_ring(self.folder):
+    def _poll_end(self, max_bytes: int) -> Chunk | Skipped | None:
+        """Return what a ring holds beyond the journal, and what neither has; nobody may write meanwhile."""
+        written = self._written()
+        with_ring = self._with_ring and has_ring(self.folder)
+        if not with_ring and written <= self.next_seq:
             return None
         # The journal's end; what has been read beyond that was a ring's.
-        end = 0 if self._cursor is None else self._cursor.seq
-        records = self._ring_records(end)[max(self.next_seq - end, 0) :]
+        end = max(0 if self._cursor is None else self._cursor.seq, written)
+        records = self._ring_records(end)[max(self.next_seq - end, 0) :] if with_ring else []
         found = self._poll(max_bytes)
-        if found is not None or not records:
+        if found is not None:
             return found
+        if self.next_seq < written:
+            why = self._cursor.damage if self._cursor is not None and self._cursor.damage else "cut short"
+            return self._skip_to(written, f"missing at the end, by the writer's account ({why})")
+        if not records:
+            return None
         sizes = itertools.accumulate(map(len, records))
         most = sum(1 for size in sizes if size <= max_bytes)
         chunk = Chunk(self.next_seq, records[: max(most, 1)])
         self.next_seq = _end_seq(chunk)
         return chunk
+
+    def _written(self) -> int:
+        """How many records a writer that is gone has written, as far as that is known; 0 of a living one."""
+        account = read_account(self.folder)
+        if account is None:
+            return self._written_by_run_end()
+        end = account.end(self.stream)
+        is_short = end > min(self.next_seq, 0 if self._cursor is None else self._cursor.seq)
+        return end if is_short and (self._is_over or account.is_over()) else 0
+
+    def _written_by_run_end(self) -> int:
+        """The same by the last of the events, where the account is gone; 0 where that does not say it."""
+        if self.stream != "metrics":
+            return 0
+        events = list(own_segments(self.folder, "events"))
+        size = sum(_size(segment.path) for segment in events)
+        if self._by_run_end[0] != size:
+            self._by_run_end = size, _metrics_by_run_end(self.folder, events)
+        return self._by_run_end[1]
 
     def _ring_records(self, end: int) -> list[bytes]:
         """Return what a ring gives behind record `end` of the stream."""
@@ -176,145 +201,108 @@ class StreamFollower:
         # Listed before reading: a segment that has a successor in this list will not grow any more.
         self._list()
         while True:
+            if self._told < len(self._passed_over):
+                self._told += 1
+                return Skipped(self.next_seq, self.next_seq, self._passed_over[self._told - 1])
             if self._cursor is None:
                 self._cursor = self._open_cursor()
             if self._cursor is None:
-                return self._skip_to(self._segments[0].first_seq, "evicted") if self._segments else None
+                first = next(filter(self._is_own, self._segments), None)
+                if first is None and self._told < len(self._passed_over):
+                    continue
+                return None if first is None else self._skip_to(first.first_seq, "evicted")
             try:
                 found = self._cursor.read(max_bytes, self.next_seq)
             except FileNotFoundError:
                 found = None
+            except ReplacedError:
+                self._cursor = None
+                continue
+            if isinstance(found, Skipped) and self._is_beyond_end(found):
+                self._passed_over.append(
+                    f"{found.reason}; by the writer's account no record is missing there"
+                )
+                continue
             if found is not None:
                 self.next_seq = found.end_seq if isinstance(found, Skipped) else _end_seq(found)
                 return found
             following = self._following()
+            if following is None and self._told < len(self._passed_over):
+                continue
             if following is None:
                 return None
             damage = self._cursor.damage
-            self._cursor = _Cursor(following)
+            self._cursor = Cursor(following)
             if following.first_seq > self.next_seq:
                 return self._skip_to(following.first_seq, damage or "evicted or cut short")
 
     def is_at_end(self) -> bool:
         """Whether a `poll` would find nothing just now."""
-        seq, cursor = self.next_seq, copy.copy(self._cursor)
+        before = self.next_seq, copy.copy(self._cursor), self._told
         at_end = self.poll(max_bytes=1) is None
         if not at_end:
-            self.next_seq, self._cursor = seq, cursor
+            self.next_seq, self._cursor, self._told = before
         return at_end
 
-    def _list(self) -> None:
-        """List the folder again if it has changed."""
-        if self._changes.look():
-            self._segments = list_segments(self.folder, self.stream)
+    def _is_beyond_end(self, hole: Skipped) -> bool:
+        """Whether what is damaged there lies behind the last record: zeros that a power cut leaves, say."""
+        account = read_account(self.folder) if self._to_end else None
+        return account is not None and account.is_closed and hole.first_seq >= account.end(self.stream)
 
-    def _open_cursor(self) -> _Cursor | None:
+    def _list(self) -> None:
+        """List the folder again if it has changed, and look at what is new there."""
+        if not self._changes.look():
+            return
+        self._segments, odd = list_files(self.folder, self.stream)
+        for segment in self._segments:
+            if segment.path.name not in self._looked_at:
+                self._looked_at.add(segment.path.name)
+                self._is_own(segment)
+        for name in odd:
+            self._pass_over(name, "is the name of no segment")
+
+    def _is_own(self, segment: Segment) -> bool:
+        """Whether the header says what the name says, as far as it can be read."""
+        claim, said = check_segment(segment.path, self.stream, segment.first_seq)
+        if claim is Claim.FOREIGN:
+            self._pass_over(segment.path.name, said)
+            return False
+        is_odd = claim is not Claim.OWN and self._is_out_of_place(segment)
+        if is_odd and claim is Claim.DAMAGED:
+            self._pass_over(segment.path.name, "has no header, and its writer has begun none there")
+        return not is_odd
+
+    def _is_out_of_place(self, segment: Segment) -> bool:
+        """Whether one whose header cannot be read begins where none can: within another, or too far on."""
+        cursor = self._cursor
+        if cursor is not None and cursor.segment.first_seq < segment.first_seq < cursor.seq:
+            return True
+        return is_beyond_end(self.folder, self.stream, segment)
+
+    def _pass_over(self, name: str, why: str) -> None:
+        self._tell(f"{self.stream} of {self.folder.name}: {name} is passed over: it {why}")
+
+    def _tell(self, text: str) -> None:
+        """Have the next `poll` give a sentence, once."""
+        if text not in self._passed_over:
+            self._passed_over.append(text)
+
+    def _open_cursor(self) -> Cursor | None:
         """Begin with the segment that holds `next_seq`; None when all are newer, or there is none."""
-        holding = [segment for segment in self._segments if segment.first_seq <= self.next_seq]
-        return _Cursor(holding[-1]) if holding else None
+        holding = (one for one in reversed(self._segments) if one.first_seq <= self.next_seq)
+        found = next(filter(self._is_own, holding), None)
+        return None if found is None else Cursor(found)
 
     def _following(self) -> Segment | None:
         assert self._cursor is not None
         current = self._cursor.segment.first_seq
-        return next((segment for segment in self._segments if segment.first_seq > current), None)
+        following = (one for one in self._segments if one.first_seq > current)
+        return next(filter(self._is_own, following), None)
 
     def _skip_to(self, end_seq: int, reason: str) -> Skipped:
         skipped = Skipped(self.next_seq, end_seq, f"{self.stream} of {self.folder.name}: {reason}")
         self.next_seq = end_seq
         return skipped
-
-
-class _Cursor:
-    """A place within one segment."""
-
-    __slots__ = ("damage", "offset", "segment", "seq")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.offset = 0
-        """Bytes up to the next record; 0 before the header has been read."""
-        self.seq = segment.first_seq
-        """Number of the record at `offset`."""
-        self.damage: str | None = None
-        """Why nothing after `offset` can be read."""
-
-    def read(self, max_bytes: int, from_seq: int) -> Chunk | Skipped | None:
-        """Return what comes next, without records below `from_seq`.
-
-        Raises:
-            FileNotFoundError: the segment has been evicted.
-        """
-        if self.damage is not None or self.segment.path.stat().st_size <= self.offset:
-            return None
-        descriptor = os.open(self.segment.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if self.offset == 0 and not self._read_header(descriptor):
-                return self._damaged(from_seq, self.damage) if self.damage else None
-            while True:
-                first_seq = self.seq
-                payloads, problem = self._read_records(descriptor, max_bytes)
-                if payloads and self.seq > from_seq:
-                    first = max(first_seq, from_seq)
-                    return Chunk(first, payloads[first - first_seq :])
-                if problem is not None:
-                    skipped = self._step_over(descriptor, problem, from_seq)
-                    if skipped is not None or self.damage:
-                        return skipped
-                elif not payloads:
-                    return None
-        finally:
-            os.close(descriptor)
-
-    def _read_header(self, descriptor: int) -> bool:
-        try:
-            header = unpack_header(os.pread(descriptor, _HEADER_READ_BYTES, 0))
-        except JournalError as error:
-            self.damage = f"{self.segment.path.name}: {error}"
-            return False
-        if header is None:
-            return False
-        self.offset = header[1]
-        return True
-
-    def _read_records(self, descriptor: int, max_bytes: int) -> tuple[list[bytes], str | None]:
-        data = os.pread(descriptor, max(max_bytes, PREFIX.size), self.offset)
-        payloads, used, problem = split_records(data)
-        if not payloads and problem is None and len(data) >= PREFIX.size:
-            needed = PREFIX.size + PREFIX.unpack_from(data)[0]
-            if needed > len(data):
-                payloads, used, problem = split_records(os.pread(descriptor, needed, self.offset))
-        self.offset += used
-        self.seq += len(payloads)
-        return payloads, problem if not payloads else None
-
-    def _step_over(self, descriptor: int, problem: str, from_seq: int) -> Skipped | None:
-        """Pass one damaged record if its length still leads to an intact one, else give the segment up."""
-        if self._is_boundary(descriptor, self.offset):
-            return None  # it was being rewritten after a failed write
-        where = f"{self.segment.path.name}, byte {self.offset}: {problem}"
-        length = PREFIX.unpack(os.pread(descriptor, PREFIX.size, self.offset))[0]
-        if 0 < length <= MAX_RECORD_BYTES and self._is_boundary(
-            descriptor, self.offset + PREFIX.size + length
-        ):
-            self.offset += PREFIX.size + length
-        else:
-            self.damage = where
-        return self._damaged(from_seq, where)
-
-    def _is_boundary(self, descriptor: int, offset: int) -> bool:
-        """Whether a record begins (or the file ends) at `offset`."""
-        prefix = os.pread(descriptor, PREFIX.size, offset)
-        if len(prefix) < PREFIX.size:
-            return not prefix and os.fstat(descriptor).st_size == offset
-        length = PREFIX.unpack(prefix)[0]
-        if length > MAX_RECORD_BYTES:
-            return False
-        return bool(split_records(prefix + os.pread(descriptor, length, offset + PREFIX.size))[0])
-
-    def _damaged(self, from_seq: int, where: str) -> Skipped | None:
-        """Count one record as lost; what else was there shows when the next segment is known."""
-        self.seq += 1
-        return Skipped(self.seq - 1, self.seq, where) if self.seq > from_seq else None
 
 
 def read_stream(
@@ -326,9 +314,10 @@ def read_stream(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (sequence number, encoded record) of what the journal holds now; holes go to `on_skip`.
 
-    After the last record come those that only the ring of a killed trainer holds, or what tells of its loss.
+    After the last record come those that only the ring of a killed trainer holds, or what tells of its loss;
+    `on_skip` gets what is missing at the end, and files that were passed over.
     """
-    follower = StreamFollower(folder, stream, from_seq=from_seq, with_ring=True)
+    follower = StreamFollower(folder, stream, from_seq=from_seq, to_end=True)
     while (found := follower.poll()) is not None:
         if isinstance(found, Chunk):
             yield from enumerate(found.records, start=found.first_seq)
@@ -342,13 +331,9 @@ def read_loss(folder: Path) -> bytes | None:
         return None
     from .ring_loss import event_of_loss
 
-    def metrics_end() -> int:
-        end = end_of_stream(folder, "metrics")
-        return 0 if end is None else end.next_seq
-
     return event_of_loss(
         folder,
-        metrics_end=metrics_end,
+        metrics_end=lambda: written_to(folder, "metrics") or 0,
         metrics=lambda: _stored(folder, "metrics"),
         events=_stored(folder, "events"),
     )
@@ -364,15 +349,36 @@ def _stored(folder: Path, stream: StreamName) -> Iterator[bytes]:
 
 def end_of_stream(folder: Path, stream: StreamName) -> StreamTail | None:
     """Find where a writer may continue its newest segment; None when there is no segment yet."""
-    segments = list_segments(folder, stream)
+    segments = list(own_segments(folder, stream))
     if not segments:
         return None
-    cursor = _Cursor(segments[-1])
-    while cursor.read(BATCH_BYTES, segments[-1].first_seq) is not None:
-        pass
+    cursor = Cursor(segments[-1])
+    # Somebody may put another file there meanwhile.
+    with contextlib.suppress(ReplacedError):
+        while cursor.read(BATCH_BYTES, segments[-1].first_seq) is not None:
+            pass
     return StreamTail(
         path=segments[-1].path, next_seq=cursor.seq, size=cursor.offset, damaged=cursor.damage is not None
     )
+
+
+def written_to(folder: Path, stream: StreamName) -> int | None:
+    """Return how many records a stream has had, by its segments and its account; None where neither says."""
+    tail, account = end_of_stream(folder, stream), read_account(folder)
+    if account is None or account.end(stream) == 0:
+        return None if tail is None else tail.next_seq
+    return max(account.end(stream), 0 if tail is None else tail.next_seq)
+
+
+def missing_at_end(folder: Path, stream: StreamName) -> list[Skipped]:
+    """Return what of a stream's newest segment, and behind it, is missing: not all of it is read."""
+    first_seq = max((segment.first_seq for segment in own_segments(folder, stream)), default=0)
+    follower = StreamFollower(folder, stream, from_seq=first_seq, to_end=True)
+    holes = []
+    while (found := follower.poll()) is not None:
+        if isinstance(found, Skipped):
+            holes.append(found)
+    return holes
 
 
 def has_ring(folder: Path) -> bool:
@@ -385,6 +391,26 @@ def has_ring(folder: Path) -> bool:
 
 def _end_seq(chunk: Chunk) -> int:
     return chunk.first_seq + len(chunk.records)
+
+
+def _metrics_by_run_end(folder: Path, events: list[Segment]) -> int:
+    """What the last record of the events says of the metrics; 0 where it is no end, or says nothing."""
+    if not events:
+        return 0
+    last = b""
+    follower = StreamFollower(folder, "events", from_seq=events[-1].first_seq)
+    while (found := follower.poll()) is not None:
+        if isinstance(found, Chunk):
+            last = found.records[-1]
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _run_ends.decode(last).metrics_written or 0
+    return 0
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def _is_run(folder: Path) -> bool:

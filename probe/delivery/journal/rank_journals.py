@@ -31,7 +31,7 @@ class _Rank:
 
     def __init__(self, folder: Path) -> None:
         self.events = StreamFollower(folder, "events")
-        self.metrics = StreamFollower(folder, "metrics", with_ring=True)
+        self.metrics = StreamFollower(folder, "metrics", to_end=True)
         self.start: RunStart | None = None
         self.has_ended = False
 

@@ -1,18 +1,29 @@
-"""Which segment files a stream and a run have, and how much room they take: names and sizes, no contents.
+"""Which segment files a stream and a run have, and how much room they take.
 
-Used by the journal's writer and by everybody who reads one.
+A file's name says what it holds, and its header has to say the same: a stray copy, a file that was swapped
+with another or that no writer could have named is passed over. Used by the journal's writer and by everybody
+who reads one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from ...errors import JournalError
 from ...wire import StreamName
-from .segments import parse_segment_name
+from .account import read_account
+from .segments import HEADER_READ_BYTES, ODD_NAME, parse_segment_name, unpack_header
+
+ASIDE: Final = ".aside"
+"""Ends the name of a file that lay where a writer had to begin a segment."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -22,15 +33,87 @@ class Segment(msgspec.Struct, frozen=True):
     first_seq: int
 
 
+class Claim(Enum):
+    """What a segment's header says of it."""
+
+    OWN = "what its name says"
+    FOREIGN = "something else"
+    UNFINISHED = "nothing yet"
+    DAMAGED = "nothing that can be read"
+
+
 def list_segments(folder: Path, stream: StreamName) -> list[Segment]:
-    """Return a stream's segments, oldest first; empty for a folder that is not there."""
+    """Return what is named like a stream's segments, oldest first; empty for a folder that is not there."""
+    return list_files(folder, stream)[0]
+
+
+def list_files(folder: Path, stream: StreamName) -> tuple[list[Segment], list[str]]:
+    """Return what is named like a stream's segments, and names that only begin so: of too large a number."""
     segments: list[Segment] = []
+    odd: list[str] = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a Path per file is dear when polling
             parsed = parse_segment_name(name)
-            if parsed and parsed[0] == stream:
+            if parsed is None:
+                match = ODD_NAME.fullmatch(name)
+                if match and match[1] == stream:
+                    odd.append(name)
+            elif parsed[0] == stream:
                 segments.append(Segment(folder / name, parsed[1]))
-    return segments
+    return segments, odd
+
+
+def own_segments(folder: Path, stream: StreamName) -> Iterator[Segment]:
+    """Yield those whose headers say what their names say, or cannot be read; opens one after the other."""
+    for segment in list_segments(folder, stream):
+        claim, _ = check_segment(segment.path, stream, segment.first_seq)
+        if claim is Claim.OWN or (claim is not Claim.FOREIGN and not is_beyond_end(folder, stream, segment)):
+            yield segment
+
+
+def is_beyond_end(folder: Path, stream: StreamName, segment: Segment) -> bool:
+    """Whether a segment begins where its writer, by the account, has not been yet."""
+    account = read_account(folder)
+    return account is not None and segment.first_seq > account.end(stream)
+
+
+def check_segment(path: Path, stream: StreamName, first_seq: int) -> tuple[Claim, str]:
+    """Compare a segment's header with where the file lies.
+
+    Args:
+        path: `SPOOL/<run>/<writer>/<name>`.
+        stream: by its name.
+        first_seq: by its name.
+
+    Returns:
+        What it claims to be and, of a foreign one, a sentence without its subject.
+    """
+    try:
+        # A pipe of this name would make the reader wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return Claim.UNFINISHED, ""
+    except OSError as error:
+        return Claim.FOREIGN, f"cannot be read: {error.strerror or error}"
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return Claim.FOREIGN, "is no file"
+        header = unpack_header(os.pread(descriptor, HEADER_READ_BYTES, 0))
+    except (JournalError, OSError):
+        return Claim.DAMAGED, ""
+    finally:
+        os.close(descriptor)
+    if header is None:
+        return Claim.UNFINISHED, ""
+    said = header[0]
+    claimed = (said.run, said.writer, said.stream, said.first_seq)
+    # A link to a folder has another name.
+    for folder in (path.parent, path.parent.resolve()):
+        if claimed == (folder.parent.name, folder.name, stream, first_seq):
+            return Claim.OWN, ""
+    return Claim.FOREIGN, (
+        f"says that it holds {said.stream} of {said.run}/{said.writer} from record {said.first_seq} on"
+    )
 
 
 def run_folder_bytes(run_folder: Path) -> int:

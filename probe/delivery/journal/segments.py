@@ -22,7 +22,13 @@ VERSION: Final = 1
 PREFIX: Final = struct.Struct("<II")
 """Length and crc32 in front of every payload, the header's included."""
 _MAX_HEADER_BYTES: Final = 4096
-_NAME: Final = re.compile(r"(events|metrics|host)-(\d{20})\.seg")
+HEADER_READ_BYTES: Final = 8192
+"""What is read of a file to see its header."""
+MAX_SEQ: Final = 2**62
+"""No record has a larger number."""
+_NAME: Final = re.compile(r"(events|metrics|host)-([0-9]{20})\.seg")
+ODD_NAME: Final = re.compile(r"(events|metrics|host)-[0-9]{1,40}\.seg(\.aside(-[0-9]+)?)?")
+"""What is named like a segment, be it one or not."""
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +38,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
     run: RunId
     writer: WriterId
     stream: StreamName
-    first_seq: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    first_seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
 
 
 def segment_name(stream: StreamName, first_seq: int) -> str:
@@ -43,7 +49,7 @@ def segment_name(stream: StreamName, first_seq: int) -> str:
 def parse_segment_name(name: str) -> tuple[str, int] | None:
     """Return (stream, first sequence number), or None for a file that is no segment."""
     match = _NAME.fullmatch(name)
-    return (match[1], int(match[2])) if match else None
+    return (match[1], int(match[2])) if match and int(match[2]) <= MAX_SEQ else None
 
 
 def pack_header(header: SegmentHeader) -> bytes:

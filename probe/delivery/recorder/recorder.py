@@ -293,7 +293,13 @@ class Recorder:
         lost = self.lost_before_write
         if lost:
             _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
-        self._unwritten_events.append(encode(msgspec.structs.replace(end, lost_before_write=lost)))
+        end = msgspec.structs.replace(
+            end,
+            lost_before_write=lost,
+            events_written=self._journal.next_seq("events") + 1,
+            metrics_written=self._journal.next_seq("metrics"),
+        )
+        self._unwritten_events.append(encode(end))
         self._write_events()
         self._journal.close()
         # The helper of an earlier incarnation may have left since the thread last looked.

@@ -85,7 +85,7 @@ def test_taker_killed_in_the_middle_is_followed_by_another(
 
 def test_follower_gives_the_ring_once_and_goes_on_when_it_is_taken(folder: Path) -> None:
     leave(folder)
-    follower = StreamFollower(folder, "metrics", with_ring=True)
+    follower = StreamFollower(folder, "metrics", to_end=True)
     found: list[bytes] = []
     while (chunk := follower.poll(max_bytes=12)) is not None:
         found += getattr(chunk, "records", [])

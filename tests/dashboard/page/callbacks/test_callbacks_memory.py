@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from dash import no_update
 from dash.development.base_component import Component
 from sample_runs import write_run
+from written_journal import record_places
 
 from dashboard.ingest.spool import ingest_spool
 from dashboard.page.callbacks.memory import memory_view
@@ -161,6 +163,15 @@ def test_account_has_what_the_journal_holds_and_the_store_took(store: DuckStore,
         ["rank 0", "metrics", "40", "40", "0", "0", "0"],
     ]
     assert rows["Runs on"] == ["box, process 7"]
+
+
+def test_account_has_what_is_missing_at_the_end(store: DuckStore, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "spool", steps=40)
+    (segment,) = (folder / "0-1").glob("metrics-*.seg")
+    os.truncate(segment, record_places(segment.read_bytes())[-14][0])
+    ingest_spool(store, tmp_path / "spool")
+    said = "".join(texts(system_view(store, {"run": folder.name}, spool=tmp_path / "spool")))
+    assert "45 records written = 31 stored + 14 in gaps + 0 dropped: the account balances" in said
 
 
 def test_account_without_the_journal_says_so(store: DuckStore, tmp_path: Path) -> None:
