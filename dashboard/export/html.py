@@ -161,8 +161,11 @@ def range_sentence(snapshot: Snapshot) -> str:
         parts.append(f"A column of the heatmap is the max of {snapshot.steps_per_column:,} steps.")
     if len(parts) == 1:
         parts.append("Nothing is down-sampled: every step is one point.")
-    if missing := sum(gap.count for gap in snapshot.gaps):
+    if missing := sum(gap.count for gap in snapshot.gaps if not gap.is_partial):
         parts.append(f"{missing:,} records are missing (grey bands).")
+    parts += [f"{gap.reason}." for gap in snapshot.gaps if gap.is_partial]
+    if missing := sum(one.gaps for one in snapshot.positions if one.key.stream != "metrics"):
+        parts.append(f"Records of events and of what the helper observed that are missing: {missing:,}.")
     return " ".join(parts)
 
 

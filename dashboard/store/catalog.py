@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -164,6 +164,8 @@ class Catalog:
         self.incarnations: dict[tuple[str, int, int], Incarnation] = {}
         self.gaps: dict[tuple[str, str, str, int], GapRow] = {}
         self.open_gaps: dict[tuple[str, str], GapRow] = {}
+        self._unnamed: dict[tuple[str, str], GapRow] = {}
+        """By run and writer: the newest steps whose layout is not known."""
         self.changes = Changes()
         self._load_layout = load_layout
         self._layouts: dict[int, tuple[Layout, Geometry]] = {}
@@ -345,6 +347,7 @@ class Catalog:
         self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
         self.gaps = {key: row for key, row in self.gaps.items() if key[0] != run}
         self.open_gaps = {key: row for key, row in self.open_gaps.items() if key[0] != run}
+        self._unnamed = {key: row for key, row in self._unnamed.items() if key[0] != run}
         self._timelines = {key: number for key, number in self._timelines.items() if key[0] != run}
         self._series = {key: number for key, number in self._series.items() if key[0] not in gone}
         self._names = {key: names for key, names in self._names.items() if key[0] not in gone}
@@ -378,6 +381,26 @@ class Catalog:
         self._keep_gap(row)
         self.changes.gaps[row.run, row.writer, row.source, row.first_seq] = None
 
+    def add_unnamed(self, run: str, writer: str, *, seq: int, steps: Sequence[int]) -> None:
+        """Note steps that are stored without their tensors: nobody has said what their rows are."""
+        row = self._unnamed.get((run, writer)) or GapRow(
+            run=run, writer=writer, source="layout", first_seq=seq, end_seq=seq,
+            reason="", first_step=min(steps), last_step=max(steps),
+        )  # fmt: skip
+        first, last = row.first_step, row.last_step
+        self.add_gap(
+            dataclasses.replace(
+                row,
+                end_seq=row.end_seq + len(steps),
+                first_step=min(steps if first is None else (*steps, first)),
+                last_step=max(steps if last is None else (*steps, last)),
+            )
+        )
+
+    def end_unnamed(self, run: str, writer: str) -> None:
+        """Note that steps have a layout again."""
+        self._unnamed.pop((run, writer), None)
+
     def close_gap(self, run: str, writer: str, step: int) -> None:
         """Note the step of the first frame after a hole."""
         row = self.open_gaps.pop((run, writer), None)
@@ -388,6 +411,8 @@ class Catalog:
         self.gaps[row.run, row.writer, row.source, row.first_seq] = row
         if row.source == "skip" and row.last_step is None:
             self.open_gaps[row.run, row.writer] = row
+        elif row.source == "layout":
+            self._unnamed[row.run, row.writer] = row
 
 
 def position_of(key: StreamKey, account: tuple[int, int, int, int]) -> StreamPosition:

@@ -47,6 +47,8 @@ from .whole_norms import WHOLE, Join, plan_joins, whole_series
 from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
+MAX_SEQ: Final = 2**62
+"""Records beyond this number are not taken: no writer counts so far, and the database's numbers end there."""
 RETENTION_EVERY: Final = 50
 """Commits between two looks at what is old."""
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
@@ -130,6 +132,8 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             size = sum(map(len, records))
             if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 return expected
+            if first_seq + len(records) > MAX_SEQ:
+                return expected
             is_followed = self._ranks.knows(key.run)
         decoded = decode(records[max(0, expected - first_seq) :])
         known = [] if is_followed else self._events(key.run, is_writer=True)
@@ -158,7 +162,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             expected = self._next_seq(key)
             if (key.run, key.writer) in self._removed:
                 return end_seq
-            if first_seq > expected or end_seq <= expected:
+            if first_seq > expected or end_seq <= expected or end_seq > MAX_SEQ:
                 return expected
             stream = self._catalog.stream(key)
             stream.gaps += end_seq - expected

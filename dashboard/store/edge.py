@@ -79,9 +79,11 @@ class GapRow:
     run: str
     writer: str
     source: str
-    """`skip` (counted in the stream's account) or `journal` (announced by a Gap record)."""
+    """`skip` (counted in the stream's account), `journal` (announced by a Gap record), or `layout`: steps
+    that are stored without their tensors, for what names their rows is missing."""
     first_seq: int
     end_seq: int
+    """Of `layout`: `first_seq` and the number of such steps."""
     reason: str
     first_step: int | None
     last_step: int | None

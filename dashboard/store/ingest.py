@@ -1,7 +1,8 @@
 """Turns the encoded records of one batch into numpy blocks and catalogue entries.
 
 Called by `DuckStore.append`: `decode` without a lock, `Intake` under the store's lock. No database here. A
-record that does not decode, contradicts its stream or does not fit its layout is refused and counted.
+record that does not decode, contradicts its stream or does not fit its layout is refused and counted. Of a
+frame whose layout is not known the scalars are stored, which need none; that its tensors are not is counted.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Intake:
         self._writer = writer_of(key)
         self._pending = Pending()
         self._frames: dict[int, list[tuple[int, Frame]]] = defaultdict(list)
+        self._unnamed: list[tuple[int, Frame]] = []
+        """Those of a layout that is not known."""
 
     def take(self, first_seq: int, records: Sequence[Record | None]) -> tuple[Pending, int]:
         """Take decoded records in order.
@@ -172,19 +175,22 @@ class Intake:
         rank, incarnation = self._trainer()
         entry = self._hear(rank, incarnation, frame.time)
         timeline = entry.layouts.get(frame.layout)
-        if timeline is None:
-            raise RefusedError(f"unknown layout {frame.layout}")
-        _check(frame, len(self._catalog.layout(timeline)[1].parameters))
+        _check_scalars(frame)
+        if timeline is not None:
+            _check_tensors(frame, len(self._catalog.layout(timeline)[1].parameters))
         _note_step(entry.state, frame)
         self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
+        if timeline is None:
+            self._unnamed.append((seq, frame))
+            return
         self._frames[timeline].append((seq, frame))
         self._ranks.take_frame(self._catalog, entry, frame)
 
     def _finish_frames(self) -> None:
-        if not self._frames:
+        if not self._frames and not self._unnamed:
             return
         rank, incarnation = self._trainer()
-        everything = [item for frames in self._frames.values() for item in frames]
+        everything = [item for frames in (*self._frames.values(), self._unnamed) for item in frames]
         scalars = self._catalog.scalar_timeline(self._key.run, rank)
         if any(frame.scalars for _, frame in everything):
             self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, everything))
@@ -192,12 +198,21 @@ class Intake:
             self._pending.histograms += histogram_rows(self._catalog, timeline, incarnation, frames)
             if any(has_tensors(frame) for _, frame in frames):
                 self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))
+                self._catalog.end_unnamed(self._key.run, self._key.writer)
+        bare = [(seq, frame.step) for seq, frame in self._unnamed if has_tensors(frame) or frame.histograms]
+        if bare:
+            steps = [step for _, step in bare]
+            self._catalog.add_unnamed(self._key.run, self._key.writer, seq=bare[0][0], steps=steps)
 
 
-def _check(frame: Frame, parameters: int) -> None:
-    """Refuse a frame that does not fit its layout."""
+def _check_scalars(frame: Frame) -> None:
+    """Refuse a frame with too much in it."""
     if len(frame.scalars) > MAX_SCALARS or any(len(name) > MAX_NAME for name in frame.scalars):
         raise RefusedError("too many scalars or too long a name")
+
+
+def _check_tensors(frame: Frame, parameters: int) -> None:
+    """Refuse a frame that does not fit its layout."""
     for column in frame.columns:
         if len(column.data) != parameters * (4 if column.dtype == "f4" else 8):
             raise RefusedError(f"column {column.name!r} does not have {parameters} values")

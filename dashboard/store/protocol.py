@@ -189,6 +189,8 @@ class GapRange:
     last_step: int | None
     count: int
     reason: str
+    is_partial: bool = False
+    """The steps are there; what was measured of each parameter is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,9 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
         if row.source == "journal":
             stream = catalog.streams.get(key)
             first = max(first, stream.next_seq if stream else 0)
-        if first < row.end_seq:
+        if row.source == "layout":
+            result.append(_unnamed_steps(row, writer[0]))
+        elif first < row.end_seq:
             reason = _announced(catalog, row) or row.reason
             result.append(
                 GapRange(
@@ -163,6 +165,20 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
                 )
             )
     return sorted(result, key=lambda gap: (gap.rank, gap.first_step or 0))
+
+
+def _unnamed_steps(row: GapRow, rank: int) -> GapRange:
+    count = row.end_seq - row.first_seq
+    steps = "1 step" if count == 1 else f"{count:,} steps"
+    return GapRange(
+        rank=rank,
+        first_step=row.first_step,
+        last_step=row.last_step,
+        count=count,
+        reason=f"{steps} without the names of their parameters: the record that names them is missing. Loss, "
+        "norms and times are there, what was measured of each parameter is not",
+        is_partial=True,
+    )
 
 
 def _announced(catalog: Catalog, row: GapRow) -> str | None:

@@ -373,6 +373,7 @@ class GapModel(BaseModel):
     last_step: int | None
     count: int
     reason: str
+    is_partial: bool = Field(description="the steps are there; what was measured of each parameter is not")
 
 
 class Delivery(Answer):

@@ -129,7 +129,6 @@ def test_gaps_survive_a_restart(tmp_path):
 BAD_RECORDS = {
     "garbage": b"\xc1not msgpack",
     "empty": b"",
-    "unknown layout": make_frame(0, {"grad_norm": [1, 2, 3]}, layout=7),
     "too few values": make_frame(0, {"grad_norm": [1, 2]}),
     "too many scalars": make_frame(0, scalars={str(number): 0.0 for number in range(5000)}),
     "another run": encode(make_event(1, run="other")),
@@ -154,6 +153,55 @@ def test_append_unusable_record_is_counted_as_dropped(store, name):
     position = store.position(key)
     assert (position.stored, position.dropped) == (2, 1) and balance(position)
     assert losses(store) == {0: 0.0, 1: 1.0}
+
+
+def unnamed_frames(first: int, end: int, *, layout: int = 7) -> list[bytes]:
+    return [
+        make_frame(step, {"grad_norm": [1, 2, 3]}, scalars={"loss": float(step)}, layout=layout)
+        for step in range(first, end)
+    ]
+
+
+def test_frames_of_an_unknown_layout_keep_their_scalars_and_are_counted(tmp_path):
+    store = DuckStore(tmp_path)
+    key = stream_key()
+    store.append(key, 0, unnamed_frames(5, 8))
+    store.append(key, 3, [make_frame(8, scalars={"loss": 8.0}, layout=7), *unnamed_frames(9, 10)])
+    store.close()
+    store = DuckStore(tmp_path)
+    store.append(key, 5, unnamed_frames(10, 11))
+    store.commit()
+    position = store.position(key)
+    assert (position.stored, position.dropped) == (6, 0) and balance(position)
+    assert losses(store) == {step: float(step) for step in range(5, 11)}
+    (gap,) = store.gaps(RUN)
+    assert (gap.first_step, gap.last_step, gap.count, gap.is_partial) == (5, 10, 5, True)
+    assert gap.reason.startswith("5 steps without the names of their parameters")
+    store.close()
+
+
+def test_layout_that_comes_later_names_what_follows(store):
+    key = stream_key()
+    store.append(key, 0, unnamed_frames(0, 2, layout=0))
+    begin(store)
+    store.append(key, 2, unnamed_frames(2, 4, layout=0))
+    store.append(key, 0, unnamed_frames(0, 4, layout=0))
+    store.commit()
+    store.append(key, 4, unnamed_frames(4, 5))
+    assert [(gap.first_step, gap.last_step, gap.count) for gap in store.gaps(RUN)] == [(0, 1, 2), (4, 4, 1)]
+    assert store.heatmap(RUN, 0).steps.tolist() == [2, 3]
+    assert sorted(losses(store)) == list(range(5))
+
+
+def test_numbers_beyond_the_limit_are_not_taken_and_stop_nothing(store):
+    key = begin(store)
+    assert store.skip(key, 0, 2**62 + 1, "an odd name") == 0
+    assert store.skip(key, 0, 10**20 - 1, "an odd name") == 0
+    assert store.append(key, 0, loss_frames(0, 2)) == 2
+    store.skip(key, 2, 2**62, "as far as it goes")
+    assert store.append(key, 2**62, loss_frames(2, 3)) == 2**62
+    store.commit()
+    assert store.position(key).next_seq == 2**62
 
 
 def test_append_mask_shorter_than_layout_is_dropped(store):
