@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.delivery.journal.journal_reader import Skipped, list_runs, list_writers, read_run_json, read_stream
+from probe.delivery.journal.journal_reader import (
+    Skipped,
+    list_runs,
+    list_writers,
+    missing_at_end,
+    read_run_json,
+    read_stream,
+)
 from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
 from probe.settings.places import default_spool, read_serve_state
@@ -50,6 +57,10 @@ class JournalEvents:
     events: tuple[Event, ...]
     unreadable: int
     """Records that are missing, damaged or do not decode: counted, never fatal."""
+    missing_steps: int = 0
+    """Records of steps that are missing at the end of a journal: the rest of the steps is not read."""
+    odd_files: tuple[str, ...] = ()
+    """Files that were passed over; sentences."""
 
 
 def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]:
@@ -153,6 +164,7 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
     """Read the latest state of every event of some run folders, by step, then time."""
     latest: dict[str, Event] = {}
     holes: list[Skipped] = []
+    of_steps: list[Skipped] = []
     undecodable = 0
     for writer in (writer for folder in folders for writer in list_writers(folder)):
         stream: StreamName = "host" if writer.name.startswith("host-") else "events"
@@ -164,9 +176,15 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
                 continue
             if isinstance(record, Event):
                 latest[record.id] = record
+        of_steps += missing_at_end(writer, "metrics")
     events = sorted(latest.values(), key=event_order)
     missing = sum(hole.end_seq - hole.first_seq for hole in holes)
-    return JournalEvents(events=tuple(events), unreadable=missing + undecodable)
+    return JournalEvents(
+        events=tuple(events),
+        unreadable=missing + undecodable,
+        missing_steps=sum(hole.end_seq - hole.first_seq for hole in of_steps),
+        odd_files=tuple(hole.reason for hole in (*holes, *of_steps) if hole.first_seq == hole.end_seq),
+    )
 
 
 def _runs_in(path: Path) -> list[RunFolder]:

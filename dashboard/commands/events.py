@@ -40,6 +40,10 @@ class LoadedEvents:
     """What the dashboard has; None where nothing is missing and nobody was asked."""
     added: int = 0
     """Events that are its, or whose newer state is."""
+    missing_steps: int = 0
+    """Records of steps that are missing at the end of a journal."""
+    odd_files: tuple[str, ...] = ()
+    """Files that were passed over; sentences."""
 
 
 def load_events(target: str) -> LoadedEvents:
@@ -78,11 +82,21 @@ def load_events(target: str) -> LoadedEvents:
         runs=tuple(runs),
         stored=stored,
         added=sum(id(event) not in own_ids for event in merged),
+        missing_steps=sum(one.missing_steps for one in recorded.values()),
+        odd_files=tuple(
+            f"Run {run}, {printable(said)}" for run, one in recorded.items() for said in one.odd_files
+        ),
     )
 
 
 def notices(found: LoadedEvents) -> Iterator[str]:
     """Say where the list comes from, where parts of the journals are missing."""
+    yield from (f"{said}." for said in found.odd_files)
+    if found.missing_steps:
+        yield (
+            f"Records of steps that are missing at the end of the journal: {found.missing_steps:,}; "
+            "events are another stream."
+        )
     stored = found.stored
     if stored is None:
         return

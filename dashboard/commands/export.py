@@ -22,7 +22,7 @@ from ..export.trackers.mlflow_run import write_mlflow
 from ..export.trackers.tensorboard_files import write_tensorboard
 from ..export.trackers.tracked_run import require_package, tracked_run
 from ..export.trackers.wandb_run import write_wandb
-from ..ingest.reading import read_runs
+from ..ingest.reading import read_runs, unnamed_steps
 from ..runs import RunFolder, resolve_run
 from ..store.duck import DuckStore
 from .stored_notes import stored_notes
@@ -120,9 +120,12 @@ def _opened(run: RunFolder, notice: Callable[[str], None]) -> Iterator[DuckStore
             ((_, report),) = read_runs(store, [run.path])
             if not store.runs():
                 raise UnknownRunError(f"The journals in {run.path} hold nothing that can be read.")
+            said = [*report.odd_files, *unnamed_steps(store, run.run)]
             yield store
         finally:
             store.close()
+    for sentence in said:
+        notice(f"{sentence}.")
     if report.missing:
         notice(f"Missing or damaged records of the journal: {report.missing:,}; the file says so.")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UnknownRunError
-from ..ingest.reading import read_runs
+from ..ingest.reading import read_runs, unnamed_steps
 from ..runs import RunFolder, resolve_runs
 from ..serving.server import serve
 from ..store.duck import DuckStore
@@ -53,9 +53,11 @@ def open_spool(
 def _fill(data: Path, runs: list[RunFolder], *, notice: Callable[[str], None]) -> None:
     store = DuckStore(data)
     try:
-        missing = {path.name: report.missing for path, report in read_runs(store, [run.path for run in runs])}
-        for run, count in missing.items():
-            if count:
-                notice(f"Missing or damaged records of {run}: {count:,}.")
+        reports = {path.name: report for path, report in read_runs(store, [run.path for run in runs])}
+        for run, report in reports.items():
+            if report.missing:
+                notice(f"Missing or damaged records of {run}: {report.missing:,}.")
+            for said in (*report.odd_files, *unnamed_steps(store, run)):
+                notice(f"{said}.")
     finally:
         store.close()

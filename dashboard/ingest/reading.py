@@ -24,3 +24,8 @@ def read_runs(store: Store, folders: Sequence[Path]) -> Iterator[tuple[Path, Ing
     with Progress(f"Reading {runs}", total, amount_text=size_text) as progress:
         for folder in folders:
             yield folder, SpoolIngest(store, folder.parent, on_bytes=progress.advance).run_one(folder)
+
+
+def unnamed_steps(store: Store, run: str) -> list[str]:
+    """Return a sentence, without its stop, for each rank with steps whose parameters have no names."""
+    return [f"Run {run}, rank {gap.rank}: {gap.reason}" for gap in store.gaps(run) if gap.is_partial]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
+import os
 import socket
 import threading
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import page_runs
 import pytest
+from sample_runs import write_run
+from written_journal import record_places
 
 from dashboard.errors import DashboardError
 from dashboard.ingest.spool import SpoolIngest
@@ -201,6 +205,32 @@ def test_notices_are_whole_sentences(tmp_path: Path) -> None:
     (notice,) = notices
     assert notice.startswith(f"The spool {tmp_path / 'spool'} cannot be read: ")
     assert notice.endswith("but no run.")
+
+
+def test_run_whose_end_is_missing_is_told_in_the_log_on_the_page_and_by_the_api(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_run(tmp_path / "spool", steps=40)
+    (segment,) = (folder / "0-1").glob("metrics-*.seg")
+    at, _ = record_places(segment.read_bytes())[-14]
+    os.truncate(segment, at)
+    with caplog.at_level(logging.WARNING):
+        server = make(tmp_path)
+        server.start()
+        try:
+            deadline = time.monotonic() + 20
+            while not (notices := server.notices()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            answer = json.loads(get(server, f"/api/v1/runs/{folder.name}/delivery")[2])
+        finally:
+            server.stop()
+    said = f"Run {folder.name}, records missing: 14, metrics of 0-1: missing at the end"
+    assert notices[0].startswith(said)
+    assert [record.message for record in caplog.records if record.message.startswith(said)]
+    (gap,) = answer["gaps"]
+    assert (gap["count"], gap["first_step"], gap["last_step"], gap["is_partial"]) == (14, 25, None, False)
+    (metrics,) = (one for one in answer["positions"] if one["stream"] == "metrics")
+    assert (metrics["next_seq"], metrics["stored"], metrics["gaps"]) == (40, 26, 14)
 
 
 def test_spool_that_waits_for_the_store_is_not_called_unreadable(
