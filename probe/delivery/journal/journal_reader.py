@@ -27,6 +27,8 @@ from .segment_cursor import Cursor, ReplacedError
 from .segment_cursor import Skipped as Skipped
 from .segment_files import Claim, Segment, check_segment, is_beyond_end, list_files, own_segments
 
+_MOST_REPLACED: Final = 8
+"""So many files that change while they are read are looked at again; then the next `poll` goes on."""
 _run_ends: Final = msgspec.msgpack.Decoder(RunEnd)
 
 
@@ -200,7 +202,8 @@ class StreamFollower:
     def _poll(self, max_bytes: int) -> Chunk | Skipped | None:
         # Listed before reading: a segment that has a successor in this list will not grow any more.
         self._list()
-        while True:
+        replaced = 0
+        while replaced < _MOST_REPLACED:
             if self._told < len(self._passed_over):
                 self._told += 1
                 return Skipped(self.next_seq, self.next_seq, self._passed_over[self._told - 1])
@@ -216,7 +219,7 @@ class StreamFollower:
             except FileNotFoundError:
                 found = None
             except ReplacedError:
-                self._cursor = None
+                self._cursor, replaced = None, replaced + 1
                 continue
             if isinstance(found, Skipped) and self._is_beyond_end(found):
                 self._passed_over.append(
@@ -235,6 +238,7 @@ class StreamFollower:
             self._cursor = Cursor(following)
             if following.first_seq > self.next_seq:
                 return self._skip_to(following.first_seq, damage or "evicted or cut short")
+        return None
 
     def is_at_end(self) -> bool:
         """Whether a `poll` would find nothing just now."""
