@@ -20,7 +20,7 @@ MAGIC = b"NANOSEG1"
 
 def header_of(data: bytes) -> tuple[dict[str, Any], int]:
     """What a segment says that it is, and where its records begin."""
-    length, checksum = PREFIX.unpack_from(data, len(MAGIC))
+    length, checksum = PREFIX.unpack_from(data.ljust(16, b"\0"), len(MAGIC))
     start = len(MAGIC) + PREFIX.size
     payload = data[start : start + length]
     if data[: len(MAGIC)] != MAGIC or zlib.crc32(payload) != checksum:

@@ -97,6 +97,8 @@ class JournalMachine(RuleBasedStateMachine):
                 # What is damaged behind the last record may have been one.
                 assert self.written[name] <= begun <= self.written[name] + 1
             self.written[name] = begun
+            # An append that its account does not have, in a segment that cannot be read, has left no trace.
+            self.records[name] = {seq: data for seq, data in self.records[name].items() if seq < begun}
         self.unaccounted = None
         self.lanes = {name: Lane(self._key(name), StreamFollower(self.folder, name)) for name in STREAMS}
         for name, lane in self.lanes.items():
