@@ -86,7 +86,11 @@ def test_request_without_token_is_told_which_address_to_use() -> None:
     assert b"`dashboard url`" in answer[1]["body"]
 
 
-@pytest.mark.parametrize("session", ["", "wrong", TOKEN, SESSION[:-1], SESSION + "x", "c" + VIEW_SESSION[1:]])
+@pytest.mark.parametrize(
+    "session",
+    ["", "wrong", TOKEN, SESSION[:-1], SESSION + "x", "c" + VIEW_SESSION[1:]],
+    ids=["empty", "wrong", "token", "short", "long", "other role"],
+)
 def test_request_with_wrong_session_is_refused(session: str) -> None:
     assert status(call((b"cookie", f"nanscope_8050={session}".encode()))) == 401
 
