@@ -101,13 +101,11 @@ def test_unknown_runs_and_notes_are_404(server: Server) -> None:
 def test_note_wants_the_token_or_the_pages_own_origin(server: Server) -> None:
     body = {"step": 1, "text": "x"}
     assert call(server, NOTES, method="POST", body=body, headers={}).status == 401
-    page = server.page.rstrip("/")
-    port = page.rsplit(":", 1)[1]
-    cookie = {"cookie": f"nanscope_{port}={api_server.TOKEN}"}
+    own = api_server.session(server, api_server.TOKEN)
+    cookie = {"cookie": own["cookie"]}
     assert call(server, NOTES, method="POST", body=body, headers=cookie).status == 403
     foreign = {**cookie, "origin": "http://evil.example"}
     assert call(server, NOTES, method="POST", body=body, headers=foreign).status == 403
-    own = {**cookie, "origin": page}
     assert call(server, NOTES, method="POST", body=body, headers=own).status == 200
 
 
