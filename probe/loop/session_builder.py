@@ -116,6 +116,7 @@ def build_session(
         model=name,
         options=options_given(config),
         config=hyperparameters_of(config.config, model, sys._getframe(1)),
+        run_folder=config.spool.resolve() / run,
     )
     recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
     with ExitStack() as unfinished:

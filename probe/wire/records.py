@@ -49,7 +49,8 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     run: RunId
     rank: Count
     incarnation: Count
-    """Start time in nanoseconds since the epoch."""
+    """Start time in nanoseconds since the epoch; one above the newest of the rank in the run's folder where
+    the clock has gone back."""
     world_size: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     name: Text = ""
     """What people call the run: `watch(name=...)`, else the script's file name."""
@@ -79,6 +80,10 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     """Where they are from: `watch`, `argparse`, `transformers`, `lightning`, or nothing."""
     seeds: Annotated[dict[Text, Text], msgspec.Meta(max_length=1000)] = {}
     """Seed of torch, digests of the states of Python's and NumPy's generators."""
+    boot: Count = 0
+    """Of the machine, and of the view of its processes, in which `pid` is this process; 0 where not known."""
+    started_ticks: Count = 0
+    """When the process began, in clock ticks since that boot."""
 
 
 class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):

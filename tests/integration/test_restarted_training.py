@@ -18,7 +18,12 @@ from dashboard.live.view import Subscription
 from dashboard.store.duck import DuckStore
 
 SCRIPT = """
-import os, sys, signal, torch, probe
+import os, sys, signal, time, torch
+
+if back_s := float(os.environ.get("CLOCK_BACK_S", "0")):
+    now_s, now_ns = time.time, time.time_ns
+    time.time, time.time_ns = lambda: now_s() - back_s, lambda: now_ns() - int(back_s * 1e9)
+import probe
 
 steps, seed, dies_at = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 torch.manual_seed(seed)
@@ -53,7 +58,7 @@ def torch_scripts() -> Iterator[ForkedScripts]:
         yield scripts
 
 
-def train(scripts: ForkedScripts, folder: Path, *arguments: int) -> int:
+def train(scripts: ForkedScripts, folder: Path, *arguments: int, clock_back_s: float = 0.0) -> int:
     (folder / "train.py").write_text(SCRIPT)
     environment = {
         "NANSCOPE_SPOOL": str(folder / "spool"),
@@ -61,6 +66,7 @@ def train(scripts: ForkedScripts, folder: Path, *arguments: int) -> int:
         "NANSCOPE_QUIET": "1",
         "NANSCOPE_RUN": "again",
         "NANSCOPE_LINGER_S": "1",
+        "CLOCK_BACK_S": str(clock_back_s),
     }
     code, _, errors = scripts.start(["train.py", *map(str, arguments)], folder, environment).finish(120)
     assert code in (0, -signal.SIGKILL), errors
@@ -125,4 +131,24 @@ def test_killed_and_resumed_from_a_checkpoint(torch_scripts: ForkedScripts, tmp_
     assert [(each.first_step, each.last_step) for each in starts] == [(0, 30), (0, 7)]
     header = look(store)
     assert [each["step"] for each in header["breaks"]] == [0, 8] and header["newestStep"] == 7
+    store.close()
+
+
+@pytest.mark.parametrize("clock_back_s", [3600.0])
+def test_started_again_after_the_clock_went_back_the_second_start_is_what_is_shown(
+    torch_scripts: ForkedScripts, tmp_path: Path, clock_back_s: float
+) -> None:
+    began = [train(torch_scripts, tmp_path, 40, 0, -1)]
+    began += [
+        train(torch_scripts, tmp_path, 12, seed, -1, clock_back_s=seed * clock_back_s) for seed in (1, 2)
+    ]
+    first, second, third = losses(tmp_path)
+    assert second != third and began == [0, 0, 0]
+    store = stored(tmp_path)
+    assert shown_losses(store) == pytest.approx([*third, *first[12:]], rel=1e-6)
+    starts = store.starts("again")
+    assert [each.last_step for each in starts] == [39, 11, 11]
+    assert starts[1].time < starts[0].time
+    assert starts[2].incarnation > starts[1].incarnation > starts[0].incarnation
+    assert look(store)["newestStep"] == 11
     store.close()

@@ -19,6 +19,7 @@ from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_
 from ..host_memory import machine_bytes
 from ..journal.journal import JournalWriter
 from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
+from ..recorder.process_identity import is_gone
 from .helper import host_folder
 from .oom_record import Death, kernel_log, memory_events_of, oom_kills, oom_record
 from .process_end import ProcessEnd
@@ -27,9 +28,6 @@ from .trainer_watch import TrainerWatch, memory_sentence
 
 if TYPE_CHECKING:
     from ..journal.rank_journals import RankJournals
-
-_CLOCK_TOLERANCE_S = 2.0
-"""A process that began this much after its `RunStart` is another one that got the same process id."""
 
 _BEGINNING_S = 5.0
 """A folder without a `RunStart` is this long taken for a trainer that is about to write it."""
@@ -150,7 +148,7 @@ class Trainer:
                 if self.start is None or self.start.pid == 0:
                     return None
                 process = psutil.Process(self.start.pid)
-                if process.create_time() > self.start.time + _CLOCK_TOLERANCE_S:
+                if is_gone(self.start):
                     return None
                 self._process, self._end = process, ProcessEnd(process.pid)
                 self._oom_files = memory_events_of(process.pid)

@@ -7,6 +7,7 @@ a piece of each journal in turn, so that the ranks stay together, and of a frame
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -15,12 +16,15 @@ import msgspec
 
 from ...detectors.ranks.rank_watch import RankFrame, RankWatch
 from ...wire import Event, HostSample, Layout, RunEnd, RunStart
-from .journal_reader import Chunk, StreamFollower, list_writers
+from .journal_reader import Chunk, StreamFollower, list_writers, read_stream
 
 PIECE_BYTES: Final = 64 * 1024
 """What is read of one journal before the next one has its turn."""
 _PIECES_A_LOOK: Final = 128
 """Pieces of each journal that a look takes at most: the helper has other things to do, too."""
+
+_COUNTED_ON_S: Final = 1e-3
+"""A start's number is its time, to less than a microsecond."""
 
 _events = msgspec.msgpack.Decoder(RunStart | Layout | Event | RunEnd | HostSample)
 _frames = msgspec.msgpack.Decoder(RankFrame)
@@ -155,15 +159,28 @@ def _latest(events: Iterable[Event]) -> list[Event]:
 
 def generations(folders: Iterable[Path]) -> list[list[Path]]:
     """Split incarnations, in the order of their beginnings, where a rank begins again after its end."""
+    began = _beginnings(folders)
     found: list[list[Path]] = []
-    for folder in sorted(filter(rank_of, folders), key=lambda folder: (_began_s(folder), folder.name)):
+    for folder in sorted(began, key=lambda folder: (began[folder], folder.name)):
         newest = found[-1] if found else []
         again = [other for other in newest if rank_of(other) == rank_of(folder)]
-        if not found or any(_ended_s(other) < _began_s(folder) for other in again):
+        if not found or any(max(_ended_s(other), began[other]) < began[folder] for other in again):
             found.append([folder])
         else:
             newest.append(folder)
     return found
+
+
+def _beginnings(folders: Iterable[Path]) -> dict[Path, float]:
+    """When each start began, in seconds; what was counted on from another one began at the end of that."""
+    began: dict[Path, float] = {}
+    newest: dict[str, Path] = {}
+    for folder in sorted(filter(rank_of, folders), key=_number):
+        rank, at_s = rank_of(folder) or "", _number(folder) / 1e9
+        if (before := newest.get(rank)) is not None and _has_counted_on(folder):
+            at_s = math.nextafter(max(_ended_s(before), began[before]), math.inf)
+        began[folder], newest[rank] = at_s, folder
+    return began
 
 
 def rank_of(folder: Path) -> str | None:
@@ -172,8 +189,18 @@ def rank_of(folder: Path) -> str | None:
     return rank if rank.isdigit() and incarnation.isdigit() else None
 
 
-def _began_s(folder: Path) -> float:
-    return int(folder.name.rpartition("-")[2]) / 1e9
+def _number(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
+
+
+def _has_counted_on(folder: Path) -> bool:
+    """Whether its number was counted on from an earlier start's: the clock went back, and no time tells."""
+    for _, data in read_stream(folder, "events"):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            record = _events.decode(data)
+            return isinstance(record, RunStart) and 0 < record.time < _number(folder) / 1e9 - _COUNTED_ON_S
+        return False
+    return False
 
 
 def _ended_s(folder: Path) -> float:

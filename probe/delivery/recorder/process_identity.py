@@ -1,17 +1,26 @@
-"""Who appends to a ring, and whether that process still lives: told by its start, not by its id alone."""
+"""Whether a training's process still lives: told by its start, not by its id alone.
+
+Asked of rings by the helper and the readers, and of what a run's start says of its process by whoever shows
+the run's state.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from ...wire import RunStart
 from .ring_header import Owner
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VIEW: Final = Path("/proc/self/ns/pid")
+_CLOCK_TOLERANCE_S: Final = 2.0
+"""A process that began this much after a start was noted is another one of the same id."""
 _SILENT_S: Final = 60.0
 """A ring that another machine, or another container, has not written for so long has no owner any more."""
 
@@ -33,6 +42,29 @@ def is_alive(owner: Owner, *, silent_s: float) -> bool:
     return _started_ticks(owner.pid) == owner.started_ticks
 
 
+def is_gone(start: RunStart) -> bool | None:
+    """Whether the process that a start describes is no more; None where this process cannot see that.
+
+    Another machine, another container, and a boot before this one cannot be looked into. An older probe has
+    written no more than a host, an id and a time: a process of that id which began later is another one.
+    """
+    if start.boot:
+        if start.boot != _boot() or not start.started_ticks:
+            return None
+        return _started_ticks(start.pid) != start.started_ticks
+    if not start.pid or start.host != socket.gethostname():
+        return None
+    ticks = _started_ticks(start.pid)
+    return ticks is None or _began_s(ticks) > start.time + _CLOCK_TOLERANCE_S
+
+
+def _began_s(ticks: int) -> float:
+    """UNIX seconds at which a process began, by the clock as it is set now."""
+    import psutil
+
+    return float(psutil.boot_time()) + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _started_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where it is gone, or about to be."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -41,9 +73,16 @@ def _started_ticks(pid: int) -> int | None:
     return None
 
 
-def _boot() -> int:
-    """Identify this boot and this view of its processes: in another one the same id is another process."""
+@lru_cache(maxsize=2)
+def _boot_of(pid: int) -> int:
+    """`_boot`, once for each process: a fork may be followed by another view."""
+    del pid
     view = ""
     with contextlib.suppress(OSError):
         view = str(_VIEW.readlink()) + _BOOT_ID.read_text()
     return zlib.crc32(view.encode())
+
+
+def _boot() -> int:
+    """Identify this boot and this view of its processes: in another one the same id is another process."""
+    return _boot_of(os.getpid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
@@ -18,9 +19,12 @@ import torch
 from ...compat import torch_memory
 from ...wire import RunStart
 from .hyperparameters import HIDDEN, is_secret, seeds
+from .process_identity import own_identity
 
 _VERSIONS_OF: Final = ("torch", "nanscope", "numpy", "lightning", "transformers", "accelerate")
 _TEXT_LIMIT: Final = 4000
+LARGEST_INCARNATION: Final = 2**62
+"""A folder of a larger number is none of ours: the store takes none."""
 
 
 def describe_run(
@@ -33,22 +37,28 @@ def describe_run(
     options: Mapping[str, str] = MappingProxyType({}),
     config: tuple[Mapping[str, str], str] = (MappingProxyType({}), ""),
     environment: Mapping[str, str] = os.environ,
+    run_folder: Path | None = None,
 ) -> RunStart:
     """Describe this process as one rank of a run; `incarnation` is now, in nanoseconds.
+
+    Where the clock has gone back since an earlier start of the rank, it is one more than that start's: what
+    comes later has the larger number. Starts that share no folder are told apart by their clocks alone.
 
     Args:
         run, name, level, group, model: as in `RunStart`.
         options: of `watch`, as texts.
         config: hyperparameters as texts, and where they are from.
         environment: where a launcher says rank and world size.
+        run_folder: where earlier starts of the rank have their folders.
     """
-    now_ns = time.time_ns()
+    now_ns, owner = time.time_ns(), own_identity()
     folder = _working_directory()
     rank, world_size = rank_and_world_size(environment)
+    above = 1 + newest_incarnation(run_folder, rank) if run_folder is not None else 0
     return RunStart(
         run=run,
         rank=rank,
-        incarnation=now_ns,
+        incarnation=max(now_ns, above),
         world_size=world_size,
         name=(name or _script_name())[:_TEXT_LIMIT],
         host=socket.gethostname(),
@@ -67,7 +77,20 @@ def describe_run(
         config=dict(config[0]),
         config_source=config[1],
         seeds=seeds(),
+        boot=owner.boot,
+        started_ticks=owner.started_ticks,
     )
+
+
+def newest_incarnation(run_folder: Path, rank: int) -> int:
+    """Return the largest number that a start of the rank has in a run's folder; -1 where there is none."""
+    found = [-1]
+    with contextlib.suppress(OSError):
+        for name in os.listdir(run_folder):  # noqa: PTH208 - names alone
+            of_rank, _, number = name.partition("-")
+            if of_rank == str(rank) and number.isdecimal() and int(number) < LARGEST_INCARNATION:
+                found.append(int(number))
+    return max(found)
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
