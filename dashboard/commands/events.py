@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from probe.delivery.helper.helper import lock_owner, lock_path
+from probe.delivery.helper.unseen_deaths import unseen_deaths
 from probe.delivery.journal.journal_reader import list_writers
 from probe.delivery.journal.rank_journals import events_of_ranks
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
@@ -62,9 +63,10 @@ def load_events(target: str) -> LoadedEvents:
         return LoadedEvents(events=known.events, unreadable=0, runs=(), stored=known, added=len(known.events))
     recorded = {run.run: read_events([run.path]) for run in runs}
     of_ranks = [event for run in runs for event in _of_ranks(run, recorded[run.run])]
+    deaths = [event for run in runs for event in unseen_deaths(run.path, recorded[run.run].events)]
     missing = [run.run for run in runs if recorded[run.run].unreadable or has_no_events(run.path)]
     stored = stored_events(missing) if missing else None
-    own = [*(event for one in recorded.values() for event in one.events), *of_ranks]
+    own = [*(event for one in recorded.values() for event in one.events), *of_ranks, *deaths]
     began: dict[str, tuple[float, str]] = {}
     for run in runs:
         began.setdefault(run.group, (run.started, run.run))

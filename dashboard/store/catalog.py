@@ -15,6 +15,7 @@ from typing import Final
 import duckdb
 import msgspec
 
+from probe.delivery.recorder.process_identity import is_gone
 from probe.wire import Layout, Record, RunStart, StreamKey, decode_record, encode
 
 from .edge import GapRow
@@ -23,6 +24,9 @@ from .protocol import RankSummary, StreamPosition
 
 SILENT_AFTER_S: Final = 30.0
 """A rank that says nothing for this long, and has not ended, is silent (the helper speaks each second)."""
+GONE_AFTER_S: Final = 3.0
+"""A rank that says nothing for this long is looked for among this machine's processes: the helper that would
+say that it was killed may have been killed too. Until then its last words may be on their way."""
 LIVE_WITHIN_S: Final = 300.0
 """Records that arrive within this time of their own clock count as live: clocks need not agree."""
 
@@ -81,6 +85,8 @@ class Incarnation:
     state: IncarnationState = field(default_factory=IncarnationState)
     layouts: dict[int, int] = field(default_factory=dict)
     """Layout number -> timeline."""
+    is_gone: bool = False
+    """Whether its process was looked for on this machine, and is no more: that does not change."""
 
     def description(self) -> RunStart:
         """Return its `RunStart`, or what can be said when that record was lost."""
@@ -118,7 +124,15 @@ class Incarnation:
         arrived = state.arrived or 0.0
         heard = self.description().time if state.heard is None else state.heard
         newest = arrived if abs(arrived - heard) <= LIVE_WITHIN_S else heard
-        return "running" if now - newest <= SILENT_AFTER_S else "silent"
+        silent_s = now - newest
+        if silent_s > GONE_AFTER_S and self._has_gone():
+            return "killed"
+        return "running" if silent_s <= SILENT_AFTER_S else "silent"
+
+    def _has_gone(self) -> bool:
+        """Whether its process, which has written no end, is no more as far as this machine sees."""
+        self.is_gone = self.is_gone or (self.start is not None and is_gone(self.start) is True)
+        return self.is_gone
 
 
 @dataclass(slots=True)

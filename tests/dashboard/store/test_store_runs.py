@@ -5,8 +5,9 @@ import math
 import pytest
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
-from dashboard.store.catalog import SILENT_AFTER_S
+from dashboard.store.catalog import GONE_AFTER_S, SILENT_AFTER_S
 from dashboard.store.duck import DuckStore
+from probe.delivery.recorder.process_identity import own_identity
 from probe.wire import HostSample, RunEnd, RunStart, StreamKey, encode
 
 HOST = StreamKey(run=RUN, writer="host-box", stream="host")
@@ -110,6 +111,40 @@ def test_state_of_an_old_journal_read_now_is_silent(store, clock):
     clock.now = 1e9
     key = begin(store, now=1000.0)
     store.append(key, 0, [make_frame(0, time=1001.0)])
+    assert state(store) == "silent"
+
+
+def told_by(store, clock, **fields):
+    """What is said of a rank that has not spoken for a while, and whose start says this of its process."""
+    owner = own_identity()
+    known = {"pid": owner.pid, "boot": owner.boot, "started_ticks": owner.started_ticks} | fields
+    begin(store, now=1000.0)
+    start = RunStart(run=RUN, rank=0, incarnation=1000, time=1000.0, host="box", **known)
+    store.append(stream_key("events"), 2, [encode(start)])
+    clock.now += GONE_AFTER_S + 0.1
+    return state(store)
+
+
+def test_state_of_a_process_that_is_there_and_says_nothing_is_running(store, clock):
+    assert told_by(store, clock) == "running"
+
+
+def test_state_of_a_process_that_is_gone_is_killed_within_seconds_though_nobody_saw_it(store, clock):
+    assert told_by(store, clock, started_ticks=1) == "killed"
+    end = RunEnd(time=1001.0, step=3, outcome="finished", lost_before_write=0)
+    store.append(stream_key("events"), 3, [encode(end)])
+    assert state(store) == "finished"
+
+
+def test_state_of_a_process_that_is_gone_waits_for_its_last_words(store, clock):
+    assert told_by(store, clock, started_ticks=1) == "killed"
+    store.append(HOST, 0, [host_sample("running", time=clock.now)])
+    assert state(store) == "running"
+
+
+def test_state_of_a_process_of_another_machine_is_silent_after_the_silence(store, clock):
+    assert told_by(store, clock, boot=1, started_ticks=1) == "running"
+    clock.now += SILENT_AFTER_S
     assert state(store) == "silent"
 
 
