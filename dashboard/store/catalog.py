@@ -415,6 +415,10 @@ class Catalog:
         """Note that steps have a layout again."""
         self._unnamed.pop((run, writer), None)
 
+    def gaps_of(self, run: str, writer: str, source: str) -> list[GapRow]:
+        """Return the holes of a writer's metrics that are told in one way."""
+        return [row for key, row in self.gaps.items() if key[:3] == (run, writer, source)]
+
     def close_gap(self, run: str, writer: str, step: int) -> None:
         """Note the step of the first frame after a hole."""
         row = self.open_gaps.pop((run, writer), None)

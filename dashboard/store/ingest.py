@@ -155,7 +155,9 @@ class Intake:
         self._pending.host_samples.append(row)
 
     def _take_gap(self, gap: Gap) -> None:
-        if gap.stream == "metrics" and gap.end_seq > gap.first_seq:
+        if gap.lost:
+            self._take_loss(gap)
+        elif gap.stream == "metrics" and gap.end_seq > gap.first_seq:
             state = self._hear(*self._trainer(), gap.time).state
             row = GapRow(
                 run=self._key.run,
@@ -168,6 +170,23 @@ class Intake:
                 last_step=None,
             )
             self._catalog.add_gap(row)
+
+    def _take_loss(self, gap: Gap) -> None:
+        """Note records that were never written: the hole has as many numbers as they would have taken."""
+        state = self._hear(*self._trainer(), gap.time).state
+        row = GapRow(
+            run=self._key.run,
+            writer=self._key.writer,
+            source="lost",
+            first_seq=gap.first_seq,
+            end_seq=gap.first_seq + gap.lost,
+            reason=gap.reason,
+            first_step=state.last_step if gap.first_step is None else gap.first_step,
+            last_step=gap.last_step,
+        )
+        self._catalog.add_gap(row)
+        losses = self._catalog.gaps_of(self._key.run, self._key.writer, "lost")
+        state.lost_before_write = sum(one.end_seq - one.first_seq for one in losses)
 
     # -- frames
 

@@ -130,6 +130,8 @@ def build_session(
         tracker = StepTracker(parts, guard)
         progress = ProgressBoard()
         control = ControlWatch(recorder, tracker, incidents, parts.snapshots)
+        gaps = GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step)
+        recorder.last_words = gaps.last_words
         recorder.look_with(
             HangWatch(
                 start,
@@ -139,7 +141,7 @@ def build_session(
                 mark=parts.mark,
                 last_step=lambda: tracker.last_step,
             ),
-            GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step),
+            gaps,
             control,
             StartFactsWatch.of(recorder.folder.parent, start),
             ProgressWatch(

@@ -428,6 +428,12 @@ class Gap(WireStruct, tag="gap", tag_field="t", frozen=True, kw_only=True):
     end_seq: Count
     reason: Text
     time: float
+    lost: Count = 0
+    """Records that were never written, and so have no numbers; `first_seq` and `end_seq` are the number that
+    the next record got. A later gap of the same `first_seq` has the newest count."""
+    first_step: Count | None = None
+    last_step: Count | None = None
+    """Steps of these records, where they are known."""
 
 
 class RunEnd(WireStruct, tag="run_end", tag_field="t", frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import zmq
 from delivery import Journals, assert_delivered
 from delivery_processes import RUN, SECRET, Site, wait_until
 from forked_scripts import ForkedScripts
+from small_disk import disk_of, fill
 
 from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
@@ -258,13 +258,8 @@ def test_delivery_with_the_wrong_secret_stores_nothing_and_the_right_one_everyth
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("only root can mount a small file system")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], timeout=30, check=True)
+    with disk_of(tmp_path / "disk", kib=1024) as place:
+        yield place
 
 
 def test_delivery_from_a_full_disk_counts_what_was_not_written(site: Site, small_disk: Path) -> None:
@@ -274,10 +269,7 @@ def test_delivery_from_a_full_disk_counts_what_was_not_written(site: Site, small
     dashboard = site.start_dashboard()
     trainer = site.start_trainer(steps=7000)
     wait_until(lambda: bool(list(site.spool.glob("*/*/metrics-*"))), "nothing was written")
-    ballast = small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            file.write(b"x" * 4096)
+    ballast = fill(small_disk)
     time.sleep(1.0)
     ballast.unlink()
     assert trainer.wait(60) == 0, site.logs()

@@ -20,6 +20,7 @@ from ...errors import JournalError
 from ...settings.places import is_folder_name, make_private_folder, write_private_file
 from ...wire import Gap, RunStart, StreamName, decode_record, encode, encode_record
 from .account import AccountWriter, read_account
+from .kept_room import KeptRoom
 from .segment_files import ASIDE, list_segments, own_segments, run_folder_bytes
 from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
 
@@ -38,7 +39,7 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 class _Stream:
     """One stream's open segment. Every field is guarded by `lock`."""
 
-    __slots__ = ("descriptor", "lock", "name", "next_seq", "size", "unsure")
+    __slots__ = ("descriptor", "lock", "name", "next_seq", "room", "size", "unsure")
 
     def __init__(self, name: StreamName) -> None:
         self.name: StreamName = name
@@ -49,6 +50,8 @@ class _Stream:
         self.size = 0
         self.unsure = False
         """The file may hold more than `size` and `next_seq` say: look before the next write."""
+        self.room: KeptRoom | None = None
+        """What is kept for urgent records, where that is asked for."""
 
 
 class JournalWriter:
@@ -63,6 +66,7 @@ class JournalWriter:
         writer: name of the folder: ``<rank>-<incarnation>`` or ``host-<name>``.
         cap_bytes: size of the whole run's folder above which the oldest own metrics are evicted.
         segment_bytes: size at which a segment is closed and the next one begun; a quarter of the cap at most.
+        keeps_room: the stream for whose urgent records some room is kept, should the disk become full.
 
     Raises:
         JournalError: the folder cannot be created or written.
@@ -76,6 +80,7 @@ class JournalWriter:
         writer: str,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
+        keeps_room: StreamName | None = None,
     ) -> None:
         if not (is_folder_name(run) and is_folder_name(writer)):
             raise JournalError(f"{run!r} / {writer!r} cannot name a run's folder and a writer's in it")
@@ -91,6 +96,8 @@ class JournalWriter:
         self._streams: dict[StreamName, _Stream] = {
             name: _Stream(name) for name in ("events", "metrics", "host")
         }
+        if keeps_room is not None:
+            self._streams[keeps_room].room = KeptRoom()
         try:
             for part in (folder.parent.parent, folder.parent, folder):
                 make_private_folder(part)
@@ -105,16 +112,23 @@ class JournalWriter:
             self.close()
             raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
 
-    def append(self, stream: StreamName, record: bytes) -> int:
+    def append(self, stream: StreamName, record: bytes, *, is_urgent: bool = False) -> int:
         """Append one encoded record with one `os.write`; return its sequence number.
+
+        Args:
+            stream: which one.
+            record: encoded.
+            is_urgent: on a full disk it may take the room that is kept.
 
         Raises:
             JournalError: nothing was written (a full disk, a record that is too large, a closed journal).
         """
-        return self._append(self._streams[stream], [record_prefix(record) + record], records=1)
+        return self._append(self._streams[stream], [record_prefix(record) + record], 1, is_urgent=is_urgent)
 
-    def append_many(self, stream: StreamName, records: list[bytes]) -> int:
+    def append_many(self, stream: StreamName, records: list[bytes], *, is_urgent: bool = False) -> int:
         """Append encoded records with one `os.writev`; all or none. Return the first one's number.
+
+        As `append` otherwise.
 
         Raises:
             JournalError: none was written.
@@ -122,7 +136,7 @@ class JournalWriter:
         buffers = [part for record in records for part in (record_prefix(record), record)]
         if records and len(records[0]) <= _JOINED_BYTES:
             buffers = [b"".join(buffers)]
-        return self._append(self._streams[stream], buffers, records=len(records))
+        return self._append(self._streams[stream], buffers, len(records), is_urgent=is_urgent)
 
     def next_seq(self, stream: StreamName) -> int:
         """Number of records written to the stream so far, evicted ones included."""
@@ -134,12 +148,43 @@ class JournalWriter:
         for stream in self._streams.values():
             with stream.lock:
                 if stream.descriptor is not None:
-                    os.close(stream.descriptor)
-                stream.descriptor = None
+                    _close(stream)
         if self._account is not None:
             self._account.close()
 
-    def _append(self, stream: _Stream, buffers: list[bytes], *, records: int) -> int:
+    def is_there(self) -> bool:
+        """Whether what is written can be found: nobody has removed the folder, or a file that is open."""
+        return self.folder.is_dir() and not any(map(_is_removed, self._streams.values()))
+
+    def begin_again(self) -> None:
+        """Make anew what was removed; the numbers go on. What was in it is lost to who has not read it.
+
+        Raises:
+            JournalError: the folder cannot be made. Appends raise too, until a later call has made it.
+        """
+        is_whole = self.folder.is_dir()
+        for stream in self._streams.values():
+            with stream.lock:
+                if stream.descriptor is not None and (
+                    not is_whole or os.fstat(stream.descriptor).st_nlink == 0
+                ):
+                    _close(stream)
+        try:
+            for part in (self.folder.parent.parent, self.folder.parent, self.folder):
+                make_private_folder(part)
+        except OSError as error:
+            raise JournalError(f"cannot write the journal in {self.folder}: {error.strerror}") from error
+
+    def go_on_at(self, name: StreamName, seq: int) -> None:
+        """Give the next record of a stream a larger number: those below it were another journal's."""
+        stream = self._streams[name]
+        with stream.lock:
+            if seq > stream.next_seq:
+                if stream.descriptor is not None:
+                    _close(stream)
+                stream.next_seq = seq
+
+    def _append(self, stream: _Stream, buffers: list[bytes], records: int, *, is_urgent: bool) -> int:
         rotated = False
         with stream.lock:
             if self._closed:
@@ -148,13 +193,22 @@ class JournalWriter:
                 if stream.unsure:
                     self._resume(stream)
                 if stream.descriptor is None or stream.size >= self._segment_bytes:
-                    rotated = self._begin_segment(stream)
-                first_seq = self._write(stream, buffers, records)
+                    rotated = self._rotate(stream)
+                first_seq = self._write(stream, buffers, records, is_urgent=is_urgent)
             except OSError as error:
                 raise JournalError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         if rotated and stream.name == "metrics":
             self._evict()
         return first_seq
+
+    def _rotate(self, stream: _Stream) -> bool:
+        """Begin a segment; on a full disk go on with the one there is. Return whether another one is over."""
+        try:
+            return self._begin_segment(stream)
+        except OSError:
+            if stream.descriptor is None or stream.unsure:
+                raise
+            return False
 
     def _begin_segment(self, stream: _Stream) -> bool:
         """Open the file for the next number, with its header; return whether there was one before."""
@@ -177,22 +231,29 @@ class JournalWriter:
             path.unlink(missing_ok=True)
             stream.unsure = False
             raise
-        previous, stream.descriptor = stream.descriptor, descriptor
-        stream.size, stream.unsure = len(data), False
-        if previous is not None:
-            os.close(previous)
-        return previous is not None
+        has_previous = stream.descriptor is not None
+        if has_previous:
+            _close(stream)
+        stream.descriptor, stream.size, stream.unsure = descriptor, len(data), False
+        return has_previous
 
-    def _write(self, stream: _Stream, buffers: list[bytes], records: int) -> int:
+    def _write(self, stream: _Stream, buffers: list[bytes], records: int, *, is_urgent: bool) -> int:
         """Write all buffers or leave the file as it was; return the first record's number."""
         assert stream.descriptor is not None
+        if stream.room is not None:
+            count = sum(map(len, buffers))
+            stream.room.require(stream.descriptor, stream.size, count, is_urgent=is_urgent)
         # Until the account below is updated an exception may come from anywhere, a Ctrl-C for instance.
         stream.unsure = True
         try:
             written = _write_all(stream.descriptor, buffers)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(stream.descriptor, stream.size)
+                # To cut off nothing would give back what is kept behind the end.
+                if os.fstat(stream.descriptor).st_size != stream.size:
+                    os.ftruncate(stream.descriptor, stream.size)
+                    if stream.room is not None:
+                        stream.room.begin()
                 stream.unsure = False
             raise
         first_seq = stream.next_seq
@@ -219,6 +280,8 @@ class JournalWriter:
             stream.descriptor = os.open(tail.path, _FLAGS, 0o600)
             os.ftruncate(stream.descriptor, tail.size)
             stream.size = tail.size
+            if stream.room is not None:
+                stream.room.begin()
 
     def _evict(self) -> None:
         """Delete the oldest metrics of this rank while the run's folder is above its cap."""
@@ -287,6 +350,23 @@ def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
             temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})
         )
         temporary.replace(path)
+
+
+def _close(stream: _Stream) -> None:
+    """Close a stream's open segment, and give back what is kept behind it."""
+    descriptor, stream.descriptor = stream.descriptor, None
+    assert descriptor is not None
+    if stream.room is not None:
+        with contextlib.suppress(OSError):
+            stream.room.give_back(descriptor, stream.size)
+        stream.room.begin()
+    os.close(descriptor)
+
+
+def _is_removed(stream: _Stream) -> bool:
+    """Whether the open segment has no name any more."""
+    with stream.lock:
+        return stream.descriptor is not None and os.fstat(stream.descriptor).st_nlink == 0
 
 
 def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:

@@ -7,17 +7,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ...detectors.advice import advice_for
 from ...guard import Guard
-from ...wire import Event, Evidence, RunStart, Severity
+from ...wire import Event, Evidence, Gap, RunStart, Severity
 from ...wire.events import make_event
 from .recorder import Recorder
 
 _PERIOD_S: Final = 1.0
 _FACTOR: Final = 10
 """After the first event, the next one comes when so many times as many are lost."""
+_TEXT_LIMIT: Final = 1000
+"""Room for it is kept on a full disk: 16 KiB, for several states of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """A time in which the journal could not be written."""
+
+    why: str
+    step: int
+    """The newest finished one when it was noticed."""
+    time: float
+    """UNIX seconds of that."""
+    lost_before: int
+    seq: int
+    """The number that the next metrics record gets."""
+    told_limit: int = 1
+    """So many lost records are worth another word."""
 
 
 class GapWatch:
@@ -42,42 +63,131 @@ class GapWatch:
         self._guard = Guard()
         self._start, self._model, self._recorder, self._last_step = start, model, recorder, last_step
         self._lost_limit = self._evicted_limit = 1
+        self._is_blocked = False
+        self._block: _Block | None = None
         self.period_s = _PERIOD_S
 
-    def look(self) -> list[Event]:
+    def look(self) -> list[Event | Gap]:
         """Return an event where more is lost than was told."""
         return self._guard.run_brief("data gap", self._news) or []
 
-    def _news(self) -> list[Event]:
-        events = []
-        if (lost := self._recorder.lost_before_write) >= self._lost_limit:
-            self._lost_limit = _FACTOR * lost
-            why = self._recorder.failed or "training was faster than the disk"
-            text = f"{lost:,} records of this run could not be written and are lost: {why}"
-            events.append(self._event("lost", "warning", text, lost))
-        if (evicted := self._recorder.evicted) >= self._evicted_limit:
-            self._evicted_limit = _FACTOR * evicted
-            text = (
-                f"The journal has reached its cap: the oldest {evicted:,} frames were deleted from it. "
-                "What a dashboard has stored already is not affected; events are never deleted"
-            )
-            events.append(self._event("evicted", "info", text, evicted))
-        return events
-
-    def close(self) -> list[Event]:
+    def close(self) -> list[Event | Gap]:
         """Return what is left to tell."""
         return self.look()
 
-    def _event(self, subject: str, severity: Severity, message: str, count: int) -> Event:
+    def last_words(self) -> list[Event | Gap]:
+        """Return what is to be told once nothing more can be written: what is lost is known then."""
+        return self._guard.run_brief("data gap", self._last_news) or []
+
+    def _news(self) -> list[Event | Gap]:
+        return [*self._news_of_block(), *self._news_of_losses(), *self._news_of_evictions()]
+
+    def _last_news(self) -> list[Event | Gap]:
+        if self._block is None and self._recorder.blocked is not None and self._recorder.lost_before_write:
+            self._block = self._begin(self._recorder.blocked)
+        return self._end_block() if self._block is not None else self._news_of_losses()
+
+    # -- a journal that cannot be written
+
+    def _news_of_block(self) -> list[Event | Gap]:
+        why = self._recorder.blocked
+        # A failure that is over by the next look has cost nothing.
+        was_blocked, self._is_blocked = self._is_blocked, why is not None
+        if why is None:
+            return self._end_block() if self._block is not None else []
+        if self._block is None:
+            if not was_blocked:
+                return []
+            self._block = self._begin(why)
+            return self._state_of(self._block)
+        if self._lost_since(self._block) >= self._block.told_limit:
+            return self._state_of(self._block)
+        return []
+
+    def _begin(self, why: str) -> _Block:
+        return _Block(
+            why=why,
+            step=self._last_step() or 0,
+            time=time.time(),
+            lost_before=self._recorder.lost_before_write,
+            seq=self._recorder.metrics_end,
+        )
+
+    def _lost_since(self, block: _Block) -> int:
+        return self._recorder.lost_before_write - block.lost_before
+
+    def _end_block(self) -> list[Event | Gap]:
+        block, self._block = self._block, None
+        assert block is not None
+        told = self._state_of(block, is_over=True)
+        self._recorder.forget_lost_steps()
+        return told
+
+    def _state_of(self, block: _Block, *, is_over: bool = False) -> list[Event | Gap]:
+        """The event of a block as it is now, and the hole that it has made so far."""
+        lost, now = self._lost_since(block), time.time()
+        block.told_limit = max(_FACTOR * lost, 1)
+        self._lost_limit = max(self._lost_limit, _FACTOR * self._recorder.lost_before_write)
+        last_step = max(self._last_step() or 0, block.step)
+        if is_over:
+            head = f"Nothing could be written for {max(now - block.time, 0.0):,.0f} s"
+        else:
+            head = f"Nothing can be written, {self._recorder.waiting:,} records wait in memory"
+        count = f"{lost:,} records are lost" if lost else "nothing is lost" + ("" if is_over else " yet")
+        event = self._event("blocked", "warning", f"{head}, and {count}: {block.why}", lost, block)
+        told: list[Event | Gap] = [
+            msgspec.structs.replace(event, last_step=last_step, ended=is_over, time=block.time)
+        ]
+        if lost:
+            first, last = self._recorder.lost_steps or (None, None)
+            told.append(
+                Gap(
+                    stream="metrics",
+                    first_seq=block.seq,
+                    end_seq=block.seq,
+                    reason=f"could not be written: {block.why}"[:_TEXT_LIMIT],
+                    time=now,
+                    lost=lost,
+                    first_step=first,
+                    last_step=last,
+                )
+            )
+        return told
+
+    # -- what else is lost
+
+    def _news_of_losses(self) -> list[Event | Gap]:
+        lost = self._recorder.lost_before_write
+        if lost < self._lost_limit or self._block is not None:
+            return []
+        self._lost_limit = _FACTOR * lost
+        why = self._recorder.failed or "training was faster than the disk"
+        text = f"{lost:,} records of this run could not be written and are lost: {why}"
+        return [self._event("lost", "warning", text, lost)]
+
+    def _news_of_evictions(self) -> list[Event | Gap]:
+        evicted = self._recorder.evicted
+        if evicted < self._evicted_limit:
+            return []
+        self._evicted_limit = _FACTOR * evicted
+        text = (
+            f"The journal has reached its cap: the oldest {evicted:,} frames were deleted from it. "
+            "What a dashboard has stored already is not affected; events are never deleted"
+        )
+        return [self._event("evicted", "info", text, evicted)]
+
+    def _event(
+        self, subject: str, severity: Severity, message: str, count: int, block: _Block | None = None
+    ) -> Event:
         return make_event(
             self._start,
             self._model,
             "data_gap",
             subject,
-            step=self._last_step() or 0,
+            step=(self._last_step() or 0) if block is None else block.step,
             time=time.time(),
             severity=severity,
-            message=message[:4000],
+            message=message[:_TEXT_LIMIT],
             evidence=Evidence(value=float(count)),
             advice=advice_for("data_gap"),
             ended=True,

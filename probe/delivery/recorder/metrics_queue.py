@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ...errors import JournalError
 from ...threads.pieces import give_way
 from ..journal.journal import JournalWriter
@@ -52,6 +54,10 @@ class MetricsQueue:
         self._write_lock = threading.Lock()
         self._moulds = FrameMoulds()
         self._has_warned = False
+        self.problem: str | None = None
+        """Why nothing can be written to the journal just now; None while it can."""
+        self.lost_steps: tuple[int, int] | None = None
+        """The first and the last step of those that found no room; whoever tells of them sets it back."""
         self.before_take: Callable[[], None] = lambda: None
         """Called before records leave the ring, for who has to see them there."""
 
@@ -92,11 +98,34 @@ class MetricsQueue:
                 ring.hold(True)
                 self._beside.append((FRAME if kind == ADDITION else kind, data))
                 while len(self._beside) > RING_FRAMES:
-                    self._beside.popleft()
-                    self._lost += 1
+                    self._lose(step_of(self._beside.popleft()[1]))
         if ring.problem is not None:
             self._tell_of(ring)
         return ring.is_wanted or bool(self._beside)
+
+    def _lose(self, step: int | None) -> None:
+        """Count a record that found no room, and note its step."""
+        self._lost += 1
+        if step is not None:
+            first, last = self.lost_steps or (step, step)
+            self.lost_steps = (min(first, step), max(last, step))
+
+    @property
+    def waiting(self) -> int:
+        """Records that are in memory or in a ring, and not in the journal."""
+        return len(self._beside) + sum(ring.waiting for ring in self._rings)
+
+    @property
+    def is_in_memory_alone(self) -> bool:
+        """Whether a kill of this process would take what waits: its ring is no file."""
+        return any(ring.problem is not None for ring in self._rings)
+
+    def lose_files(self, why: str) -> None:
+        """The rings' files are gone: what waits is in memory alone from now on."""
+        with self._lock:
+            for ring in self._rings:
+                ring.lose_file(why)
+                self._tell_of(ring)
 
     def count_lost(self, records: int = 1) -> None:
         """Count what never came here."""
@@ -135,7 +164,9 @@ class MetricsQueue:
                 if self._beside:
                     self._write_ring(self.ring, everything=True)
                     self._write_beside()
+                self.problem = None
             except JournalError as error:
+                self.problem = str(error)
                 self._note(str(error))
             return left_s
 
@@ -192,19 +223,46 @@ class MetricsQueue:
                 if not self._beside:
                     self.ring.hold(False)
 
-    def close(self) -> int:
-        """Give up what could not be written, and remove the files; returns how many records that are."""
+    def close(self) -> None:
+        """Give up what could not be written, and remove the files.
+
+        Where the journal cannot be written, a ring's file stays: who reads finds there what is in it.
+        """
         with self._lock:
-            left = len(self._beside) + sum(1 for ring in self._rings for _ in ring.records())
-            self._beside.clear()
             for ring in self._rings:
-                ring.close()
-        return left
+                if self.problem is None or not ring.leave():
+                    for record in ring.records():
+                        self._lose(_step_of_record(record))
+                    ring.close()
+            for _, data in self._beside:
+                self._lose(step_of(data))
+            self._beside.clear()
 
     def _tell_of(self, ring: Ring) -> None:
         if ring.problem is not None and not self._has_warned:
             self._has_warned = True
             self._note(f"a kill of this process may lose its newest steps: {ring.problem}")
+
+
+class _Step(msgspec.Struct):
+    """What of a frame says which step it is of."""
+
+    step: int
+
+
+_steps = msgspec.msgpack.Decoder(_Step)
+
+
+def step_of(data: bytes | memoryview) -> int | None:
+    """Return the step of an encoded frame; None of another record."""
+    try:
+        return _steps.decode(data).step
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _step_of_record(record: RingRecord) -> int | None:
+    return read_raw(record.payload).step if record.kind == RAW else step_of(record.payload)
 
 
 def _age_s(ring: Ring, records: Sequence[RingRecord]) -> float:

@@ -25,6 +25,10 @@ _SILENT_S: Final = 60.0
 """A ring that another machine, or another container, has not written for so long has no owner any more."""
 
 
+NOBODY: Final = Owner(0, 1, 0)
+"""Of a ring that its process has left behind: wherever it is read, nobody appends to it."""
+
+
 def own_identity() -> Owner:
     """Return this process."""
     return Owner(os.getpid(), _started_ticks(os.getpid()) or 0, _boot())
@@ -37,6 +41,8 @@ def is_alive(owner: Owner, *, silent_s: float) -> bool:
         owner: as the ring names it.
         silent_s: seconds since the ring's file was last written; decides where the process cannot be seen.
     """
+    if owner == NOBODY:
+        return False
     if owner.boot != _boot() or not owner.started_ticks:
         return silent_s < _SILENT_S
     return _started_ticks(owner.pid) == owner.started_ticks

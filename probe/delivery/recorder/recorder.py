@@ -27,6 +27,7 @@ from ...wire import (
     Document,
     Event,
     Frame,
+    Gap,
     Layout,
     Record,
     RunEnd,
@@ -103,7 +104,9 @@ class Recorder:
         self._lost_events = 0
         self._documents = 0
         self._pid = os.getpid()
-        self._journal = JournalWriter(self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes)
+        self._journal = JournalWriter(
+            self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes, keeps_room="events"
+        )
         self._journal.append("events", encode_record(start))
         write_run_json(run_folder, start)
         self._metrics = MetricsQueue(self.folder, self._journal, self._note)
@@ -112,6 +115,11 @@ class Recorder:
         self._events_writer = 0
         """The thread that is writing events."""
         self._unwritten_events: deque[bytes] = deque()
+        self._urgent: deque[bytes] = deque()
+        """What tells of losses: written before all else, on a full disk into the room that is kept."""
+        self._events_problem: str | None = None
+        self.last_words: Callable[[], Sequence[Event | Gap]] = tuple
+        """Called once nothing more can be written; returns what is to be written all the same."""
         self._flushes: deque[Bell] = deque()
         self._wants_all = False
         self._wake = Bell()
@@ -158,6 +166,30 @@ class Recorder:
         return self._lost_events + self._metrics.lost
 
     @property
+    def blocked(self) -> str | None:
+        """Why nothing can be written just now, in one sentence; None while it can."""
+        return self._metrics.problem or self._events_problem
+
+    @property
+    def waiting(self) -> int:
+        """Records that could not be written yet."""
+        return self._metrics.waiting + len(self._unwritten_events)
+
+    @property
+    def metrics_end(self) -> int:
+        """The number that the next record of the metrics gets."""
+        return self._journal.next_seq("metrics")
+
+    @property
+    def lost_steps(self) -> tuple[int, int] | None:
+        """The first and the last step that were lost since `forget_lost_steps`; None where none was."""
+        return self._metrics.lost_steps
+
+    def forget_lost_steps(self) -> None:
+        """They have been told."""
+        self._metrics.lost_steps = None
+
+    @property
     def ring(self) -> Ring:
         """What is appended to at the end of a step, by C code too; a larger layout begins another one."""
         return self._metrics.ring
@@ -196,7 +228,7 @@ class Recorder:
         elif self._has_room_for(document):
             self.event(document)
 
-    def _has_room_for(self, record: Event | Document) -> bool:
+    def _has_room_for(self, record: Event | Document | Gap) -> bool:
         if not isinstance(record, Document):
             return True
         if self._documents >= MAX_DOCUMENTS:
@@ -293,37 +325,40 @@ class Recorder:
         lost = self.lost_before_write
         if lost:
             _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
+        self._write_of_watch(self.last_words())
+        self._write_events()
         end = msgspec.structs.replace(
             end,
             lost_before_write=lost,
             events_written=self._journal.next_seq("events") + 1,
             metrics_written=self._journal.next_seq("metrics"),
         )
-        self._unwritten_events.append(encode(end))
+        self._urgent.append(encode(end))
         self._write_events()
         self._journal.close()
         # The helper of an earlier incarnation may have left since the thread last looked.
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
             self._note(problem)
 
-    def _write_of_watch(self, records: Sequence[Event | Document]) -> None:
+    def _write_of_watch(self, records: Sequence[Event | Document | Gap]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
         if records:
             for record in filter(self._has_room_for, records):
                 self._keep(record)
             self._write_events()
 
-    def _keep(self, record: Event | Layout | Document) -> None:
+    def _keep(self, record: Event | Layout | Document | Gap) -> None:
         encoded = self._encode(record)
         if encoded is not None:
-            self._unwritten_events.append(encoded)
+            is_urgent = isinstance(record, Gap) or (isinstance(record, Event) and record.kind == "data_gap")
+            (self._urgent if is_urgent else self._unwritten_events).append(encoded)
             if isinstance(record, Event):
                 self.tally.note(record)
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
-        left = self._metrics.close()
-        self._lost_events += left + len(self._unwritten_events)
+        self._metrics.close()
+        self._lost_events += len(self._unwritten_events)
         self._unwritten_events.clear()
 
     def _is_inert(self) -> bool:
@@ -432,12 +467,19 @@ class Recorder:
 
     def _write_waiting_events(self) -> None:
         try:
+            while self._urgent:
+                self._journal.append("events", self._urgent[0], is_urgent=True)
+                self._urgent.popleft()
             while self._unwritten_events:
                 self._journal.append("events", self._unwritten_events[0])
                 self._unwritten_events.popleft()
                 self._progress += 1
+            self._events_problem = None
         except JournalError as error:
+            self._events_problem = str(error)
             self._note(str(error))
+            while len(self._urgent) > UNWRITTEN_EVENTS:
+                self._urgent.popleft()
             while len(self._unwritten_events) > UNWRITTEN_EVENTS:
                 self._unwritten_events.popleft()
                 self._lost_events += 1

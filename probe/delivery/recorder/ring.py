@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from . import ring_header
 from .file_mapping import map_written_file
-from .process_identity import own_identity
+from .process_identity import NOBODY, own_identity
 from .ring_format import (
     PAD,
     RECORD_HEAD,
@@ -115,6 +115,11 @@ class Ring:
     def dropped(self) -> int:
         """Records of C code that found no room: such a step goes the slow way, and is not lost."""
         return self._numbers[_DROPPED]
+
+    @property
+    def waiting(self) -> int:
+        """Records that have not been taken."""
+        return self._numbers[_NEXT_SEQ] - self._mark_seq()
 
     def append(self, kind: int, payload: bytes) -> bool:
         """Append a record; False, and nothing is changed, where it has no room.
@@ -305,10 +310,32 @@ class Ring:
         if self._numbers[_ERRORS] and self._descriptor >= 0:
             self._give_up(f"{self._path} cannot be written")
 
+    def lose_file(self, why: str) -> None:
+        """Go on in memory alone: somebody has removed the file."""
+        if self.problem is None:
+            self._give_up(why)
+
     def _give_up(self, problem: str) -> None:
         """Go on in memory alone; a file that is not kept up would be believed after a kill."""
         self.problem = problem
         self.close()
+
+    def leave(self) -> bool:
+        """Leave the file to who reads it, as that of a process that is gone; False where there is none.
+
+        Nothing is to be appended any more.
+        """
+        if self._path is None or self.problem is not None or self.is_empty:
+            return False
+        with self._lock:
+            ring_header.OWNER.pack_into(self._view, ring_header.OWNER_AT, *NOBODY)
+            self._write(0, HEADER_BYTES)
+        descriptor, self._descriptor = self._descriptor, -1
+        self._numbers[_DESCRIPTOR] = -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        self._path = None
+        return self.problem is None
 
     def close(self) -> None:
         """Close and remove the file; the memory stays usable. Idempotent."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from ...wire import Document, Event
+from ...wire import Document, Event, Gap
 
 _TOGETHER_S: Final = 0.05
 """What is due so soon is done in the same wake."""
@@ -22,11 +22,11 @@ class Watch(Protocol):
         """Seconds until the next look; asked after each one."""
         ...
 
-    def look(self) -> Sequence[Event | Document]:
+    def look(self) -> Sequence[Event | Document | Gap]:
         """Called on the recorder's thread; returns what is to be written."""
         ...
 
-    def close(self) -> Sequence[Event | Document]:
+    def close(self) -> Sequence[Event | Document | Gap]:
         """Called once, on the thread, after the last look; what is to be written before the run's end."""
         ...
 
