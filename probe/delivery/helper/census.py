@@ -148,7 +148,7 @@ class Trainer:
                 if self.start is None or self.start.pid == 0:
                     return None
                 process = psutil.Process(self.start.pid)
-                if is_gone(self.start):
+                if is_gone(self.start, is_local=True):
                     return None
                 self._process, self._end = process, ProcessEnd(process.pid)
                 self._oom_files = memory_events_of(process.pid)

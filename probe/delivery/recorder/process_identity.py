@@ -48,17 +48,22 @@ def is_alive(owner: Owner, *, silent_s: float) -> bool:
     return _started_ticks(owner.pid) == owner.started_ticks
 
 
-def is_gone(start: RunStart) -> bool | None:
+def is_gone(start: RunStart, *, is_local: bool = False) -> bool | None:
     """Whether the process that a start describes is no more; None where this process cannot see that.
 
     Another machine, another container, and a boot before this one cannot be looked into. An older probe has
     written no more than a host, an id and a time: a process of that id which began later is another one.
+
+    Args:
+        start: as its process has written it.
+        is_local: a start that names no host is of this one.
     """
     if start.boot:
         if start.boot != _boot() or not start.started_ticks:
             return None
         return _started_ticks(start.pid) != start.started_ticks
-    if not start.pid or start.host != socket.gethostname():
+    host = socket.gethostname()
+    if not start.pid or (start.host or (host if is_local else "")) != host:
         return None
     ticks = _started_ticks(start.pid)
     return ticks is None or _began_s(ticks) > start.time + _CLOCK_TOLERANCE_S
