@@ -185,7 +185,9 @@ class Census:
         self._own_folder = host_folder(run_folder)
         self._host = socket.gethostname()
         self._writers = WriterList(run_folder)
-        self._journal = JournalWriter(self._own_folder, run=run_folder.name, writer=self._own_folder.name)
+        self._journal = JournalWriter(
+            self._own_folder, run=run_folder.name, writer=self._own_folder.name, keeps_room="host"
+        )
         self._trainers: dict[str, Trainer] = {}
         self._unwritten: list[Event] = []
         self._known_hangs: dict[str, Event] = {}
@@ -245,10 +247,15 @@ class Census:
                 trainer.is_taken = take_ring(trainer.folder)
         self._unwritten += self._compare_ranks()
         if samples or self._unwritten:
-            # On a full disk: the next second's sample says the same, and events are tried again with it.
+            # On a full disk: the next second's sample says the same, and events have room that is kept.
             with contextlib.suppress(JournalError):
-                self._journal.append_many("host", [*map(encode_record, self._unwritten), *samples])
-                self._unwritten.clear()
+                if self._unwritten:
+                    events = [encode_record(event) for event in self._unwritten]
+                    self._journal.append_many("host", events, is_urgent=True)
+                    self._unwritten.clear()
+                if samples:
+                    is_over = any(trainer.over_at is not None for trainer in self._trainers.values())
+                    self._journal.append_many("host", samples, is_urgent=is_over)
 
     def _compare_ranks(self) -> list[Event]:
         """What the local ranks' journals show together, but for those that an earlier helper has seen end."""
@@ -268,6 +275,23 @@ class Census:
             self._ranks = RankJournals(self._run_folder, self._known_of_ranks)
         over = [trainer.folder for trainer in local if trainer.over_at is not None]
         return self._ranks.look([trainer.folder for trainer in local], over)
+
+    def go_on_at(self, writer: str, seq: int) -> None:
+        """Write again what a dashboard takes for records that it has: those were another journal's.
+
+        Somebody has removed the folder, and the numbers of this one have begun anew.
+
+        Args:
+            writer: whose host stream it is.
+            seq: the number of the next record that the dashboard expects of the own stream.
+        """
+        if writer != self._own_folder.name or seq <= self._journal.next_seq("host"):
+            return
+        records = [data for _, data in read_stream(self._own_folder, "host")]
+        self._journal.go_on_at("host", seq)
+        if records:
+            with contextlib.suppress(JournalError):
+                self._journal.append_many("host", records, is_urgent=True)
 
     def close(self) -> None:
         """Close the helper's own journal, and what is held of the trainers."""

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -87,12 +87,23 @@ def lock_owner(path: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def hold_lock(run_folder: Path) -> Iterator[None]:
-    """Wait until this process is the one helper of the run on this host; the kernel frees it at any death."""
+def hold_lock(run_folder: Path) -> Iterator[Callable[[], bool]]:
+    """Wait until this process is the one helper of the run on this host; the kernel frees it at any death.
+
+    Yields what tells whether others see the lock: not once somebody has removed its file.
+    """
     folder = make_private_folder(host_folder(run_folder))
     with lock_path(folder).open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
+        own = os.fstat(file.fileno())
+
+        def is_held() -> bool:
+            # Not by opening it: to close that again would free the lock.
+            with contextlib.suppress(OSError):
+                return os.path.samestat(own, lock_path(folder).stat())
+            return False
+
+        yield is_held
 
 
 def start_helper(run_folder: Path, connect: str | None) -> str | None:

@@ -30,9 +30,9 @@ def main() -> int:
     sys.modules[_PACKAGE] = package
     spec.loader.exec_module(package)
     helper = importlib.import_module(f"{_PACKAGE}.delivery.helper.helper")
-    with helper.hold_lock(arguments.run_folder):
+    with helper.hold_lock(arguments.run_folder) as is_held:
         importlib.import_module(f"{_PACKAGE}.delivery.helper.shipper").ship(
-            arguments.run_folder, arguments.connect
+            arguments.run_folder, arguments.connect, is_held=is_held
         )
     return 0
 

@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -141,12 +142,22 @@ class Shipper:
         run_folder: `SPOOL/<run>`.
         connect: ingest address; None finds the local dashboard in `serve.json`, whenever it appears.
         linger_s: how long to wait for a dashboard after the last trainer ended.
+        is_held: whether other helpers see this one's lock. Not once somebody has removed the run's folder:
+            the trainers make a new one then, and start a helper for it.
     """
 
-    def __init__(self, run_folder: Path, connect: str | None, *, linger_s: float = LINGER_S) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        connect: str | None,
+        *,
+        linger_s: float = LINGER_S,
+        is_held: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._run_folder = run_folder
         self._connect = connect
         self._linger_s = linger_s
+        self._is_held = is_held
         self._census = Census(run_folder)
         self._relay = ControlRelay()
         self._answers: deque[Answered] = deque()
@@ -161,6 +172,7 @@ class Shipper:
         self._next_census = 0.0
         self._next_spool_look = time.monotonic() + _SPOOL_AFTER_S
         self._is_listening = False
+        self._is_replaced = False
         self._moved = 0.0
         """When a trainer's record was sent, or a request came; monotonic seconds."""
 
@@ -169,6 +181,8 @@ class Shipper:
         try:
             while True:
                 self._look_around()
+                if self._is_replaced:
+                    return
                 busy = self._exchange()
                 if self._is_done():
                     self._look_at_spool(math.inf)
@@ -192,6 +206,9 @@ class Shipper:
         if now < self._next_census:
             return
         self._next_census = now + _CENSUS_S
+        self._is_replaced = not self._is_held()
+        if self._is_replaced:
+            return
         self._census.take()
         is_listening = self._link is not None and self._link.ready
         if is_listening or self._is_listening:
@@ -267,6 +284,8 @@ class Shipper:
     def _take_ack(self, ack: Ack) -> None:
         lane = self._lanes.get((ack.key.writer, ack.key.stream))
         if lane is not None and ack.key == lane.key:
+            if lane.acked is None and lane.key.stream == "host":
+                self._census.go_on_at(ack.key.writer, ack.next_seq)
             lane.acknowledge(ack.next_seq)
 
     def _judge_link(self) -> None:
@@ -326,9 +345,10 @@ class Shipper:
         return self._link is not None and self._link.ready and time.monotonic() - self._heard < DEAD_S
 
 
-def ship(run_folder: Path, connect: str | None) -> None:
+def ship(run_folder: Path, connect: str | None, *, is_held: Callable[[], bool] = lambda: True) -> None:
     """Run the helper of this run on this host until it has nothing left to do; its lock is held."""
-    Shipper(run_folder, connect, linger_s=float(os.environ.get("NANSCOPE_LINGER_S") or LINGER_S)).run()
+    linger_s = float(os.environ.get("NANSCOPE_LINGER_S") or LINGER_S)
+    Shipper(run_folder, connect, linger_s=linger_s, is_held=is_held).run()
 
 
 def _as_message(key: StreamKey, found: Chunk | Skipped) -> Batch | Skip:

@@ -80,7 +80,12 @@ class GapWatch:
         return self._guard.run_brief("data gap", self._last_news) or []
 
     def _news(self) -> list[Event | Gap]:
-        return [*self._news_of_block(), *self._news_of_losses(), *self._news_of_evictions()]
+        return [
+            *self._news_of_removals(),
+            *self._news_of_block(),
+            *self._news_of_losses(),
+            *self._news_of_evictions(),
+        ]
 
     def _last_news(self) -> list[Event | Gap]:
         if self._block is None and self._recorder.blocked is not None and self._recorder.lost_before_write:
@@ -164,6 +169,17 @@ class GapWatch:
         why = self._recorder.failed or "training was faster than the disk"
         text = f"{lost:,} records of this run could not be written and are lost: {why}"
         return [self._event("lost", "warning", text, lost)]
+
+    def _news_of_removals(self) -> list[Event | Gap]:
+        events: list[Event | Gap] = []
+        while self._recorder.removals:
+            count = self._recorder.removals.pop(0)
+            text = (
+                f"The run's folder was removed while the training ran, with {count:,} records. What no "
+                "dashboard had stored of them is lost; recording goes on in a new folder"
+            )
+            events.append(self._event(f"removed {count}", "warning", text, count))
+        return events
 
     def _news_of_evictions(self) -> list[Event | Gap]:
         evicted = self._recorder.evicted

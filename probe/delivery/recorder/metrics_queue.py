@@ -24,6 +24,8 @@ from .ring_format import ADDITION, FRAME, RAW, RingRecord, metrics_of, read_raw
 
 HOLD_S: Final = 0.2
 """The newest step waits so long in the ring for what `run.log` adds to it."""
+MEMORY_HOLD_S: Final = 0.02
+"""The same, where the ring is no file: a kill would take the step."""
 RING_FRAMES: Final = 4096
 """So many records wait beside a full ring, in memory alone."""
 _PIECE_RECORDS: Final = 32
@@ -203,7 +205,8 @@ class MetricsQueue:
             if len(groups) > _PIECE_RECORDS or size > _PIECE_BYTES:
                 # The last one may go on after the end of what was looked at.
                 return groups[:-1] or groups, None
-        if groups and not everything and (left_s := HOLD_S - _age_s(ring, groups[-1][1])) > 0:
+        hold_s = HOLD_S if ring.problem is None else MEMORY_HOLD_S
+        if groups and not everything and (left_s := hold_s - _age_s(ring, groups[-1][1])) > 0:
             return groups[:-1], left_s
         return groups, None
 

@@ -55,8 +55,11 @@ _LISTENED_S: Final = 0.1
 """The same, while a dashboard listens."""
 _CROWDED_S: Final = 0.05
 """The same, while the ring is half full each time."""
+_MEMORY_S: Final = 0.02
+"""The same, where the ring is no file: what a kill takes is what waits in memory, 50 ms of steps at most."""
 _TEND_S: Final = 1.0
 UNWRITTEN_EVENTS: Final = 256
+_STREAMS: Final = ("events", "metrics")
 _CLOSE_S: Final = 2.0
 """How long a flush or a close waits for the thread: a disk can hang."""
 _CLOSE_AGAIN_S: Final = 0.2
@@ -107,7 +110,12 @@ class Recorder:
         self._journal = JournalWriter(
             self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes, keeps_room="events"
         )
-        self._journal.append("events", encode_record(start))
+        self._start = start
+        self._first_records = [encode_record(start)]
+        """Without which nobody understands the others: the start, the layouts."""
+        self.removals: list[int] = []
+        """How many records a folder had that somebody has removed, for who tells of it."""
+        self._journal.append("events", self._first_records[0])
         write_run_json(run_folder, start)
         self._metrics = MetricsQueue(self.folder, self._journal, self._note)
         self._schedule = Schedule()
@@ -217,6 +225,8 @@ class Recorder:
             return
         if isinstance(record, Layout):
             self._metrics.make_room_for(len(record.parameters))
+            if (layout := self._encode(record)) is not None:
+                self._first_records.append(layout)
         self._keep(record)
         self._write_events()
 
@@ -421,6 +431,8 @@ class Recorder:
         """How often frames are written just now."""
         if self._metrics.is_crowded:
             return _CROWDED_S
+        if self._metrics.is_in_memory_alone:
+            return _MEMORY_S
         return _LISTENED_S if self.is_listened_to else WRITE_S
 
     def _write_frames(self) -> None:
@@ -445,13 +457,29 @@ class Recorder:
         self.processors.look()
         used, memory = self._utilisation.read(), read_memory()
         self.memory = None if memory is None else msgspec.structs.replace(memory, utilisation=used)
-        if not self.folder.is_dir():
-            self._note(f"{self.folder} has been removed; what is recorded from now on is lost")
+        if not self._journal.is_there():
+            self._begin_again()
         if self._helper is None:
             return
         self.is_listened_to = is_listened_to(self.folder.parent)
         if (problem := self._helper.ensure()) is not None:
             self._note(problem)
+
+    def _begin_again(self) -> None:
+        """Somebody has removed the folder, or files of it: make it anew, and say who writes there."""
+        self._metrics.lose_files(f"{self.folder} was removed")
+        written = sum(self._journal.next_seq(stream) for stream in _STREAMS)
+        try:
+            with self._events_lock:
+                self._journal.begin_again()
+                for record in self._first_records:
+                    self._journal.append("events", record)
+            write_run_json(self.folder.parent, self._start)
+        except JournalError as error:
+            self._note(f"{self.folder} was removed, and what is recorded is lost: {error}")
+            return
+        self.removals.append(written)
+        self._note(f"{self.folder} was removed with {written:,} records; a new one is written")
 
     def _write_events(self) -> None:
         """Write waiting events in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -212,19 +211,6 @@ def test_recorder_unusable_spool_raises_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="cannot write the journal in"):
         Recorder(tmp_path / "file", START, connect="")
-
-
-def test_recorder_whose_folder_is_removed_says_so_once(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.rmtree(recorder.folder)
-    deadline = time.monotonic() + 10
-    while recorder.failed is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert recorder.failed == f"{recorder.folder} has been removed; what is recorded from now on is lost"
-    assert [message for message in caplog.messages if "has been removed" in message] == [
-        f"nanscope: training goes on, but its recording has a problem: {recorder.failed}"
-    ]
 
 
 def test_recorder_without_shipping_starts_no_helper(recorder: Recorder, tmp_path: Path) -> None:
