@@ -329,8 +329,13 @@ def read_stream(
             on_skip(found)
 
 
-def read_loss(folder: Path) -> bytes | None:
-    """Return the event that tells what the ring of a killed trainer has lost; None where that is told."""
+def read_loss(folder: Path, *, is_dead: bool = False) -> bytes | None:
+    """Return the event that tells what the ring of a killed trainer has lost; None where that is told.
+
+    Args:
+        folder: the writer's.
+        is_dead: it is known to be gone.
+    """
     if not has_ring(folder):
         return None
     from .ring_loss import event_of_loss
@@ -340,6 +345,7 @@ def read_loss(folder: Path) -> bytes | None:
         metrics_end=lambda: written_to(folder, "metrics") or 0,
         metrics=lambda: _stored(folder, "metrics"),
         events=_stored(folder, "events"),
+        is_dead=is_dead,
     )
 
 

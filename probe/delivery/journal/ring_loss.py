@@ -1,4 +1,6 @@
-"""Tells what a killed trainer's ring has lost: records that were torn, as a power cut leaves them.
+"""Tells what a killed trainer's ring has lost: records that were torn, as a power cut leaves them, or all.
+
+What lies in its place and is another writer's, older than the journal, or damaged is told, and never read.
 
 The event stands behind the last of the writer's events, at the same number whether a reader makes it, of the
 ring, or the helper writes it when it takes the ring. Like `ring_rest`, loaded where there is a ring.
@@ -6,16 +8,19 @@ ring, or the helper writes it when it takes the ring. Like `ring_rest`, loaded w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...detectors.advice import advice_for
 from ...errors import WireError
 from ...wire import Event, Evidence, Frame, Layout, Record, RunStart, decode_record, encode
 from ...wire.events import make_event
-from .ring_rest import dead_rings, rest_of
+from ..recorder.process_identity import is_gone
+from .ring_rest import dead_rings, odd_rings, rest_of
 
-_SUBJECT = "torn"
+_TORN, _ODD = "torn", "not its own"
+_SILENT_S = 60.0
 
 
 def event_of_loss(
@@ -24,6 +29,7 @@ def event_of_loss(
     metrics_end: Callable[[], int],
     metrics: Callable[[], Iterable[bytes]],
     events: Iterable[bytes],
+    is_dead: bool = False,
 ) -> bytes | None:
     """Return the event that tells of a dead writer's torn records; None where none is, or it is there.
 
@@ -32,36 +38,65 @@ def event_of_loss(
         metrics_end: gives the number after the last record of its metrics.
         metrics: gives all of these.
         events: all of its events stream.
+        is_dead: it is known that nobody writes any more; else the writer's own start has to tell.
     """
-    images = dead_rings(folder)
-    if not images:
+    images, odd = dead_rings(folder), odd_rings(folder)
+    if not images and not odd:
         return None
     lost, found, end = 0, list[bytes](), metrics_end()
     for image in images:
-        rest = rest_of(image, metrics_end=end + len(found))
+        rest = rest_of(image, metrics_end=end + len(found), is_only=len(images) == 1)
         lost += rest.lost
         found += rest.records
-    if not lost:
+        if rest.is_stale:
+            # The owner that it names is gone.
+            odd[image.path], is_dead = "it is older than the journal", True
+    if not lost and not odd:
         return None
     decoded = [record for data in events if (record := _decoded(data)) is not None]
     start = next((record for record in decoded if isinstance(record, RunStart)), None)
-    if start is None:
+    if start is None or not (lost or is_dead or _is_over(start, odd)):
         return None
     event = make_event(
         start,
         next((record.model for record in decoded if isinstance(record, Layout)), ""),
         "data_gap",
-        _SUBJECT,
+        _TORN if lost else _ODD,
         step=_last_step(found) or _last_step(metrics()) or 0,
-        time=max(image.written_s for image in images),
+        time=max(map(_written_s, (*odd, *(image.path for image in images)))),
         severity="warning",
-        message=f"{lost:,} of the newest records of this run were torn when it was killed, and are lost",
-        evidence=Evidence(value=float(lost)),
+        message=" ".join(_sentences(lost, odd)),
+        evidence=Evidence(value=float(lost) if lost else None),
         advice=advice_for("data_gap"),
         ended=True,
     )
     is_known = any(isinstance(record, Event) and record.id == event.id for record in decoded)
     return None if is_known else encode(event)
+
+
+def _sentences(lost: int, odd: Mapping[Path, str]) -> Iterator[str]:
+    if lost:
+        yield f"{lost:,} of the newest records of this run were torn when it was killed, and are lost"
+    for path, why in odd.items():
+        yield (
+            f"The file {path.name}, which is to hold the newest steps of a run that was killed, is not read: "
+            f"{why}. What was not in the journal yet is lost, and how much that is, is not known"
+        )
+
+
+def _is_over(start: RunStart, odd: Iterable[Path]) -> bool:
+    """Whether nobody is about to make the file: its process is gone, or it was not written for a while."""
+    is_over = is_gone(start)
+    if is_over is None:
+        return time.time() - max(map(_written_s, odd), default=0.0) > _SILENT_S
+    return is_over
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _last_step(metrics: Iterable[bytes]) -> int | None:

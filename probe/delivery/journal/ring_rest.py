@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from ..recorder.ring_header import (
     newest_mark,
     read_counters,
     read_owner,
+    ring_problem,
     template_payloads,
 )
 
@@ -87,6 +88,8 @@ class Rest:
     """To be written before `following` is: it says that these are being moved."""
     lost: int
     """Ring records that are torn, or that are none."""
+    is_stale: bool = False
+    """Whether the ring is older than the journal, a copy that was put back: nothing of it is read."""
 
     @property
     def records(self) -> list[bytes]:
@@ -106,7 +109,7 @@ def read_ring(path: Path) -> RingImage | None:
         written_s = path.stat().st_mtime
         data = path.read_bytes()
         counters, mark = read_counters(data[:HEADER_BYTES]), newest_mark(data[:HEADER_BYTES].ljust(256))
-        if counters is None or mark is None or len(data) < HEADER_BYTES + counters.capacity:
+        if counters is None or mark is None or problem_of(path, data) is not None:
             return None
         templates = template_payloads(data).items()
         decoded = {number: read_template(payload) for number, payload in templates}
@@ -122,23 +125,47 @@ def read_ring(path: Path) -> RingImage | None:
     return None
 
 
+def problem_of(path: Path, data: bytes) -> str | None:
+    """Say why what lies at a ring's place is not its writer's ring; None where it is, or is newer than us."""
+    problem = ring_problem(path, data)
+    counters = read_counters(data)
+    if problem is None and counters is not None and len(data) < HEADER_BYTES + counters.capacity:
+        problem = f"it is cut off after {len(data):,} bytes"
+    return problem
+
+
+def odd_rings(folder: Path) -> dict[Path, str]:
+    """Return what lies where a writer's rings do and is none of its rings, and why."""
+    found: dict[Path, str] = {}
+    for path in ring_paths(folder):
+        with contextlib.suppress(OSError):
+            if problem := problem_of(path, path.read_bytes()):
+                found[path] = problem
+    return found
+
+
 def _has_living_owner(path: Path) -> bool:
     """Whether the header alone says that the trainer lives: a ring of megabytes is not read to see that."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         header = file.read(HEADER_BYTES)
-        if read_counters(header) is not None:
+        if read_counters(header) is not None and ring_problem(path, header) is None:
             return is_alive(read_owner(header), silent_s=time.time() - path.stat().st_mtime)
     return False
 
 
-def rest_of(image: RingImage, *, metrics_end: int) -> Rest:
+def rest_of(image: RingImage, *, metrics_end: int, is_only: bool = True) -> Rest:
     """Return what is not in the journal.
 
     Args:
         image: the ring.
         metrics_end: number after the last record of the metrics stream.
+        is_only: the writer has no other ring, of which records have come to the journal since.
     """
     mark = image.mark
+    # A mark is written before what it tells of.
+    most = mark.next_seq + mark.records if mark.next_seq >= 0 else 0
+    if is_only and metrics_end > most and (mark.next_seq >= 0 or image.path.name == "ring"):
+        return Rest(begun=[], following=[], mark=mark, lost=0, is_stale=True)
     done = mark.records if mark.next_seq < 0 else max(metrics_end - mark.next_seq, 0)
     begun: list[bytes] = []
     lost = 0
@@ -169,10 +196,11 @@ def read_rest_of_living(folder: Path, *, metrics_end: int) -> list[bytes]:
     return _rest_of_all(images, metrics_end)
 
 
-def _rest_of_all(images: Iterable[RingImage], metrics_end: int) -> list[bytes]:
+def _rest_of_all(images: Sequence[RingImage], metrics_end: int) -> list[bytes]:
     records: list[bytes] = []
     for image in images:
-        records += rest_of(image, metrics_end=metrics_end + len(records)).records
+        end = metrics_end + len(records)
+        records += rest_of(image, metrics_end=end, is_only=len(images) == 1).records
     return records
 
 

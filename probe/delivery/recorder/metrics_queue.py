@@ -177,7 +177,7 @@ class MetricsQueue:
         while True:
             groups, left_s = self._groups(ring, everything)
             if not groups:
-                self.count_lost(ring.skip_damaged())
+                self.count_lost(ring.skip_damaged(self._journal.next_seq("metrics")))
                 return None if has_written else left_s
             self.before_take()
             encoded = [data for data, _ in groups if data is not None]
@@ -218,7 +218,15 @@ class MetricsQueue:
         while self._beside:
             with self._lock:
                 piece = [self._beside[index] for index in range(min(len(self._beside), _PIECE_RECORDS))]
-            self._store([data for _, data in piece])
+            # Their ring is empty. It says that they are being moved: its file is never behind the journal.
+            ring = self.ring
+            ring.take(
+                end=ring.counters.tail,
+                end_seq=ring.counters.next_seq - ring.waiting,
+                records=len(piece),
+                next_seq=self._journal.next_seq("metrics"),
+                store=lambda data=piece: self._store([one for _, one in data]),  # type: ignore[misc]
+            )
             with self._lock:
                 for one in piece:
                     if self._beside and self._beside[0] is one:

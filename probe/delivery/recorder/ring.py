@@ -81,6 +81,7 @@ class Ring:
         ring_header.OWNER.pack_into(self._view, ring_header.OWNER_AT, *own_identity())
         self._put_mark(self._mark)
         if path is not None:
+            ring_header.IDENTITY.pack_into(self._view, ring_header.IDENTITY_AT, ring_header.identity_of(path))
             self._make_file(path)
 
     def _use(self, memory: npt.NDArray[np.uint8]) -> None:
@@ -249,13 +250,17 @@ class Ring:
         # C code writes none. Copied first: it may append meanwhile.
         self._write_bytes(bytes(self._view[: COUNTERS.size]), 0)
 
-    def skip_damaged(self) -> int:
-        """Give up what cannot be read, where nothing can; returns how many records are lost."""
+    def skip_damaged(self, metrics_end: int) -> int:
+        """Give up what cannot be read, where nothing can; returns how many records are lost.
+
+        Args:
+            metrics_end: number of the next record of the metrics stream.
+        """
         head, next_seq = self._numbers[_HEAD], self._numbers[_NEXT_SEQ]
         if next(self.records(), None) is not None or head == self._numbers[_TAIL]:
             return 0
         lost = next_seq - self._mark_seq()
-        self.take(end=head, end_seq=next_seq, records=0, next_seq=-1, store=lambda: None)
+        self.take(end=head, end_seq=next_seq, records=0, next_seq=metrics_end, store=lambda: None)
         return lost
 
     def _put_mark(self, mark: Mark) -> None:

@@ -5,14 +5,17 @@ Pure, and light: the helper and the readers look at it for every writer. All num
 - bytes 0..79: ten int64, see `Counters`; the appender writes them to the file after each record.
 - bytes 80..103: process id, start of that process in clock ticks, identity of the machine's boot (u64).
 - bytes 104..111: int64, not 0 while Python appends: C code then appends nothing.
+- bytes 112..119: u64, whose ring it is: `identity_of` its path; 0 of an older probe.
 - bytes 128..191 and 192..255: two slots of a `Mark`, written in turn by who takes records.
 - bytes 1024..4095: two slots of a template, 1,536 bytes each: u32 length, u32 id, msgpack.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
+from pathlib import Path
 from typing import Final, NamedTuple
 
 MAGIC: Final = 0x474E49524E414E53
@@ -22,6 +25,8 @@ COUNTERS: Final = struct.Struct("<10q")
 OWNER: Final = struct.Struct("<qqQ")
 OWNER_AT: Final = 80
 BUSY_AT: Final = 104
+IDENTITY: Final = struct.Struct("<Q")
+IDENTITY_AT: Final = 112
 MARK_AT: Final = (128, 192)
 TEMPLATE_AT: Final = (1024, 2560)
 TEMPLATE_BYTES: Final = 1536
@@ -118,6 +123,34 @@ def read_counters(header: bytes) -> Counters | None:
 def read_owner(header: bytes) -> Owner:
     """Return who appends."""
     return Owner(*OWNER.unpack_from(header, OWNER_AT))
+
+
+def identity_of(path: Path) -> int:
+    """Return the number that stands for the run, the writer and the name of a ring's file; never 0."""
+    folder = path.parent.resolve()
+    name = f"{folder.parent.name}/{folder.name}/{path.name}"
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 1
+
+
+def ring_problem(path: Path, data: bytes) -> str | None:
+    """Say why these bytes are not the ring that belongs at a path; None where they are, or are newer than us.
+
+    Args:
+        path: where they lie.
+        data: the file, or its first `HEADER_BYTES` alone.
+    """
+    if len(data) < HEADER_BYTES:
+        return f"it is cut off after {len(data):,} bytes"
+    first = Counters(*COUNTERS.unpack_from(data))
+    if first.magic == MAGIC and first.version != VERSION:
+        return None
+    if read_counters(data) is None or newest_mark(data) is None:
+        return "it does not begin like a ring, or is damaged"
+    (identity,) = IDENTITY.unpack_from(data, IDENTITY_AT)
+    if identity not in (0, identity_of(path)):
+        return "it is another writer's"
+    return None
 
 
 def template_payloads(header: bytes) -> dict[int, bytes]:

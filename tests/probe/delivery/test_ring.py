@@ -63,12 +63,14 @@ def frame(step: int, **scalars: float) -> Frame:
     return Frame(step=step, time=float(step), scalars=scalars)
 
 
-def take_all(ring: Ring) -> list[bytes]:
+def take_all(ring: Ring, next_seq: int = 0) -> list[bytes]:
     """Take what is in the ring, as the recorder does."""
     taken = list(metrics_of(ring.records(), ring.templates))
     if taken:
         last = taken[-1][1][-1]
-        ring.take(end=last.end, end_seq=last.seq + 1, records=len(taken), next_seq=0, store=lambda: None)
+        ring.take(
+            end=last.end, end_seq=last.seq + 1, records=len(taken), next_seq=next_seq, store=lambda: None
+        )
     return [data for data, _ in taken if data is not None]
 
 
@@ -234,7 +236,7 @@ def test_killed_process_has_written_each_record_to_the_file(ring: Ring, tmp_path
         for number in range(100):
             ring.append(FRAME, b"record %d" % number)
             if number % 4 == 3 and number < 96:
-                take_all(ring)
+                take_all(ring, number - 3)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert read_rest(dead(tmp_path / "ring"), metrics_end=96) == [b"record %d" % n for n in range(96, 100)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import struct
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import StreamFollower, read_stream
 from probe.delivery.journal.ring_rest import read_ring, rest_of
 from probe.delivery.recorder import ring_header
+from probe.delivery.recorder.metrics_queue import MetricsQueue
 from probe.delivery.recorder.process_identity import own_identity
 from probe.delivery.recorder.ring import Ring
 from probe.delivery.recorder.ring_format import FRAME, RECORD_HEAD
@@ -103,13 +106,126 @@ def test_taker_leaves_a_living_writer_alone(folder: Path) -> None:
     ring.close()
 
 
-@pytest.mark.parametrize("garbage", [b"", b"garbage" * 2000, bytes(300_000)])
-def test_taker_leaves_what_is_no_ring(folder: Path, garbage: bytes) -> None:
+def begin(folder: Path) -> None:
+    """Write who it is: what tells of a loss tells it of somebody."""
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    journal.append("events", encode(RunStart(run="run", rank=0, incarnation=1)))
+    journal.close()
+
+
+def damaged(folder: Path, how: str) -> bytes:
+    """Return what somebody has put in the place of a writer's ring."""
+    own, other = (folder / "ring").read_bytes(), folder.parent / "0-2"
+    if how == "another incarnation's":
+        leave(other)
+    elif how == "another run's":
+        leave(other := folder.parents[1] / "other" / folder.name)
+    elif how == "another rank's":
+        leave(other := folder.parent / "1-1")
+    elif how == "its other ring":
+        Ring(folder / "ring-1", 4096).append(FRAME, b"foreign")
+        return (folder / "ring-1").read_bytes()
+    else:
+        return {
+            "nothing": b"",
+            "random bytes": random.Random(7).randbytes(300_000),
+            "zeros": bytes(300_000),
+            "cut in its header": own[:2000],
+            "cut in its data": own[: ring_header.HEADER_BYTES + 100],
+            "damaged marks": own[:128] + bytes(128) + own[256:],
+        }[how]
+    return (other / "ring").read_bytes()
+
+
+ODD = ["another incarnation's", "another run's", "another rank's", "its other ring", "nothing",
+       "random bytes", "zeros", "cut in its header", "cut in its data", "damaged marks"]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ODD)
+def test_what_is_not_the_writers_ring_is_told_once_and_never_read(folder: Path, how: str) -> None:
+    begin(folder)
     leave(folder)
-    (folder / "ring").write_bytes(garbage)
-    assert take_ring(folder)
-    assert (folder / "ring").read_bytes() == garbage
+    (folder / "ring").write_bytes(found := damaged(folder, how))
+    (folder / "ring-1").unlink(missing_ok=True)
+    os.utime(folder / "ring", (1.0, 1.0))
     assert journal_of(folder) == RECORDS[:2]
+    by_reader = gaps_of(folder)
+    ((_, event),) = by_reader
+    assert event.kind == "data_gap" and "ring, which is to hold the newest steps" in event.message
+    assert event.evidence.value is None
+    assert take_ring(folder) and take_ring(folder)
+    assert gaps_of(folder) == by_reader and journal_of(folder) == RECORDS[:2]
+    assert (folder / "unread-ring").read_bytes() == found and not (folder / "ring").exists()
+
+
+@pytest.mark.parametrize("at", ["its beginning", "a taking before"])
+def test_ring_that_is_older_than_the_journal_is_told_and_never_read(folder: Path, at: str) -> None:
+    begin(folder)
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    ring = Ring(folder / "ring", 4096)
+    copies = []
+    for number, record in enumerate(RECORDS):
+        ring.append(FRAME, record)
+        copies.append((folder / "ring").read_bytes())
+        (newest,) = ring.records()
+        ring.take(
+            end=newest.end,
+            end_seq=newest.seq + 1,
+            records=1,
+            next_seq=number,
+            store=lambda data=record: journal.append_many("metrics", [data]) and None,  # type: ignore[misc]
+        )
+    journal.close()
+    (folder / "ring").write_bytes(copies[0 if at == "its beginning" else 3])
+    kill(folder / "ring")
+    assert journal_of(folder) == RECORDS
+    ((_, event),) = gaps_of(folder)
+    assert "it is older than the journal" in event.message
+    assert take_ring(folder)
+    assert journal_of(folder) == RECORDS and len(gaps_of(folder)) == 1
+
+
+def test_ring_that_is_just_being_made_is_not_told(folder: Path) -> None:
+    owner = own_identity()
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    start = RunStart(
+        run="run", rank=0, incarnation=1, pid=owner.pid, boot=owner.boot, started_ticks=owner.started_ticks
+    )
+    journal.append("events", encode(start))
+    journal.close()
+    (folder / "ring").write_bytes(b"")
+    assert gaps_of(folder) == []
+
+
+def test_ring_of_another_version_is_left_alone(folder: Path) -> None:
+    begin(folder)
+    leave(folder)
+    data = bytearray((folder / "ring").read_bytes())
+    data[8:16] = struct.pack("<q", ring_header.VERSION + 1)
+    (folder / "ring").write_bytes(data)
+    assert take_ring(folder) and gaps_of(folder) == [] and (folder / "ring").read_bytes() == data
+
+
+@pytest.mark.parametrize("beside", [1, 40])
+def test_records_that_waited_beside_a_full_ring_leave_it_as_new_as_the_journal(
+    folder: Path, beside: int
+) -> None:
+    begin(folder)
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    queue = MetricsQueue(folder, journal, lambda _: None)
+    frames = [encode(Frame(step=step, time=1.0, scalars={"loss": 1.0})) for step in range(5000)]
+    count = 0
+    while not queue._beside:
+        queue.append(FRAME, frames[count])
+        count += 1
+    for data in frames[count : count + beside]:
+        queue.append(FRAME, data)
+    queue.write(everything=True)
+    queue.append(FRAME, frames[count + beside])
+    journal.close()
+    kill(folder / "ring")
+    assert journal_of(folder) == frames[: count + beside + 1]
+    assert gaps_of(folder) == []
 
 
 def test_taker_goes_on_with_the_next_ring(folder: Path) -> None:
@@ -129,9 +245,17 @@ def leave_torn(folder: Path, *, events: bool = True) -> None:
     if events:
         journal.append("events", encode(RunStart(run="run", rank=0, incarnation=1)))
     frames = [encode(Frame(step=step, time=1.0, scalars={"loss": 1.0})) for step in range(6)]
-    journal.append_many("metrics", frames[:2])
-    journal.close()
     ring = Ring(folder / "ring", 4096)
+    for frame in frames[:2]:
+        ring.append(FRAME, frame)
+    ring.take(
+        end=ring.counters.head,
+        end_seq=2,
+        records=2,
+        next_seq=0,
+        store=lambda: journal.append_many("metrics", frames[:2]) and None,
+    )
+    journal.close()
     for frame in frames[2:4]:
         ring.append(FRAME, frame)
     start = ring.counters.head
