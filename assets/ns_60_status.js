@@ -55,14 +55,17 @@
     const state = linkState(age);
     const isHeld = ns.view.paused && state !== "connecting" && state !== "reconnecting";
     const button = ns.byId("live-button");
-    ns.setText(ns.byId("live-text"), isHeld ? heldText() : STATES[state](age));
+    const losses = status && status.lost ? ` \u00b7 ${ns.count(status.lost)} lost` : "";
+    ns.setText(ns.byId("live-text"), (isHeld ? heldText() : STATES[state](age)) + losses);
     ns.setAttribute(button, "aria-pressed", String(!ns.view.paused));
     ns.setAttribute(button, "data-paused", String(ns.view.paused));
     ns.setAttribute(button, "data-state", isHeld ? "paused" : state);
     const clock = isAhead ? "The clock of the training's machine is ahead of this one's." : "";
     const at = newest === null ? "" : "Newest step: " + new Date(newest * 1000).toLocaleString();
+    const lost = status && status.lost ? `${ns.count(status.lost)} records could not be written and are lost` : "";
+    ns.setAttribute(button, "data-lost", String(Boolean(lost)));
     const does = ns.view.paused ? "Follow the newest step again (Space)" : "Hold the charts still (Space)";
-    ns.setTitle(button, state === "off" ? offText() : "", at, clock, does);
+    ns.setTitle(button, state === "off" ? offText() : "", lost, at, clock, does);
   }
 
   function heldText() {

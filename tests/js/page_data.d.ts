@@ -129,6 +129,8 @@ interface Header {
   newestStep: number | null;
   newestTime: number | null;
   stepSeconds: number | null;
+  /** Records that could not be written. */
+  lost: number;
   tiles: Tile[];
   progress: { text: string; fraction: number | null } | null;
   events: number;

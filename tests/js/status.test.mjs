@@ -57,3 +57,12 @@ test("an address without run and event moves to a run that goes on, else to the 
   page.ns.emit("message", { ...STATUS, run: "new", runs: [...RUNS, running] });
   assert.equal(page.ns.view.run, "on");
 });
+
+test("records that could not be written are counted beside the state, and a run without a loss says nothing", () => {
+  const page = at("/?run=old");
+  page.ns.emit("message", { ...STATUS, run: "old", runs: RUNS, lost: 0 });
+  assert.doesNotMatch(page.byId("live-text").textContent, /lost/);
+  page.ns.emit("message", { ...STATUS, run: "old", runs: RUNS, lost: 8096 });
+  assert.match(page.byId("live-text").textContent, / \u00b7 8.096 lost$/);
+  assert.match(page.byId("live-button").title, /8.096 records could not be written and are lost/);
+});
