@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -23,11 +24,12 @@ from ...errors import JournalError
 from ...settings import places
 from ...settings.config import ProbeConfig, is_switched_off
 from ...settings.keys import chosen_keys
-from ...wire.findings import Finding, free_bytes, size_text, write_problem
+from ...wire.findings import Finding, existing_part, free_bytes, size_text, write_problem
 from ..helper.link import find_target
 from ..journal.journal import DEFAULT_CAP_BYTES, SEGMENT_BYTES
 from ..journal.journal_reader import list_runs
 from ..journal.segment_files import run_folder_bytes
+from ..recorder.ring import LARGEST, Ring
 
 VARIABLES: Final = (
     "NANSCOPE_LEVEL",
@@ -54,7 +56,12 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 
 def place_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check the spool, the NANSCOPE variables, and whether a `serve` can be reached."""
-    return [check_spool(environment), *check_environment(environment), check_serve(environment)]
+    return [
+        check_spool(environment),
+        *check_newest_steps(environment),
+        *check_environment(environment),
+        check_serve(environment),
+    ]
 
 
 def check_spool(environment: Mapping[str, str] = os.environ) -> Finding:
@@ -90,6 +97,35 @@ def check_spool(environment: Mapping[str, str] = os.environ) -> Finding:
     counted = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}"
     found = f"{spool}: {used} of journals in {counted}; {size_text(free)} free"
     return Finding(name=name, state="ok", found=found)
+
+
+def check_newest_steps(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Say what a kill of a training would take: nothing where its newest steps can be in a file.
+
+    Tries it with a file like a training's, which is gone at once; says nothing where nothing can be written.
+    """
+    name, spool = "newest steps", places.default_spool(environment)
+    try:
+        place = existing_part(spool)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".nanscope-") as folder:
+            ring = Ring(Path(folder) / "ring", LARGEST)
+            problem, is_mapped = ring.problem, ring.is_mapped
+            ring.close()
+    except OSError:
+        return []
+    if problem is not None:
+        return [
+            Finding(
+                name=name,
+                state="limited",
+                found="in memory alone, " + problem.removeprefix(f"{folder}/ring "),
+                advice="A kill may take the newest steps, 50 ms as a rule: free space for the spool, or set "
+                "NANSCOPE_SPOOL to a folder with room for files of 8 MiB",
+            )
+        ]
+    how = "that is mapped" if is_mapped else "that is written step by step: it cannot be mapped here"
+    found = f"in a file {how}: a kill takes no finished step"
+    return [Finding(name=name, state="ok", found=found)]
 
 
 def _spool_limit(spool: Path, free: int, environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -103,7 +103,7 @@ class MetricsQueue:
                     self._lose(step_of(self._beside.popleft()[1]))
         if ring.problem is not None:
             self._tell_of(ring)
-        return ring.is_wanted or bool(self._beside)
+        return ring.is_wanted or bool(self._beside) or ring.problem is not None
 
     def _lose(self, step: int | None) -> None:
         """Count a record that found no room, and note its step."""

@@ -118,6 +118,11 @@ class Ring:
         return self._numbers[_DROPPED]
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether the memory is the file."""
+        return self._path is not None and self.problem is None and self._descriptor < 0
+
+    @property
     def waiting(self) -> int:
         """Records that have not been taken."""
         return self._numbers[_NEXT_SEQ] - self._mark_seq()

@@ -12,8 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_disk import disk_of
 
-from probe.delivery.control.place_check import check_environment, check_serve, check_spool, place_findings
+from probe.delivery.control.place_check import (
+    check_environment,
+    check_newest_steps,
+    check_serve,
+    check_spool,
+    place_findings,
+)
+from probe.delivery.recorder import ring
 from probe.settings import places
 from probe.settings.places import ServeState, serve_state_path, write_serve_state
 
@@ -258,3 +266,24 @@ def test_serve_note_that_others_can_read_is_limited(tmp_path: Path, listeners: l
     finding = check_serve(variables)
     assert finding.state == "limited"
     assert finding.advice == f"chmod 600 {serve_state_path(variables)}"
+
+
+def test_newest_steps_are_in_a_file_and_how_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = check_newest_steps({"NANSCOPE_SPOOL": str(tmp_path / "spool")})
+    assert finding.state == "ok" and finding.found.endswith("a kill takes no finished step")
+    monkeypatch.setattr(ring, "map_written_file", lambda *_: None)
+    (finding,) = check_newest_steps({"NANSCOPE_SPOOL": str(tmp_path)})
+    assert finding.state == "ok" and "it cannot be mapped here" in finding.found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_newest_steps_without_room_for_a_file_are_limited_and_why_is_said(tmp_path: Path) -> None:
+    with disk_of(tmp_path / "disk", kib=1024) as disk:
+        (finding,) = check_newest_steps({"NANSCOPE_SPOOL": str(disk / "spool")})
+        assert finding.state == "limited"
+        assert finding.found == "in memory alone, cannot be written: No space left on device"
+        assert list(disk.iterdir()) == []
+
+
+def test_newest_steps_where_nothing_can_be_written_are_the_spools_to_say() -> None:
+    assert check_newest_steps({"NANSCOPE_SPOOL": "/proc/nanscope"}) == []
