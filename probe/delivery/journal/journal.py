@@ -19,6 +19,7 @@ import msgspec
 from ...errors import JournalError
 from ...settings.places import is_folder_name, make_private_folder, write_private_file
 from ...wire import Gap, RunStart, StreamName, decode_record, encode, encode_record
+from .account import NAME as ACCOUNT
 from .account import AccountWriter, read_account
 from .kept_room import KeptRoom
 from .segment_files import ASIDE, list_segments, own_segments, run_folder_bytes
@@ -105,9 +106,7 @@ class JournalWriter:
             for stream in self._streams.values():
                 stream.next_seq = 0 if known is None else known.end(stream.name)
                 self._resume(stream)
-            self._account = AccountWriter(folder)
-            for stream in self._streams.values():
-                self._account.note(stream.name, stream.next_seq)
+            self._begin_account()
         except OSError as error:
             self.close()
             raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
@@ -152,6 +151,11 @@ class JournalWriter:
         if self._account is not None:
             self._account.close()
 
+    def _begin_account(self) -> None:
+        self._account = AccountWriter(self.folder)
+        for stream in self._streams.values():
+            self._account.note(stream.name, stream.next_seq)
+
     def is_there(self) -> bool:
         """Whether what is written can be found: nobody has removed the folder, or a file that is open."""
         return self.folder.is_dir() and not any(map(_is_removed, self._streams.values()))
@@ -174,6 +178,9 @@ class JournalWriter:
                 make_private_folder(part)
         except OSError as error:
             raise JournalError(f"cannot write the journal in {self.folder}: {error.strerror}") from error
+        if self._account is not None and not (self.folder / ACCOUNT).exists():
+            self._account.close()
+            self._begin_account()
 
     def go_on_at(self, name: StreamName, seq: int) -> None:
         """Give the next record of a stream a larger number: those below it were another journal's."""

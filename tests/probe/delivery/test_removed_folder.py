@@ -11,6 +11,7 @@ from test_recorder import START, frame, records
 
 from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
+from probe.delivery.journal.account import read_account
 from probe.delivery.journal.journal_reader import read_run_json
 from probe.delivery.recorder.gap_watch import GapWatch
 from probe.delivery.recorder.recorder import Recorder
@@ -57,6 +58,8 @@ def test_removed_files_are_told_and_counted(recorder: Recorder, tmp_path: Path, 
     steps = [one.step for one in records(recorder.folder, "metrics") if isinstance(one, Frame)]
     assert steps == list(range(20, 30))
     assert read_run_json(recorder.folder.parent) == START
+    account = read_account(recorder.folder)
+    assert account is not None and account.metrics == written[-1].metrics_written and account.is_closed
     store = DuckStore(tmp_path / "data")
     report = ingest_spool(store, tmp_path / "spool")
     (gap,) = store.gaps(START.run)
