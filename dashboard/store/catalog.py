@@ -20,6 +20,8 @@ from probe.wire import Layout, Record, RunStart, StreamKey, decode_record, encod
 
 from .edge import GapRow
 from .layers import Geometry, geometry_of
+from .layout_cache import LayoutCache
+from .limits import MAX_SERIES, Held, RunLimits
 from .protocol import RankSummary, StreamPosition
 
 SILENT_AFTER_S: Final = 30.0
@@ -37,6 +39,10 @@ LAYER: Final = "layer"
 PARAMETER: Final = "parameter"
 MODULE: Final = "module"
 HISTOGRAM: Final = "histogram"
+
+
+class FullError(ValueError):
+    """A run has as many of something as it may; the message says of what."""
 
 
 @dataclass(slots=True)
@@ -181,9 +187,10 @@ class Catalog:
         self._unnamed: dict[tuple[str, str], GapRow] = {}
         """By run and writer: the newest steps whose layout is not known."""
         self.changes = Changes()
-        self._load_layout = load_layout
-        self._layouts: dict[int, tuple[Layout, Geometry]] = {}
+        self.limits = RunLimits()
+        self._layouts = LayoutCache(load_layout)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
+        self._run_of: dict[int, str] = {}
         self._series: dict[tuple[int, str, str], int] = {}
         self._names: dict[tuple[int, str], list[str]] = {}
         self._newest_histograms: dict[int, tuple[int, int]] = {}
@@ -199,15 +206,19 @@ class Catalog:
             state = StreamState(next_seq, stored, gaps, dropped)
             state.durable = state.account()
             self.streams[StreamKey(run=run, writer=writer, stream=stream)] = state
+            self.limits.add(run, "streams")
         for run, rank, number, start, state in database.execute("FROM incarnations").fetchall():
             entry = self._entry(run, rank, number)
             entry.start = _run_start(decode_record(start)) if start else None
+            self.limits.add(run, "start_bytes", more=len(start))
             entry.state = msgspec.msgpack.decode(state, type=IncarnationState)
         names = "SELECT run, rank, incarnation, number, timeline FROM layouts"
         for run, rank, number, layout, timeline in database.execute(names).fetchall():
             self._entry(run, rank, number).layouts[layout] = timeline
+            self.limits.add(run, "layouts")
         for timeline, run, rank, digest in database.execute("FROM timelines").fetchall():
             self._timelines[run, rank, digest] = timeline
+            self._run_of[timeline] = run
         for series, timeline, kind, name in database.execute("FROM series").fetchall():
             self._keep_series(timeline, kind, name, series)
         for values in database.execute("FROM gaps").fetchall():
@@ -217,12 +228,38 @@ class Catalog:
     # -- incarnations
 
     def _entry(self, run: str, rank: int, number: int) -> Incarnation:
-        return self.incarnations.setdefault((run, rank, number), Incarnation(run, rank, number))
+        entry = self.incarnations.get((run, rank, number))
+        if entry is None:
+            entry = self.incarnations[run, rank, number] = Incarnation(run, rank, number)
+            self.limits.add(run, "incarnations")
+        return entry
 
     def incarnation(self, run: str, rank: int, number: int) -> Incarnation:
-        """Return the entry, made if needed, for changing: the next commit saves it."""
+        """Return the entry, made if needed, for changing: the next commit saves it.
+
+        Raises:
+            FullError: the run may not have one more.
+        """
+        if (run, rank, number) not in self.incarnations:
+            self._require_room(run, "incarnations")
         self.changes.incarnations[run, rank, number] = None
         return self._entry(run, rank, number)
+
+    def describe(self, entry: Incarnation, start: RunStart) -> None:
+        """Keep what a start says of itself.
+
+        Raises:
+            FullError: the descriptions of the run's starts would take too much memory.
+        """
+        before = 0 if entry.start is None else len(encode(entry.start))
+        more = len(encode(start)) - before
+        self._require_room(entry.run, "start_bytes", more=more)
+        self.limits.add(entry.run, "start_bytes", more=more)
+        entry.start = start
+
+    def _require_room(self, run: str, what: Held, *, more: int = 1) -> None:
+        if not self.limits.has_room(run, what, more=more):
+            raise FullError(self.limits.reason(what))
 
     def newest(self, run: str, rank: int) -> Incarnation | None:
         """Return the rank's newest incarnation."""
@@ -258,6 +295,7 @@ class Catalog:
         for key, account in saved.streams:
             self.streams[key].durable = account
             moved[key] = account[0]
+        self._layouts.note_saved(row[4] for row in saved.layouts)
         return moved
 
     # -- layouts and series
@@ -266,22 +304,24 @@ class Catalog:
         """Register a layout; one with the same names as an earlier one of the rank continues its rows.
 
         Raises:
-            ValueError: its parameters name layers that it does not have.
+            ValueError: its parameters name layers that it does not have, or the run has too many layouts.
         """
+        self._require_room(run, "layouts")
         geometry = geometry_of(layout)
         content = encode(msgspec.structs.replace(layout, layout=0))
         timeline = self._timeline(run, rank, hashlib.sha256(content).digest())
-        self._layouts[timeline] = (layout, geometry)
-        self.incarnation(run, rank, incarnation).layouts[layout.layout] = timeline
+        known = self.incarnation(run, rank, incarnation).layouts
+        is_known = known.get(layout.layout) == timeline
+        self._layouts.put(timeline, layout, geometry, size=len(content), is_saved=is_known)
+        if is_known:
+            return
+        known[layout.layout] = timeline
+        self.limits.add(run, "layouts")
         self.changes.layouts.append((run, rank, incarnation, layout.layout, timeline, encode(layout)))
 
     def layout(self, timeline: int) -> tuple[Layout, Geometry]:
         """Return a registered layout and its geometry."""
-        if timeline not in self._layouts:
-            record = decode_record(self._load_layout(timeline))
-            assert isinstance(record, Layout)
-            self._layouts[timeline] = (record, geometry_of(record))
-        return self._layouts[timeline]
+        return self._layouts.get(timeline)
 
     def newest_layout(self, run: str, rank: int) -> tuple[int, Layout] | None:
         """Return timeline and layout of the newest incarnation that has one."""
@@ -311,13 +351,20 @@ class Catalog:
         if number is None:
             number = max(self._timelines.values(), default=-1) + 1
             self._timelines[run, rank, digest] = number
+            self._run_of[number] = run
             self.changes.timelines.append((number, run, rank, digest))
         return number
 
-    def add_series(self, timeline: int, kind: str, name: str) -> int:
-        """Return the number of a series, made if needed."""
+    def add_series(self, timeline: int, kind: str, name: str) -> int | None:
+        """Return the number of a series, made if needed; None, counted, where there is no room for it."""
         number = self._series.get((timeline, kind, name))
         if number is None:
+            run = self._run_of[timeline]
+            is_full = len(self._names.get((timeline, kind), ())) >= MAX_SERIES
+            if is_full or not self.limits.has_room(run, "series"):
+                too_many = f"more than {MAX_SERIES:,} series of a rank or layout"
+                self.limits.leave_out(run, too_many if is_full else self.limits.reason("series"))
+                return None
             number = self._next_series
             self._keep_series(timeline, kind, name, number)
             self.changes.series.append((number, timeline, kind, name))
@@ -346,6 +393,8 @@ class Catalog:
     def _keep_series(self, timeline: int, kind: str, name: str, number: int) -> None:
         self._series[timeline, kind, name] = number
         self._next_series = max(self._next_series, number + 1)
+        if (run := self._run_of.get(timeline)) is not None:
+            self.limits.add(run, "series")
         self._names.setdefault((timeline, kind), []).append(name)
 
     # -- forgetting
@@ -356,6 +405,7 @@ class Catalog:
 
     def forget_run(self, run: str) -> None:
         """Drop everything of a run that has been deleted; its numbers may be used again."""
+        self.limits.forget(run)
         gone = set(self.timelines_of(run))
         self.streams = {key: state for key, state in self.streams.items() if key.run != run}
         self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
@@ -366,7 +416,8 @@ class Catalog:
         self._series = {key: number for key, number in self._series.items() if key[0] not in gone}
         self._names = {key: names for key, names in self._names.items() if key[0] not in gone}
         for timeline in gone:
-            self._layouts.pop(timeline, None)
+            self._layouts.forget(timeline)
+            self._run_of.pop(timeline, None)
             self._newest_histograms.pop(timeline, None)
 
     # -- histograms
@@ -385,13 +436,32 @@ class Catalog:
     def stream(self, key: StreamKey) -> StreamState:
         """Return the account of a stream for changing: the next commit saves it."""
         self.changes.streams[key] = None
-        return self.streams.setdefault(key, StreamState())
+        if key not in self.streams:
+            self.streams[key] = StreamState()
+            self.limits.add(key.run, "streams")
+        return self.streams[key]
+
+    def refuses(self, key: StreamKey) -> str | None:
+        """Return why a stream is not taken: it is new, and there is no room for it."""
+        if key in self.streams:
+            return None
+        if reason := self.limits.refuses(key.run):
+            return reason
+        if self.limits.has_room(key.run, "streams"):
+            return None
+        reason = self.limits.reason("streams")
+        self.limits.leave_out(key.run, reason)
+        return reason
 
     def add_gap(self, row: GapRow) -> None:
         """Note a hole; one that continues the stream's open one extends it."""
         previous = self.open_gaps.get((row.run, row.writer))
         if row.source == "skip" and previous is not None and previous.end_seq == row.first_seq:
             row = dataclasses.replace(previous, end_seq=row.end_seq)
+        key = (row.run, row.writer, row.source, row.first_seq)
+        if key not in self.gaps and not self.limits.has_room(row.run, "gaps"):
+            self.limits.leave_out(row.run, self.limits.reason("gaps"))
+            return
         self._keep_gap(row)
         self.changes.gaps[row.run, row.writer, row.source, row.first_seq] = None
 
@@ -426,7 +496,10 @@ class Catalog:
             self.add_gap(dataclasses.replace(row, last_step=step))
 
     def _keep_gap(self, row: GapRow) -> None:
-        self.gaps[row.run, row.writer, row.source, row.first_seq] = row
+        key = (row.run, row.writer, row.source, row.first_seq)
+        if key not in self.gaps:
+            self.limits.add(row.run, "gaps")
+        self.gaps[key] = row
         if row.source == "skip" and row.last_step is None:
             self.open_gaps[row.run, row.writer] = row
         elif row.source == "layout":

@@ -43,6 +43,19 @@ def document_kinds(snapshot: Snapshot, run: str) -> list[str]:
     return sorted(kinds)
 
 
+def document_sizes(snapshot: Snapshot, run: str) -> list[tuple[object, int]]:
+    """Return identity and bytes of the body of each document of a run, uncommitted ones too."""
+    query = "SELECT run, rank, incarnation, kind, key, octet_length(data) FROM documents WHERE run = ?"
+    sizes: dict[object, int] = {
+        tuple(row[:5]): row[5] for row in snapshot.cursor.execute(query, [run]).fetchall()
+    }
+    for item in snapshot.edge:
+        for found in item.documents:
+            if found.run == run:
+                sizes[found.identity] = len(found.document.body)
+    return list(sizes.items())
+
+
 def write_documents(database: duckdb.DuckDBPyConnection, documents: Sequence[StoredDocument]) -> None:
     """Save the newest of each identity, inside the caller's transaction."""
     for found in {found.identity: found for found in documents}.values():

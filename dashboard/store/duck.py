@@ -18,17 +18,19 @@ from typing import Final
 import duckdb
 import pandas as pd
 
-from probe.wire import Event, Layout, RunStart, StreamKey
+from probe.wire import Event, Layout, RunStart, StreamKey, encode
 
 from ..errors import DashboardError
 from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
+from .documents import document_sizes
 from .edge import Edge, Pending
 from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
 from .kept import KeptThings
+from .limits import ItemLimits
 from .protocol import (
     GapRange,
     Heatmap,
@@ -91,6 +93,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         self._edge = Edge()
         self._shelf = EventShelf()
         self._ranks = RankEvents()
+        self._items = ItemLimits()
         self._epoch = read_epoch(self._database)
         self._queued_bytes = 0
         self._lock = threading.Lock()
@@ -117,6 +120,16 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             stream = self._catalog.streams.get(key)
             return position_of(key, stream.durable if stream else (0, 0, 0, 0))
 
+    def refuses(self, key: StreamKey) -> str | None:
+        """Why a stream is not taken; see `Store.refuses`."""
+        with self._lock:
+            return self._catalog.refuses(key)
+
+    def limit_notices(self) -> list[str]:
+        """What runs had too much of, for the page; empty while nothing was left out."""
+        with self._lock:
+            return self._catalog.limits.notices()
+
     def positions(self, run: str) -> list[StreamPosition]:
         """The delivery account of every stream of a run."""
         with self._lock:
@@ -132,17 +145,20 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             size = sum(map(len, records))
             if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 return expected
-            if first_seq + len(records) > MAX_SEQ:
+            if first_seq + len(records) > MAX_SEQ or self._catalog.refuses(key):
                 return expected
-            is_followed = self._ranks.knows(key.run)
+            is_followed = self._ranks.knows(key.run) and self._items.knows(key.run)
         decoded = decode(records[max(0, expected - first_seq) :])
         known = [] if is_followed else self._events(key.run, is_writer=True)
+        documents = [] if is_followed else self._document_sizes(key.run)
         with self._lock:
             self._ranks.begin(key.run, known)
+            if not self._items.knows(key.run):
+                self._items.begin(key.run, ((e.id, len(encode(e))) for e in known), documents)
             self._require_open()
             if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
                 return self._next_seq(key)
-            intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks)
+            intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks, items=self._items)
             pending, refused = intake.take(expected, decoded)
             stream = self._catalog.stream(key)
             stream.next_seq += len(decoded)
@@ -163,6 +179,8 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             if (key.run, key.writer) in self._removed:
                 return end_seq
             if first_seq > expected or end_seq <= expected or end_seq > MAX_SEQ:
+                return expected
+            if self._catalog.refuses(key):
                 return expected
             stream = self._catalog.stream(key)
             stream.gaps += end_seq - expected
@@ -259,6 +277,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                 self._catalog.forget_run(run)
                 self._shelf.forget(run)
                 self._ranks.forget(run)
+                self._items.forget(run)
                 self._notes.pop(run, None)
                 self._note_change(run)
             removal.give_back_room(self._database)
@@ -405,6 +424,10 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             with self._lock:
                 self._shelf.put(run, found, mark=mark)
         return found
+
+    def _document_sizes(self, run: str) -> list[tuple[object, int]]:
+        with self._reading.snapshot(is_writer=True) as snapshot:
+            return document_sizes(snapshot, run)
 
     def event(self, run: str, event_id: str) -> Event | None:
         """One event; None if there is none."""

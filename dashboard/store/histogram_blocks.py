@@ -29,13 +29,14 @@ def histogram_rows(
     for seq, frame in frames:
         for histogram in frame.histograms:
             data = _fitting(histogram, frame, geometry)
-            if data is None:
+            series = None if data is None else catalog.add_series(timeline, HISTOGRAM, histogram.name)
+            if data is None or series is None:
                 continue
             catalog.note_histogram(timeline, incarnation, seq)
             rows.append(
                 HistogramRow(
                     timeline=timeline,
-                    series=catalog.add_series(timeline, HISTOGRAM, histogram.name),
+                    series=series,
                     step=frame.step,
                     incarnation=incarnation,
                     seq=seq,

@@ -30,9 +30,10 @@ from probe.wire import (
     encode,
 )
 
-from .catalog import MAX_RETURNS, SCALAR, Catalog, Incarnation, IncarnationState
+from .catalog import MAX_RETURNS, SCALAR, Catalog, FullError, Incarnation, IncarnationState
 from .edge import GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
+from .limits import ItemLimits
 from .protocol import StoredDocument
 from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
@@ -70,8 +71,10 @@ def writer_of(key: StreamKey) -> tuple[int, int] | None:
 class Intake:
     """Sorts the records of one append. Used once."""
 
-    def __init__(self, catalog: Catalog, key: StreamKey, *, now: float, ranks: RankEvents) -> None:
-        self._catalog, self._ranks = catalog, ranks
+    def __init__(
+        self, catalog: Catalog, key: StreamKey, *, now: float, ranks: RankEvents, items: ItemLimits
+    ) -> None:
+        self._catalog, self._ranks, self._items = catalog, ranks, items
         self._key = key
         self._now = now
         self._writer = writer_of(key)
@@ -92,10 +95,17 @@ class Intake:
                 if record is None:
                     raise RefusedError("does not decode")
                 self._take_one(seq, record)
+            except FullError as error:
+                self._catalog.limits.leave_out(self._key.run, str(error))
+                refused += 1
             except RefusedError:
                 refused += 1
         self._finish_frames()
-        self._pending.events += [(event, encode(event)) for event in self._ranks.found(self._key.run)]
+        for event in self._ranks.found(self._key.run):
+            try:
+                self._take_event(event)
+            except FullError as error:
+                self._catalog.limits.leave_out(self._key.run, str(error))
         return self._pending, refused
 
     def _take_one(self, seq: int, record: Record) -> None:
@@ -104,7 +114,7 @@ class Intake:
                 self._take_frame(seq, record)
             case Event():
                 self._expect(record.run == self._key.run, "another run's event")
-                self._pending.events.append((record, encode(record)))
+                self._take_event(record)
                 self._ranks.take_event(record)
                 self._hear(record.rank, record.incarnation, record.time)
             case HostSample():
@@ -112,19 +122,21 @@ class Intake:
             case RunStart():
                 self._expect(record.run == self._key.run, "another run's start")
                 entry = self._hear(record.rank, record.incarnation, record.time)
-                entry.start = record
+                self._catalog.describe(entry, record)
             case Layout():
                 rank, incarnation = self._trainer()
                 try:
                     self._catalog.add_layout(self._key.run, rank, incarnation, record)
+                except FullError:
+                    raise
                 except ValueError as error:
                     raise RefusedError(str(error)) from error
                 self._ranks.take_layout(self._hear(rank, incarnation, None), record)
             case Document():
                 rank, incarnation = self._trainer()
-                self._pending.documents.append(
-                    StoredDocument(run=self._key.run, rank=rank, incarnation=incarnation, document=record)
-                )
+                found = StoredDocument(run=self._key.run, rank=rank, incarnation=incarnation, document=record)
+                self._require(self._items.take_document(found.run, found.identity, len(record.body)))
+                self._pending.documents.append(found)
             case Gap():
                 self._take_gap(record)
             case RunEnd():
@@ -132,6 +144,15 @@ class Intake:
                 entry.state.outcome = record.outcome
                 entry.state.lost_before_write = record.lost_before_write
                 self._ranks.take_end(entry, record)
+
+    def _take_event(self, event: Event) -> None:
+        data = encode(event)
+        self._require(self._items.take_event(event.run, event.id, len(data)))
+        self._pending.events.append((event, data))
+
+    def _require(self, problem: str | None) -> None:
+        if problem is not None:
+            raise FullError(problem)
 
     def _expect(self, condition: bool, message: str) -> None:
         if not condition:
@@ -256,17 +277,19 @@ def _note_step(state: IncarnationState, frame: Frame) -> None:
 def _scalar_block(
     catalog: Catalog, timeline: int, incarnation: int, frames: Sequence[tuple[int, Frame]]
 ) -> ScalarBlock:
-    counts = [len(frame.scalars) for _, frame in frames]
+    names = dict.fromkeys(name for _, frame in frames for name in frame.scalars)
     numbers = {
-        name: catalog.add_series(timeline, SCALAR, name) for _, frame in frames for name in frame.scalars
+        name: number for name in names if (number := catalog.add_series(timeline, SCALAR, name)) is not None
     }
+    kept = [{name: v for name, v in frame.scalars.items() if name in numbers} for _, frame in frames]
+    counts = [len(scalars) for scalars in kept]
     return ScalarBlock(
         timeline=timeline,
         incarnation=incarnation,
         frame_steps=np.array([frame.step for _, frame in frames], dtype=np.int64),
-        series=np.array([numbers[name] for _, frame in frames for name in frame.scalars], dtype=np.int32),
+        series=np.array([numbers[name] for scalars in kept for name in scalars], dtype=np.int32),
         step=np.repeat(np.array([frame.step for _, frame in frames], dtype=np.int64), counts),
         seq=np.repeat(np.array([seq for seq, _ in frames], dtype=np.int64), counts),
         time=np.repeat(np.array([frame.time for _, frame in frames], dtype=np.float64), counts),
-        value=np.array([v for _, frame in frames for v in frame.scalars.values()], dtype=np.float64),
+        value=np.array([v for scalars in kept for v in scalars.values()], dtype=np.float64),
     )

@@ -235,6 +235,10 @@ class Store(Protocol):
         """Where this stream continues; zeros for one never seen."""
         ...
 
+    def refuses(self, key: StreamKey) -> str | None:
+        """Why a stream is not taken, for its sender; None where it is. See `limits.py`."""
+        ...
+
     def positions(self, run: str) -> list[StreamPosition]:
         """The delivery account of every stream of a run."""
         ...

@@ -53,7 +53,7 @@ def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Fram
     seqs = np.array([seq for seq, _ in frames], dtype=np.int64)
     rows = [
         TensorRows(
-            series=catalog.add_series(timeline, kind, name),
+            series=series,
             kind=kind,
             step=steps[chosen],
             seq=seqs[chosen],
@@ -65,6 +65,7 @@ def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Fram
             *_sampled(frames, geometry),
             *_modules(frames, geometry),
         )
+        if (series := catalog.add_series(timeline, kind, name)) is not None
     ]
     return TensorBlock(timeline=timeline, incarnation=incarnation, step=steps, rows=tuple(rows))
 

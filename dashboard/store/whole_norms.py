@@ -80,7 +80,8 @@ def _plan(catalog: Catalog, run: str, ranks: tuple[int, ...], steps: Ints) -> Jo
     known = tuple(part for part in parts if part is not None)
     if not parts or timelines[0] is None or len(known) < len(parts):
         return None
-    return Join(run, timelines[0], catalog.add_series(timelines[0], SCALAR, WHOLE), known, steps)
+    whole = catalog.add_series(timelines[0], SCALAR, WHOLE)
+    return None if whole is None else Join(run, timelines[0], whole, known, steps)
 
 
 def join_parts(database: duckdb.DuckDBPyConnection, join: Join) -> Ints:

@@ -24,6 +24,9 @@ class MemoryStore:
         self.commits = 0
         self.refuse = False
 
+    def refuses(self, key: StreamKey) -> str | None:
+        return None
+
     def position(self, key: StreamKey) -> StreamPosition:
         with self.lock:
             return StreamPosition(
