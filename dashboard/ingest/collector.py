@@ -43,6 +43,7 @@ from probe.wire import (
 from ..errors import AddressInUseError, DashboardError
 from ..store.protocol import Store
 from ..throttle import Throttle, is_loopback
+from .connections import Connections
 from .control_desk import ControlDesk
 from .curve import CurveGate, ServerKeys
 
@@ -52,6 +53,8 @@ COMMIT_BYTES: Final = 8 * 1024**2
 _DRAIN_MESSAGES: Final = 256
 """Messages taken before the store and the page have their turn."""
 MAX_PEERS: Final = 1024
+MAX_RUNS_OF_PEER: Final = 64
+"""Runs that one helper may name: a real one ships one."""
 _SILENT_S: Final = 60.0
 """A peer that says nothing for this long is forgotten; a helper speaks every second."""
 _POLL_MS: Final = 50
@@ -70,6 +73,10 @@ class CollectorStatus:
     """Helpers that have proved the secret and have not been silent for a minute."""
     refused_handshakes: int = 0
     malformed_messages: int = 0
+    ended_connections: int = 0
+    """Connections that went beyond a limit, see `connections.py`."""
+    ended_reason: str = ""
+    """Why the newest of them was ended."""
     batches: int = 0
     last_message_time: float | None = None
     """UNIX seconds."""
@@ -158,11 +165,13 @@ class Collector:
         router.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
         router.setsockopt(zmq.HANDSHAKE_IVL, 3000)
+        connections = Connections(context, router)
         try:
             if self._keys is not None:
                 self._curve = CurveGate(context, router, self._keys, self._throttle)
             router.bind(self._endpoint)
         except zmq.ZMQError as error:
+            connections.close()
             router.close()
             if self._curve is not None:
                 self._curve.close()
@@ -177,6 +186,8 @@ class Collector:
                 "--ingest takes an address like tcp://127.0.0.1:8051"
             ) from error
         endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        connections.begin(endpoint)
+        self._connections = connections
         self._status = replace(self._status, endpoint=endpoint)
         self._thread = threading.Thread(
             target=self._run, args=(context, router), name="nanscope-collector", daemon=True
@@ -200,12 +211,14 @@ class Collector:
             while not self._stopping.is_set():
                 poller.poll(_POLL_MS)
                 self._answer_keys()
+                self._look_at_connections()
                 if self._drain(router):
                     self._on_change()
                 self._send_requests(router)
                 self._commit_if_due(router)
             self._commit(router)
         finally:
+            self._connections.close()
             router.close(linger=200)
             if self._curve is not None:
                 self._curve.close()
@@ -219,6 +232,12 @@ class Collector:
         if self._curve.refused:
             refused, self._curve.refused = self._curve.refused, 0
             self._status = replace(self._status, refused_handshakes=self._status.refused_handshakes + refused)
+
+    def _look_at_connections(self) -> None:
+        self._connections.look()
+        ended, reason = self._connections.ended, self._connections.reason
+        if ended != self._status.ended_connections:
+            self._status = replace(self._status, ended_connections=ended, ended_reason=reason)
 
     def _send_requests(self, router: zmq.Socket[bytes]) -> None:
         """Send what is asked of trainers to the helpers that ship their run."""
@@ -240,10 +259,14 @@ class Collector:
                 frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            changed |= self._take(router, [frame.bytes for frame in frames], _address(frames[-1]))
+            changed |= self._take(router, frames)
         return changed
 
-    def _take(self, router: zmq.Socket[bytes], parts: list[bytes], address: str) -> bool:
+    def _take(self, router: zmq.Socket[bytes], frames: list[zmq.Frame]) -> bool:
+        connection, address = _descriptor(frames[-1]), _address(frames[-1])
+        if not self._connections.allows(connection, frames[1:]):
+            return False
+        parts = [frame.bytes for frame in frames]
         identity = parts[0]
         self._status = replace(self._status, last_message_time=time.time())
         try:
@@ -261,6 +284,8 @@ class Collector:
             self._refuse(router, identity, "say hello first")
         elif isinstance(message, Proof):
             self._check(router, identity, peer, message, address)
+            if peer.proved:
+                self._connections.note_proof(connection)
         elif not peer.proved:
             self._refuse_handshake(router, identity, "prove the secret first")
         else:
@@ -277,8 +302,15 @@ class Collector:
         if not isinstance(message, Position | Batch | Skip):
             self._refuse(router, identity, f"a helper does not send {type(message).__name__}")
             return False
+        run = message.key.run
+        if run not in peer.runs and len(peer.runs) >= MAX_RUNS_OF_PEER:
+            self._refuse(router, identity, f"a helper ships at most {MAX_RUNS_OF_PEER} runs")
+            return False
+        peer.runs.add(run)
+        if reason := self._store.refuses(message.key):
+            self._refuse(router, identity, reason)
+            return False
         peer.owed.add(message.key)
-        peer.runs.add(message.key.run)
         try:
             if isinstance(message, Batch):
                 self._store.append(message.key, message.first_seq, message.records)
@@ -405,6 +437,14 @@ def _address(frame: zmq.Frame) -> str:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:
         return ""
+
+
+def _descriptor(part: zmq.Frame) -> int:
+    """Return the descriptor of the connection that a message came in on; -1 where ZeroMQ does not say."""
+    try:
+        return int(part.get("__fd"))
+    except (zmq.ZMQError, ValueError, TypeError):
+        return -1
 
 
 def _require_loopback(endpoint: str) -> None:

@@ -312,8 +312,15 @@ class Server:
             status = self._collector.status
             if status.store_problem:
                 found.append(f"The store takes no data: {status.store_problem}")
+            if status.ended_connections:
+                found.append(
+                    f"{status.ended_connections:,} connections to {status.endpoint} were ended, the last for "
+                    f"{status.ended_reason}"
+                )
             if status.malformed_messages:
                 found.append(f"{status.malformed_messages:,} messages from trainings could not be read.")
+        if self._store is not None:
+            found += self._store.limit_notices()
         if self._outlets is not None:
             found += self._outlets.notices()
         losses = self._collector.status.losses if self._collector is not None else ()
