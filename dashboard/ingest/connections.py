@@ -20,7 +20,7 @@ from typing import Final
 import zmq
 
 MAX_CONNECTIONS: Final = 1024
-"""One more is shut down as soon as it is seen."""
+"""For one more the oldest is shut down that has not proved the secret; where there is none, itself."""
 STRANGER_BYTES: Final = 256 * 1024
 """Of a connection that has not proved the secret: a handshake takes less than a kilobyte."""
 STRANGER_S: Final = 20.0
@@ -146,7 +146,8 @@ class Connections:
             now = time.monotonic()
             self._known[number] = _Connection(since=now, counted_at=now)
             if len(self._known) > MAX_CONNECTIONS:
-                self._end(number, f"more than {MAX_CONNECTIONS:,} connections at a time")
+                strangers = (one for one, found in self._known.items() if not found.is_proved)
+                self._end(next(strangers, number), f"more than {MAX_CONNECTIONS:,} connections at a time")
 
     def _beyond(self, number: int, found: _Connection, now: float) -> str:
         """Return which limit a connection has passed; "" while it has passed none."""

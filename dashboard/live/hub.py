@@ -39,6 +39,11 @@ HEARTBEAT_S: Final = 2.0
 """With nothing new, the page still hears from us this often, so that it can tell silence from a lost link."""
 MAX_CLIENT_MESSAGE: Final = 64 * 1024
 READER_THREADS: Final = 2
+MAX_CLIENTS: Final = 256
+"""Pages at a time; one more is told to come back later."""
+MESSAGES_S: Final = 200
+"""Messages of one page in a second, on average; it waits before more are read. A drag sends 60."""
+BURST_MESSAGES: Final = 400
 
 
 class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="m"):
@@ -91,6 +96,9 @@ class Hub:
         """Serve one page until it goes away."""
         self._loop = asyncio.get_running_loop()
         await websocket.accept()
+        if len(self._clients) >= MAX_CLIENTS:
+            await websocket.close(code=1013)
+            return
         client = _Client(websocket, ClientView(self._pictures), self._readers)
         self._clients.add(client)
         try:
@@ -165,8 +173,14 @@ class _Client:
                 await listener
 
     async def _listen(self) -> None:
+        allowance, counted_at = float(BURST_MESSAGES), time.monotonic()
         try:
             while True:
+                now = time.monotonic()
+                allowance = min(allowance + (now - counted_at) * MESSAGES_S, BURST_MESSAGES) - 1
+                counted_at = now
+                if allowance < 0:
+                    await asyncio.sleep(-allowance / MESSAGES_S)
                 text = await self._websocket.receive_text()
                 if len(text) > MAX_CLIENT_MESSAGE:
                     raise msgspec.ValidationError("message too long")

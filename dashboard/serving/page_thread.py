@@ -14,6 +14,7 @@ from typing import Any, Final
 import uvicorn
 
 from ..errors import DashboardError
+from .page_connections import PageConnection
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 10.0
@@ -36,7 +37,10 @@ class PageThread:
     ) -> None:
         config = uvicorn.Config(
             app,
+            http=PageConnection,
             log_config=None,
+            # Else there is a warning for each connection on which no HTTP is spoken.
+            log_level="error",
             access_log=False,
             server_header=False,
             ws_max_size=MAX_CLIENT_FRAME,

@@ -6,6 +6,7 @@ loop. It knows nothing of Dash, and lets nothing through that it does not recogn
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -23,6 +24,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 """Callbacks post a few kilobytes."""
+BODY_S: Final = 30.0
+"""Until all of it has come."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGOUT: Final = "/logout"
 _VIEWERS_POSTS: Final = ("/_dash-update-component", LOGOUT)
@@ -71,7 +74,12 @@ class SecurityMiddleware:
         if (location := _without_token(scope)) is not None:
             await self._begin_session(guarded, location, caller.role)
             return
-        body = await _read_body(receive) if scope["method"] not in _SAFE_METHODS else b""
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await _read_body(receive) if scope["method"] not in _SAFE_METHODS else b""
+        except TimeoutError:
+            await _refuse(guarded, 408, f"The body of a request has to come within {BODY_S:g} s.\n", headers)
+            return
         if body is None:
             await _refuse(guarded, 413, f"A request may hold at most {MAX_BODY_BYTES} bytes.\n", headers)
             return
