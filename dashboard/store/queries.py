@@ -340,7 +340,8 @@ def _paint(picture: Picture, rows: SeriesRows, grid: Grid, index: Index) -> None
         present = index >= 0
         values = np.where(present, values[:, index], np.float32(np.nan))
         if flags is not None or not present.all():
-            flags = np.where(present, 1 if flags is None else flags[:, index], 0).astype(np.uint8)
+            measured = np.ones(values.shape, np.uint8) if flags is None else flags[:, index]
+            flags = np.where(present, measured, 0).astype(np.uint8)
     group, values, flags = pool_rows((rows.step - grid.first) // grid.width, values, flags)
     picture.values[group] = np.fmax(picture.values[group], values)
     picture.flags[group] |= np.uint8(MEASURED) if flags is None else flags
