@@ -187,7 +187,7 @@ class _Client:
                 self._hear(_decoder.decode(text))
         except WebSocketDisconnect:
             pass
-        except (msgspec.MsgspecError, KeyError) as error:
+        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
             _log.warning("page sent what is no message of ours: %s", error)
             with contextlib.suppress(RuntimeError):
                 await self._websocket.close(code=1008)

@@ -118,11 +118,11 @@ def read_outlets(path: Path, environment: Mapping[str, str]) -> Outlets:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         found = msgspec.convert(data, _File)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        form = "JSON" if path.suffix == ".json" else "TOML"
-        raise DashboardError(f"{path} is no {form}: {type(error).__name__}; see docs/outlets.md") from None
     except msgspec.ValidationError as error:
         raise DashboardError(f"{path}: {error}; see docs/outlets.md") from None
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and endless nesting
+        form = "JSON" if path.suffix == ".json" else "TOML"
+        raise DashboardError(f"{path} is no {form}: {type(error).__name__}; see docs/outlets.md") from None
     except OSError as error:
         raise DashboardError(f"cannot read {path}: {error.strerror or error}") from None
     _require_private(path, found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Final
 
 from probe.wire import SEVERITIES, Event, StreamKey, decode_record
 
@@ -15,6 +16,9 @@ from .edge import GapRow
 from .ingest import writer_of
 from .protocol import GapRange, RankStart, RunSummary
 from .queries import Snapshot
+
+LATEST_S: Final = 1e10
+"""Year 2286: a later time, or none that is a number, would turn the order of all runs around."""
 
 
 def read_events(snapshot: Snapshot, run: str, *, event_id: str | None = None) -> list[Event]:
@@ -83,7 +87,7 @@ def summarise(catalog: Catalog, now: float) -> list[RunSummary]:
     newest: dict[str, dict[int, Incarnation]] = defaultdict(dict)
     first_start: dict[str, float] = {}
     for entry in catalog.incarnations.values():
-        started = entry.description().time
+        started = _started(entry)
         first_start[entry.run] = min(started, first_start.get(entry.run, started))
         known = newest[entry.run].get(entry.rank)
         if known is None or entry.number > known.number:
@@ -102,6 +106,12 @@ def summarise(catalog: Catalog, now: float) -> list[RunSummary]:
             )
         )
     return sorted(result, key=lambda summary: (summary.started, summary.run), reverse=True)
+
+
+def _started(entry: Incarnation) -> float:
+    """Return when it started, UNIX seconds: what the record says, unless no clock has such a time."""
+    said = entry.description().time
+    return said if 0 <= said < LATEST_S else entry.number / 1e9
 
 
 def list_starts(catalog: Catalog, run: str, rank: int) -> list[RankStart]:

@@ -95,7 +95,7 @@ def read_run_json(run_folder: Path) -> RunStart | None:
     """Return what the run's first writer noted; None when there is nothing readable."""
     try:
         return msgspec.json.decode((run_folder / "run.json").read_bytes(), type=RunStart)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
