@@ -1,7 +1,7 @@
 """The TCP connections of the page: a request has to arrive in time, and there are only so many connections.
 
 uvicorn waits for ever for the rest of a request's head, and for any number of connections. A subclass of its
-own protocol, whichever is installed, sets a clock and a size for the head; what comes after it is the middleware's.
+own protocol, whichever is installed, sets a clock and a size for the head; bodies are the middleware's.
 Runs on the server's event loop.
 """
 
