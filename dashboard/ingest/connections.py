@@ -166,13 +166,12 @@ class Connections:
         return ""
 
     def _received_bytes(self, number: int) -> int:
-        with self._own(number) as connection:
-            if connection is None or sys.platform != "linux":
-                return 0
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            if len(info) < _RECEIVED_AT + 8:
-                return 0
-            return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0])
+        with self._own(number) as connection, contextlib.suppress(OSError):
+            if connection is not None and sys.platform == "linux":
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                if len(info) >= _RECEIVED_AT + 8:
+                    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0])
+        return 0
 
     def _end(self, number: int, reason: str) -> None:
         """ZeroMQ closes what is shut down, and forgets what had come of an unfinished message."""

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from api_server import BEARER, TOKEN, call, serving
+from api_server import BEARER, TOKEN, call, serving, session
 from delivery_processes import wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as connect_websocket
+from websockets.typing import Origin
 
 from dashboard.live import hub
 from dashboard.serving import page_connections, security
-from dashboard.serving.security import cookie_name
 from dashboard.serving.server import Server
 
 
@@ -143,13 +143,12 @@ def test_page_connections_of_garbage_leave_nothing(
 
 
 def live(server: Server) -> ClientConnection:
-    host = host_of(server)
-    cookie = f"{cookie_name(int(host.partition(':')[2]))}={TOKEN}"
+    headers = session(server, TOKEN)
     return connect_websocket(
-        f"ws://{host}/live",
+        f"ws://{host_of(server)}/live",
         close_timeout=0.2,
-        origin=server.page.rstrip("/"),
-        additional_headers={"cookie": cookie},
+        origin=Origin(headers["origin"]),
+        additional_headers={"cookie": headers["cookie"]},
     )
 
 
