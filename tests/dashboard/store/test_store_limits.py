@@ -316,9 +316,11 @@ def test_limits_numbers_far_ahead_take_nothing_from_others(store: DuckStore, num
     for _ in range(60):  # what is old is removed now and then
         give(store, key("metrics", "other"), frame(2, "loss"))
         store.commit()
-    assert store.position(metrics).next_seq == number + 1
+    # Nothing has a number above the largest one.
+    is_last = number == 2**62
+    assert store.position(metrics).next_seq == number + (not is_last)
     near = store.scalars("run", 0, ["loss"], StepRange(first=0, end=10), max_points=100)
     # What lies far behind the newest step is pooled by 16.
-    assert near["pooled"].sum() == 2
+    assert near["pooled"].sum() == (1 if is_last else 2)
     assert store.heatmap("run", 0) is not None
     assert len(store.scalars("other", 0, ["loss"], max_points=10)) == 3
