@@ -141,6 +141,7 @@ class Collector:
         self._thread: threading.Thread | None = None
         self._queued_bytes = 0
         self._next_commit = 0.0
+        self._generation = store.generation()
 
     @property
     def status(self) -> CollectorStatus:
@@ -212,6 +213,7 @@ class Collector:
                 poller.poll(_POLL_MS)
                 self._answer_keys()
                 self._look_at_connections()
+                self._begin_anew_if_replaced(router)
                 if self._drain(router):
                     self._on_change()
                 self._send_requests(router)
@@ -238,6 +240,18 @@ class Collector:
         ended, reason = self._connections.ended, self._connections.reason
         if ended != self._status.ended_connections:
             self._status = replace(self._status, ended_connections=ended, ended_reason=reason)
+
+    def _begin_anew_if_replaced(self, router: zmq.Socket[bytes]) -> bool:
+        """Have all helpers ask where to start, if the store has lost what was acknowledged."""
+        generation = self._store.generation()
+        if generation == self._generation:
+            return False
+        self._generation = generation
+        for identity in list(self._peers):
+            self._refuse(router, identity, "the store was replaced: connect again, and ask where to start")
+        self._peers.clear()
+        self._queued_bytes = 0
+        return True
 
     def _send_requests(self, router: zmq.Socket[bytes]) -> None:
         """Send what is asked of trainers to the helpers that ship their run."""
@@ -313,7 +327,9 @@ class Collector:
         peer.owed.add(message.key)
         try:
             if isinstance(message, Batch):
-                self._store.append(message.key, message.first_seq, message.records)
+                self._store.append(
+                    message.key, message.first_seq, message.records, generation=self._generation
+                )
                 self._queued_bytes += sum(map(len, message.records))
                 self._status = replace(self._status, batches=self._status.batches + 1)
             elif isinstance(message, Skip):
@@ -391,6 +407,8 @@ class Collector:
         try:
             self._store.commit()
             self._queued_bytes = 0
+            if self._begin_anew_if_replaced(router):
+                return
             if self._status.store_problem is not None:
                 self._status = replace(self._status, store_problem=None)
             for identity, peer in list(self._peers.items()):

@@ -5,6 +5,7 @@ Called by `serve` at its start and every few seconds, on a thread of its own, an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ PIECE_BYTES: Final = 64 * 1024
 """Read of a rank's metrics before the next one has its turn: ranks are compared as they arrive."""
 
 
+class _ReplacedError(Exception):
+    """The store has lost what it had: all is given again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
     """What one pass over a spool did."""
@@ -36,6 +41,8 @@ class IngestReport:
     missing: int
     """Records that the journals no longer hold, that are damaged, or that a writer's account has and its
     segments have not; the store counts them as gaps."""
+    seen: tuple[str, ...]
+    """Ids of the runs that have journals, in this pass."""
     problems: tuple[str, ...]
     """One sentence per hole, damaged place or odd file met in any pass so far; the first 100."""
     odd_files: tuple[str, ...] = ()
@@ -70,6 +77,7 @@ class SpoolIngest:
         self._missing = 0
         self._problems: list[str] = []
         self._odd_files: list[str] = []
+        self._generation = store.generation()
 
     def run(self, *, progress: Callable[[str], None] | None = None) -> IngestReport:
         """Read everything new of every run that no helper ships; commit it.
@@ -94,7 +102,9 @@ class SpoolIngest:
                 progress(folder.name)
             self._read_run(folder)
         self._commit()
-        return self._report(runs=len(folders), shipped_by_helpers=shipped)
+        if self._is_replaced():
+            return self.run(progress=progress)
+        return self._report(folders, shipped_by_helpers=shipped)
 
     def run_one(self, folder: Path) -> IngestReport:
         """Read everything new of one run, even if a helper ships it to another store; commit it.
@@ -105,11 +115,14 @@ class SpoolIngest:
         self._records, self._missing = 0, 0
         self._read_run(folder)
         self._commit()
-        return self._report(runs=1, shipped_by_helpers=0)
+        if self._is_replaced():
+            return self.run_one(folder)
+        return self._report([folder], shipped_by_helpers=0)
 
-    def _report(self, *, runs: int, shipped_by_helpers: int) -> IngestReport:
+    def _report(self, folders: list[Path], *, shipped_by_helpers: int) -> IngestReport:
         return IngestReport(
-            runs=runs,
+            runs=len(folders),
+            seen=tuple(folder.name for folder in folders),
             shipped_by_helpers=shipped_by_helpers,
             records=self._records,
             missing=self._missing,
@@ -118,6 +131,23 @@ class SpoolIngest:
         )
 
     def _read_run(self, folder: Path) -> None:
+        """Read everything new of a run; from its beginning where the store has lost it meanwhile."""
+        while True:
+            self._is_replaced()
+            with contextlib.suppress(_ReplacedError):
+                self._read_writers(folder)
+                return
+
+    def _is_replaced(self) -> bool:
+        """Whether the store has lost what it had since the last look; then everything is read again."""
+        generation = self._store.generation()
+        if generation == self._generation:
+            return False
+        self._followers.clear()
+        self._generation = generation
+        return True
+
+    def _read_writers(self, folder: Path) -> None:
         writers = list_writers(folder)
         of_ranks = generations(writers)
         for together in of_ranks:
@@ -167,7 +197,9 @@ class SpoolIngest:
     def _give(self, key: StreamKey, found: Chunk | Skipped) -> int:
         """Hand one piece to the store; return the number that it expects next."""
         if isinstance(found, Chunk):
-            expected = self._store.append(key, found.first_seq, found.records)
+            expected = self._store.append(key, found.first_seq, found.records, generation=self._generation)
+            if self._store.generation() != self._generation:
+                raise _ReplacedError
             if expected > found.first_seq:
                 self._records += min(expected - found.first_seq, len(found.records))
                 self._queued_bytes += sum(map(len, found.records))

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ..errors import DashboardError
 from ..store.protocol import Store
 from .message import ClientView
 from .pictures import Pictures
@@ -147,6 +148,8 @@ class _Client:
         self._status_at = 0.0
         self._data_at = 0.0
         self._data_interval_s = DATA_INTERVAL_S
+        self._problem = ""
+        """Why the last picture could not be drawn."""
 
     def wake(self, *, is_news: bool = False) -> None:
         """Look again at what is due; event loop only. One that knows of news has set its clock already."""
@@ -238,9 +241,17 @@ class _Client:
             self._data_is_due = False
             self._data_at = now
         loop = asyncio.get_running_loop()
-        message = await loop.run_in_executor(
-            self._readers, lambda: self._view.message(wish, with_data=with_data, asked_at=now)
-        )
+        try:
+            message = await loop.run_in_executor(
+                self._readers, lambda: self._view.message(wish, with_data=with_data, asked_at=now)
+            )
+        except DashboardError as error:
+            if self._problem != str(error):
+                _log.warning("a page waits for its next picture: %s", error)
+            self._problem = str(error)
+            self._has_news, self._data_is_due = True, self._data_is_due or with_data
+            return
+        self._problem = ""
         if with_data:
             took_s = time.monotonic() - now
             self._data_interval_s = ranks_interval(took_s) if wish.ranks else DATA_INTERVAL_S

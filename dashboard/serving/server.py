@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 SPOOL_INTERVAL_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
+_LOOK_S: Final = 0.5
+"""Between two looks at whether the store has been replaced."""
 
 
 class _StopReading(Exception):  # noqa: N818 - no error
@@ -294,11 +296,23 @@ class Server:
                     for problem in report.problems[len(self._logged) :]:
                         _log.warning("%s", problem)
                     self._logged = self._spool_problems = report.problems
+                    self.store.note_journals(report.seen)
                     if report.records:
                         self.notify()
+            else:
+                self.store.note_journals(())
             self._storage = storage_line(self._spool, self._data)
             self._keep_note()
-            self._stopping.wait(SPOOL_INTERVAL_S)
+            self._wait_for_next_pass()
+
+    def _wait_for_next_pass(self) -> None:
+        """Wait until it is time to read the spool again: at once where the store has to be filled anew."""
+        seen = self.store.generation()
+        end = time.monotonic() + SPOOL_INTERVAL_S
+        while time.monotonic() < end and not self._stopping.wait(_LOOK_S):
+            if self.store.generation() != seen:
+                self.notify()
+                return
 
     def _check_running(self, run: str) -> None:
         """Called between the runs of a spool: a large one must not hold up the end."""

@@ -24,13 +24,13 @@ from ..errors import DashboardError
 from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .documents import document_sizes
-from .edge import Edge, Pending
+from .edge import Pending
 from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
 from .ingest import Intake, decode
 from .kept import KeptThings
-from .limits import ItemLimits
+from .mending import Mending
 from .protocol import (
     GapRange,
     Heatmap,
@@ -40,13 +40,11 @@ from .protocol import (
     StreamPosition,
 )
 from .queries import Snapshot, read_scalars
-from .rank_events import RankEvents
 from .rank_scalars import RankReads
 from .reading import Reading
-from .schema import explain, open_cursor, open_database, read_epoch
+from .schema import explain, open_cursor
 from .tensor_reads import TensorReads
 from .whole_norms import WHOLE, Join, plan_joins, whole_series
-from .writer import Writer
 
 ALL_STEPS: Final = StepRange()
 MAX_SEQ: Final = 2**62
@@ -57,14 +55,11 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 """While commits fail, appends beyond this are not taken; the journal keeps them for later."""
 
 
-class DuckStore(KeptThings, RankReads, TensorReads):
+class DuckStore(Mending, KeptThings, RankReads, TensorReads):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
     A step belongs to the newest incarnation that has it; of what that has of a repeated step, reads show the
-    last to arrive. Ranges are widened to whole columns.
-
-    Attributes:
-        notice: What the user must be told about opening the file; None if nothing.
+    last to arrive. Ranges are widened to whole columns. A file that turns out to be damaged is replaced.
     """
 
     def __init__(
@@ -81,31 +76,20 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         Raises:
             DashboardError: another process has the file open, or the folder cannot be used.
         """
-        super().__init__()
-        opened = open_database(folder, self._load_catalog)
-        self.notice = opened.notice
-        self._root = opened.connection
-        self._catalog = opened.loaded
-        self._database = open_cursor(self._root)
+        KeptThings.__init__(self)
         self._clock = clock
         self._raw_steps = raw_steps
-        self._writer = Writer(self._database)
-        self._edge = Edge()
-        self._shelf = EventShelf()
-        self._ranks = RankEvents()
-        self._items = ItemLimits()
-        self._epoch = read_epoch(self._database)
-        self._queued_bytes = 0
         self._lock = threading.Lock()
         self._commit_lock = threading.RLock()
         self._removed: set[tuple[str, str]] = set()
         """(run, writer) whose late records are taken and thrown away."""
         self._closed = False
         self._revisions: Counter[str | None] = Counter()
-        self._counts = runs.EventCounts()
+        self._shelf = EventShelf()
         self._reading = Reading(
-            self._root, self._lock, self._edge, self._shelf, check=self._require_open, runs=self._list_runs
+            self._lock, self._shelf, check=self._require_open, runs=self._list_runs, suspect=self._suspect
         )
+        Mending.__init__(self, folder, clock)
 
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
         catalog = Catalog(self._load_layout)
@@ -136,13 +120,18 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             known = [(key, state.durable) for key, state in self._catalog.streams.items() if key.run == run]
         return [position_of(key, account) for key, account in sorted(known, key=lambda pair: str(pair[0]))]
 
-    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+    def append(
+        self, key: StreamKey, first_seq: int, records: list[bytes], *, generation: int | None = None
+    ) -> int:
         """Queue encoded records; see `Store.append`."""
+        self._mend()
         with self._lock:
             expected = self._next_seq(key)
             if (key.run, key.writer) in self._removed:
                 return max(expected, first_seq + len(records))
             size = sum(map(len, records))
+            if generation not in (None, self._generation):
+                return expected
             if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 return expected
             if first_seq + len(records) > MAX_SEQ or self._catalog.refuses(key):
@@ -156,6 +145,8 @@ class DuckStore(KeptThings, RankReads, TensorReads):
             if not self._items.knows(key.run):
                 self._items.begin(key.run, ((e.id, len(encode(e))) for e in known), documents)
             self._require_open()
+            if generation not in (None, self._generation):
+                return self._next_seq(key)
             if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
                 return self._next_seq(key)
             intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks, items=self._items)
@@ -199,6 +190,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         Raises:
             DashboardError: the database refuses (a full disk, say); everything stays queued for the next try.
         """
+        self._mend()
         with self._commit_lock:
             with self._lock:
                 self._require_open()
@@ -215,6 +207,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                 self._transaction(saved, taken, joins)
                 durable = True
             except duckdb.Error as error:
+                self._suspect(error)
                 raise DashboardError(explain("cannot write, and tries again", error)) from error
             finally:
                 if not durable:
@@ -226,7 +219,9 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                 self._edge.forget(self._epoch)
                 for run in {join.run for join in joins}:
                     self._note_change(run)
-                return self._catalog.settle(saved)
+                moved = self._catalog.settle(saved)
+            self._note_runs({row[0] for row in saved.incarnations})
+            return moved
 
     def _transaction(self, saved: SavedRows, taken: list[Pending], joins: list[Join]) -> None:
         self._database.execute("BEGIN")
@@ -258,6 +253,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
 
     def remove_run(self, run: str) -> None:
         """Delete a run; see `Store.remove_run`."""
+        self._mend()
         with self._commit_lock:
             with self._lock:
                 self._require_open()
@@ -270,6 +266,8 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                 removal.remove_rows(self._database, run, timelines)
             except (duckdb.Error, DashboardError) as error:
                 self._removed = before
+                if isinstance(error, duckdb.Error):
+                    self._suspect(error)
                 raise DashboardError(explain("cannot delete", error)) from error
             with self._lock:
                 self._epoch += 1
@@ -280,6 +278,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
                 self._items.forget(run)
                 self._notes.pop(run, None)
                 self._note_change(run)
+            self._known.forget(run)
             removal.give_back_room(self._database)
 
     # -- reading
@@ -290,9 +289,11 @@ class DuckStore(KeptThings, RankReads, TensorReads):
 
     def view(self) -> contextlib.AbstractContextManager[None]:
         """Reads of this thread see one state of the store; see `Store.view`."""
+        self._mend()
         return self._reading.view()
 
     def _snapshot(self) -> contextlib.AbstractContextManager[Snapshot]:
+        self._mend()
         return self._reading.snapshot()
 
     def _note_change(self, run: str) -> None:
@@ -307,7 +308,11 @@ class DuckStore(KeptThings, RankReads, TensorReads):
     def _load_layout(self, timeline: int) -> bytes:
         """Return the encoded layout of a timeline; called under the lock."""
         query = "SELECT data FROM layouts WHERE timeline = ? LIMIT 1"
-        row = open_cursor(self._root).execute(query, [timeline]).fetchone()
+        try:
+            row = open_cursor(self._root).execute(query, [timeline]).fetchone()
+        except duckdb.Error as error:
+            self._suspect(error)
+            raise DashboardError(explain("cannot read", error)) from error
         if row is None:
             raise DashboardError(f"the data file has lost the layout of timeline {timeline}")
         return bytes(row[0])
@@ -330,6 +335,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
 
     def layout(self, run: str, rank: int = 0) -> Layout | None:
         """The newest layout of the newest incarnation that has one."""
+        self._mend()
         with self._lock:
             found = self._catalog.newest_layout(run, rank)
             return found[1] if found else None
@@ -377,6 +383,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         unfolded: tuple[str, ...] = (),
     ) -> Heatmap | None:
         """Pool a statistic to at most `max_columns` columns; None before the first layout."""
+        self._mend()
         with self._lock:
             request = plan_heatmap(self._catalog, run, rank, statistic=statistic, unfolded=unfolded)
         if request is None:
@@ -393,6 +400,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
     ) -> list[MagnitudeHistogram]:
         """Newest histograms of a parameter, layer or module; see `Store.histograms`."""
+        self._mend()
         with self._lock:
             wanted = plan_histograms(self._catalog, run, rank, subject=subject)
         if not wanted:
@@ -415,6 +423,7 @@ class DuckStore(KeptThings, RankReads, TensorReads):
         return [event for event in self._events(run) if rank in (None, event.rank)]
 
     def _events(self, run: str, *, is_writer: bool = False) -> list[Event]:
+        self._mend()
         with self._lock:
             self._require_open()
             found, mark = self._shelf.events(run), self._shelf.mark(run)

@@ -36,6 +36,10 @@ class KeptThings:
 
         def _note_change(self, run: str) -> None: ...
 
+        def _suspect(self, error: duckdb.Error) -> None: ...
+
+        def _mend(self) -> None: ...
+
     def __init__(self) -> None:
         self._documents_seen = Counter()
         self._notes: dict[str, list[StepNote]] = {}
@@ -59,6 +63,7 @@ class KeptThings:
     def mark_run(self, run: str, *, note: str | None = None, starred: bool | None = None) -> RunMark:
         """Change a run's note or star; see `Store.mark_run`."""
         require_control()
+        self._mend()
         with self._commit_lock:
             before = self.marks().get(run, RunMark())
             mark = RunMark(
@@ -68,6 +73,7 @@ class KeptThings:
             try:
                 write_mark(self._database, run, mark)
             except duckdb.Error as error:
+                self._suspect(error)
                 raise DashboardError(explain("cannot write", error)) from error
             return mark
 
@@ -85,17 +91,20 @@ class KeptThings:
     def write_note(self, run: str, note: StepNote) -> None:
         """Keep a note; see `Store.write_note`."""
         require_control()
+        self._mend()
         with self._commit_lock:
             others = [one for one in self.notes(run) if one.id != note.id]
             try:
                 save_note(self._database, run, note)
             except duckdb.Error as error:
+                self._suspect(error)
                 raise DashboardError(explain("cannot write", error)) from error
             self._show_notes(run, [*others, note])
 
     def remove_note(self, run: str, note_id: str) -> bool:
         """Delete a note; see `Store.remove_note`."""
         require_control()
+        self._mend()
         with self._commit_lock:
             before = self.notes(run)
             left = [one for one in before if one.id != note_id]
@@ -104,6 +113,7 @@ class KeptThings:
             try:
                 delete_note(self._database, run, note_id)
             except duckdb.Error as error:
+                self._suspect(error)
                 raise DashboardError(explain("cannot delete", error)) from error
             self._show_notes(run, left)
             return True

@@ -243,11 +243,21 @@ class Store(Protocol):
         """The delivery account of every stream of a run."""
         ...
 
-    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+    def generation(self) -> int:
+        """How often positions have gone back: the database was replaced, what was acknowledged is gone.
+
+        Who delivers then forgets what it knew and begins each writer anew, events first.
+        """
+        ...
+
+    def append(
+        self, key: StreamKey, first_seq: int, records: list[bytes], *, generation: int | None = None
+    ) -> int:
         """Queue encoded records for the next commit and return the stream's next expected sequence number.
 
         Records below the expected number are ignored (a resend); a batch that starts above it is ignored
-        whole (go-back-N). What does not decode is counted as dropped. Durable only after `commit`.
+        whole (go-back-N), and so is one of another generation than the store's, if that is given. What does
+        not decode is counted as dropped. Durable only after `commit`.
         """
         ...
 

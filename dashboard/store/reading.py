@@ -24,28 +24,40 @@ class Reading:
 
     def __init__(
         self,
-        root: duckdb.DuckDBPyConnection,
         lock: threading.Lock,
-        edge: Edge,
         shelf: EventShelf,
         *,
         check: Callable[[], None],
         runs: Callable[[], list[RunSummary]],
+        suspect: Callable[[duckdb.Error], None],
     ) -> None:
         """Make it.
 
         Args:
-            root: The database.
             lock: The store's, which is held only for looking up; it guards what follows.
-            edge: What the database lacks.
             shelf: Knows whether there are new events.
             check: Raises where the store is closed.
             runs: Returns the runs as a view shows them.
+            suspect: Takes an error that may come of damage.
         """
-        self._root, self._lock, self._edge, self._shelf = root, lock, edge, shelf
-        self._check, self._runs = check, runs
-        self._turn = threading.Lock()
+        self._lock, self._shelf = lock, shelf
+        self._check, self._runs, self._suspect = check, runs, suspect
+        self._turn, self._writers_turn = threading.Lock(), threading.Lock()
         self._mine = threading.local()
+
+    def begin(self, root: duckdb.DuckDBPyConnection, edge: Edge) -> None:
+        """Read from this database, which lacks what the edge has; while nobody reads."""
+        self._root, self._edge = root, edge
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Nobody reads inside the block; who reads now ends first. Not inside a view."""
+        with self._turn, self._writers_turn:
+            yield
+
+    def is_held(self) -> bool:
+        """Whether this thread looks at a view."""
+        return getattr(self._mine, "snapshot", None) is not None
 
     @contextlib.contextmanager
     def snapshot(self, *, is_writer: bool = False, is_view: bool = False) -> Iterator[Snapshot]:
@@ -61,12 +73,13 @@ class Reading:
         if (held := getattr(self._mine, "snapshot", None)) is not None:
             yield held
             return
-        with contextlib.nullcontext() if is_writer else self._turn:
+        with self._writers_turn if is_writer else self._turn:
             cursor = self._cursor()
             try:
                 yield self._begin(cursor, is_view=is_view)
                 cursor.execute("ROLLBACK")
             except duckdb.Error as error:
+                self._suspect(error)
                 raise DashboardError(explain("cannot read", error)) from error
             finally:
                 cursor.close()

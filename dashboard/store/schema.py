@@ -16,6 +16,7 @@ from typing import Final, Generic, Literal, TypeVar
 import duckdb
 
 from ..errors import DashboardError
+from .damage import Said, first_line, is_about_room, is_suspicious, read_everything, read_said
 
 FILE_NAME: Final = "nanscope.duckdb"
 SCHEMA_VERSION: Final = 1
@@ -70,7 +71,19 @@ TABLES: Final[dict[str, str]] = {
 layout's tensors, and the unit in which steps advance, close buckets and age."""
 
 
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
+"""Version -> statements that make its tables those of the next version. A version that has none here is set
+aside, and read in again from the journals."""
+
 Loaded = TypeVar("Loaded")
+
+
+class _UnusableError(Exception):
+    """A file that cannot be opened, or not be read whole."""
+
+    def __init__(self, error: duckdb.Error, said: Said) -> None:
+        super().__init__(str(error))
+        self.error, self.said = error, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +93,28 @@ class Opened(Generic[Loaded]):
     connection: duckdb.DuckDBPyConnection
     loaded: Loaded
     """What `load` returned."""
-    notice: str | None
-    """What the user must be told, for instance that a damaged file was set aside."""
+    problem: str | None
+    """Why the file that was there is not used any more, and where it is now; a sentence or two."""
+    said: Said
+    """What people had written into that file, as far as it could be read."""
+    is_new: bool
+    """Whether the database has just been made."""
 
 
-def open_database(folder: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Opened[Loaded]:
+def open_database(
+    folder: Path,
+    load: Callable[[duckdb.DuckDBPyConnection], Loaded],
+    *,
+    suspicion: str | None = None,
+    is_certain: bool = False,
+) -> Opened[Loaded]:
     """Open or create `folder/nanscope.duckdb`; a file that cannot be used is renamed, never deleted.
 
     Args:
         folder: Made if it does not exist, mode 0700.
         load: Reads what the store needs first; damage that it meets counts as damage of the file.
+        suspicion: An error that the file has given: all of it is read, to see whether it is damaged.
+        is_certain: It is damaged, whatever that reading finds.
 
     Raises:
         DashboardError: another process has the file open, or the folder cannot be used.
@@ -102,38 +127,96 @@ def open_database(folder: Path, load: Callable[[duckdb.DuckDBPyConnection], Load
             f"cannot use the data folder {folder}: {error.strerror}; choose another with --data"
         ) from error
     try:
+        if suspicion is not None:
+            _examine(path, suspicion if is_certain else None)
         return _open(path, load)
-    except duckdb.Error as error:
-        _raise_unless_damaged(path, str(error))
-        problem = f"The data file could not be read ({str(error).splitlines()[0][:200]})."
+    except _UnusableError as found:
+        _raise_unless_damaged(path, found.error)
+        problem, said = f"The data file could not be read ({first_line(found.error)}).", found.said
     aside = _set_aside(path, "damaged", numbered=True)
-    opened = _open(path, load)
-    notice = (
-        f"{problem} It was kept as {aside.name} and a new one was started. Runs whose journals still exist "
-        "can be read in again from the spool."
-    )
-    return Opened(opened.connection, opened.loaded, notice)
+    try:
+        opened = _open(path, load)
+    except _UnusableError as found:
+        _raise_unless_damaged(path, found.error)
+        raise DashboardError(
+            f"cannot make {path}: {first_line(found.error)}; choose another --data"
+        ) from found
+    problem = f"{problem} It was kept as {aside.name} and a new one was started."
+    return Opened(opened.connection, opened.loaded, problem, said, is_new=True)
 
 
 def _open(path: Path, load: Callable[[duckdb.DuckDBPyConnection], Loaded]) -> Opened[Loaded]:
-    """Open, create or, if its schema is another one, replace the file."""
-    notice = None
-    connection = _connect(path)
+    """Open, create, upgrade or, where its schema is another one, replace the file."""
+    problem, said = None, Said()
+    try:
+        connection = _connect(path)
+    except duckdb.Error as error:
+        raise _UnusableError(error, Said(None, None)) from error
     try:
         version = _version(connection)
-        if version not in (None, SCHEMA_VERSION):
+        if version is not None and version != SCHEMA_VERSION and not _upgraded(connection, version):
+            said = read_said(connection)
             connection.close()
             aside = _set_aside(path, f"schema-{version}", numbered=False)
-            notice = (
+            problem = (
                 f"The data file has another layout than this version of nanscope uses (schema {version}, not "
                 f"{SCHEMA_VERSION}). It was kept as {aside.name} and a new one was started."
             )
             connection, version = _connect(path), None
         _create_missing(connection, is_new=version is None)
-        return Opened(connection, load(connection), notice)
-    except duckdb.Error:
+        return Opened(connection, load(connection), problem, said, is_new=version is None)
+    except duckdb.Error as error:
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+        said = read_said(connection)
         connection.close()
-        raise
+        raise _UnusableError(error, said) from error
+
+
+def _upgraded(connection: duckdb.DuckDBPyConnection, version: int) -> bool:
+    """Bring an older file to this version, in one transaction; False where that cannot be done."""
+    if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
+        return False
+    connection.execute("BEGIN")
+    try:
+        for step in range(version, SCHEMA_VERSION):
+            for statement in MIGRATIONS[step]:
+                connection.execute(statement)
+        connection.execute("UPDATE meta SET version = ?", [SCHEMA_VERSION])
+        connection.execute("COMMIT")
+    except duckdb.Error as error:
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+        if is_about_room(error):
+            raise  # the file stays as it is
+        return False
+    return True
+
+
+def _examine(path: Path, certain: str | None) -> None:
+    """Read every row of a file that nobody has open.
+
+    Args:
+        path: The file.
+        certain: Why it is damaged, where that is known.
+
+    Raises:
+        _UnusableError: it is damaged.
+    """
+    try:
+        connection = _connect(path)
+    except duckdb.Error as error:
+        raise _UnusableError(error, Said(None, None)) from error
+    try:
+        if certain is not None:
+            raise _UnusableError(duckdb.IOException(certain), read_said(connection))
+        read_everything(connection)
+    except duckdb.Error as error:
+        if not is_about_room(error):
+            raise _UnusableError(error, read_said(connection)) from error
+    finally:
+        with contextlib.suppress(duckdb.Error):
+            connection.close()
 
 
 @contextlib.contextmanager
@@ -153,12 +236,16 @@ def opened_to_read(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         finally:
             connection.close()
     except duckdb.Error as error:
-        _raise_unless_damaged(path, str(error))
-        raise DashboardError(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from error
+        _raise_unless_damaged(path, error)
+        raise DashboardError(
+            f"{path} cannot be read: {first_line(error)}; `dashboard serve` sets a damaged file aside and "
+            "reads in again what the journals still hold"
+        ) from error
 
 
-def _raise_unless_damaged(path: Path, text: str) -> None:
-    """Raise for a lock or for missing access, which say nothing about the file's content."""
+def _raise_unless_damaged(path: Path, error: duckdb.Error) -> None:
+    """Raise for a lock, missing access or too little memory: they say nothing about the content."""
+    text = str(error)
     if "lock on file" in text.lower():
         holder = re.search(r"PID (\d+)", text)
         who = f"process {holder.group(1)}" if holder else "another process"
@@ -166,14 +253,8 @@ def _raise_unless_damaged(path: Path, text: str) -> None:
             f"{path} is in use by {who}, probably another `dashboard serve`; stop that one, or choose "
             "another folder with --data"
         )
-    if _is_about_access(text):
-        raise DashboardError(f"cannot use {path}: {text.splitlines()[0]}; free it or choose --data")
-
-
-def _is_about_access(text: str) -> bool:
-    return any(
-        words in text for words in ("Permission denied", "No space left", "Read-only", "Too many open")
-    )
+    if is_about_room(error):
+        raise DashboardError(f"cannot use {path}: {first_line(error)}; free it or choose --data")
 
 
 def _connect(
@@ -253,11 +334,10 @@ def read_epoch(database: duckdb.DuckDBPyConnection) -> int:
 
 
 def explain(what: str, error: Exception) -> str:
-    """Return one sentence for a failed read or commit, with the way out where the file is damaged."""
-    text = str(error).splitlines()[0]
-    damaged = any(word in text.lower() for word in ("checksum", "corrupt", "could not read"))
-    way_out = (
-        f"; the data file is damaged: stop the dashboard, move {FILE_NAME} out of its data folder and start "
-        "again, and what the journals still hold is read in again"
+    """Return one sentence for a failed read or commit, with what happens where the file may be damaged."""
+    then = (
+        "; the data file seems to be damaged: it is examined, and replaced where that is so"
+        if isinstance(error, duckdb.Error) and is_suspicious(error)
+        else ""
     )
-    return f"the store {what}: {text}{way_out if damaged else ''}"
+    return f"the store {what}: {first_line(error)}{then}"

@@ -40,7 +40,12 @@ class MemoryStore:
     def positions(self, run: str) -> list[StreamPosition]:
         return [self.position(key) for key in list(self.durable) if key.run == run]
 
-    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+    def generation(self) -> int:
+        return 0
+
+    def append(
+        self, key: StreamKey, first_seq: int, records: list[bytes], *, generation: int | None = None
+    ) -> int:
         with self.lock:
             expected = self.queued.get(key, 0)
             if first_seq > expected:

@@ -66,7 +66,12 @@ class PageStore:
     def positions(self, run: str) -> list[StreamPosition]:
         return [self.position(key) for key in self._next if key.run == run]
 
-    def append(self, key: StreamKey, first_seq: int, records: list[bytes]) -> int:
+    def generation(self) -> int:
+        return 0
+
+    def append(
+        self, key: StreamKey, first_seq: int, records: list[bytes], *, generation: int | None = None
+    ) -> int:
         with self._lock:
             expected = self._next.get(key, 0)
             if first_seq > expected or first_seq + len(records) <= expected:

@@ -114,7 +114,7 @@ def test_ingest_store_that_lost_what_was_not_committed_gets_it_again(tmp_path: P
 def test_ingest_store_that_takes_nothing_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     write(tmp_path, range(50))
-    monkeypatch.setattr(store, "append", lambda key, first_seq, records: 0)
+    monkeypatch.setattr(store, "append", lambda key, first_seq, records, **_: 0)
     assert ingest(store, tmp_path).records == 0
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -7,10 +8,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from store_reference import RUN, begin, make_frame
+from store_reference import RUN, begin, make_frame, stream_key
 
 from dashboard.errors import DashboardError
+from dashboard.store import mending
+from dashboard.store.damage import is_suspicious
 from dashboard.store.duck import DuckStore
+from dashboard.store.mending import MAX_RENEWALS
+from dashboard.store.protocol import RunMark, StepNote
 from dashboard.store.schema import FILE_NAME, SCHEMA_VERSION, TABLES
 
 
@@ -116,7 +121,7 @@ def test_tables_of_this_version_have_not_changed_unnoticed(tmp_path):
         assert database.execute("SELECT version FROM meta").fetchone() == (SCHEMA_VERSION,)
 
 
-def test_damage_inside_the_data_is_an_error_and_never_a_wrong_number(tmp_path):
+def test_damage_inside_the_data_is_an_error_once_then_the_file_is_set_aside(tmp_path):
     path = write_run(tmp_path)
     content = bytearray(path.read_bytes())
     found = 0
@@ -129,7 +134,156 @@ def test_damage_inside_the_data_is_an_error_and_never_a_wrong_number(tmp_path):
             frame = store.scalars(RUN, 0, ["loss"])
             assert store.notice is not None or set(frame["mean"]) == {1.0}
         except DashboardError as error:
-            assert "move nanscope.duckdb out of its data folder" in str(error)
+            assert "seems to be damaged" in str(error)
+            assert store.generation() == 1
+            assert "damaged-" in store.notice
+            assert store.scalars(RUN, 0, ["loss"]).empty
             found += 1
         store.close()
     assert found > 0
+
+
+def damage_rows(path: Path) -> None:
+    """Overwrite all blocks but the headers and the last ones, which say where the others are."""
+    content = bytearray(path.read_bytes())
+    for start in range(12288 + 262144, len(content) - 2 * 262144, 4096):
+        content[start : start + 8] = bytes(byte ^ 0x55 for byte in content[start : start + 8])
+    path.write_bytes(content)
+
+
+def test_store_that_is_gone_names_the_runs_that_it_had(tmp_path):
+    write_run(tmp_path).unlink()
+    store = DuckStore(tmp_path)
+    store.note_journals(())
+    assert "is gone" in store.notice
+    assert f"1 did not, they have no journals any more: {RUN} (demo)" in store.notice
+    store.remove_run(RUN)
+    store.close()
+    store = DuckStore(tmp_path)
+    assert store.notice is None, "it was deleted on purpose"
+    store.close()
+
+
+def test_lost_runs_are_told_for_a_week_and_not_longer(tmp_path):
+    write_run(tmp_path).unlink()
+    for day, told in ((0, True), (6, True), (8, False), (9, False)):
+        store = DuckStore(tmp_path, clock=lambda day=day: 1.8e9 + day * 86400)
+        assert (store.notice is not None) == told, day
+        store.close()
+
+
+def test_odd_file_of_known_runs_is_none(tmp_path):
+    path = write_run(tmp_path)
+    for content in (b"", b"[" * 100_000, b"\xff", b'{"runs": {"a": 1}}', b'{"runs": {"a": {"lost": "x"}}}'):
+        path.with_name("nanscope.runs.json").write_bytes(content)
+        store = DuckStore(tmp_path)
+        assert store.notice is None
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "suspicious"),
+    [
+        (duckdb.IOException("Could not write file: No space left on device"), False),
+        (duckdb.OutOfMemoryException("failed to allocate, corrupt"), False),
+        (duckdb.ConversionException("Could not convert string 'x' to INT32"), False),
+        (duckdb.BinderException("Referenced column not found"), False),
+        (duckdb.ConstraintException("NOT NULL constraint failed"), False),
+        (duckdb.TransactionException("Conflict on tuple deletion!"), False),
+        (duckdb.InterruptException("INTERRUPT Error: Interrupted!"), False),
+        (duckdb.InternalException("INTERNAL Error: Attempted to access index 3"), True),
+        (duckdb.FatalException("database has been invalidated because of a previous fatal error"), True),
+        (duckdb.IOException('Could not read enough bytes from file "nanscope.duckdb"'), True),
+        (duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2"), True),
+        (duckdb.SerializationException("Failed to deserialize: field id mismatch"), True),
+    ],
+)
+def test_only_what_speaks_of_the_file_has_it_examined(error, suspicious):
+    assert is_suspicious(error) == suspicious
+
+
+def fail_reads(store: DuckStore, monkeypatch: pytest.MonkeyPatch, error: duckdb.Error) -> None:
+    """Have one read fail."""
+
+    def read_scalars(*arguments, **options):
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr("dashboard.store.duck.read_scalars", read_scalars)
+    with pytest.raises(DashboardError):
+        store.scalars(RUN, 0, ["loss"])
+
+
+def test_whole_file_that_gave_an_error_stays(tmp_path, monkeypatch):
+    write_run(tmp_path)
+    store = DuckStore(tmp_path)
+    fail_reads(store, monkeypatch, duckdb.FatalException("database has been invalidated"))
+    assert len(store.scalars(RUN, 0, ["loss"])) == 500
+    assert (store.notice, store.generation(), len(list(tmp_path.glob("*damaged*")))) == (None, 1, 0)
+    store.close()
+
+
+def test_error_of_a_query_has_nothing_examined(tmp_path, monkeypatch):
+    write_run(tmp_path)
+    store = DuckStore(tmp_path)
+    fail_reads(store, monkeypatch, duckdb.ConversionException("Could not convert string 'x' to INT32"))
+    assert len(store.scalars(RUN, 0, ["loss"])) == 500
+    assert store.generation() == 0
+    store.close()
+
+
+def test_only_a_few_files_are_set_aside(tmp_path, monkeypatch):
+    write_run(tmp_path)
+    store = DuckStore(tmp_path)
+    corrupt = duckdb.Error("Corrupt database file: computed checksum 1 does not match")
+    for _ in range(30):
+        begin(store)
+        store.append(stream_key(), 0, [make_frame(0, scalars={"loss": 1.0})])
+        fail_reads(store, monkeypatch, corrupt)
+    assert len(list(tmp_path.glob("*.damaged-?"))) == MAX_RENEWALS
+    assert "see --data" in store.notice
+    assert store.generation() <= MAX_RENEWALS + 1
+    begin(store)
+    store.commit()
+    assert len(store.runs()) == 1
+    store.close()
+
+
+def test_file_that_cannot_be_opened_just_now_is_tried_again(tmp_path, monkeypatch):
+    write_run(tmp_path)
+    store = DuckStore(tmp_path)
+    opened = mending.open_database
+
+    def no_room(*arguments, **options):
+        raise DashboardError("No space left on device")
+
+    monkeypatch.setattr(mending, "open_database", no_room)
+    monkeypatch.setattr(mending, "RETRY_S", 0.0)
+    with store._lock:
+        store._suspect(duckdb.FatalException("database has been invalidated"))
+    for call in (store.runs, store.commit, lambda: store.append(stream_key(), 0, [])):
+        with pytest.raises(DashboardError, match="No space left"):
+            call()
+    assert store.generation() == 0
+    monkeypatch.setattr(mending, "open_database", opened)
+    assert len(store.scalars(RUN, 0, ["loss"])) == 500
+    store.close()
+
+
+def test_notes_and_stars_come_along(tmp_path):
+    path = write_run(tmp_path)
+    store = DuckStore(tmp_path)
+    store.write_note(RUN, StepNote(id="n", step=3, text="look", time=1.0))
+    store.mark_run(RUN, note="mine", starred=True)
+    store.close()
+    damage_rows(path)
+    store = DuckStore(tmp_path)
+    with contextlib.suppress(DashboardError):
+        store.scalars(RUN, 0, ["loss"])
+    store.note_journals(())
+    assert "damaged-1" in store.notice
+    kept = "were kept" in store.notice
+    assert kept or "could not be read" in store.notice
+    assert [note.text for note in store.notes(RUN)] == (["look"] if kept else [])
+    assert store.marks().get(RUN, RunMark()).starred == kept
+    store.close()
