@@ -81,7 +81,7 @@ def _tolerate_any_encoding() -> None:
 
 def _events(arguments: argparse.Namespace) -> int:
     from .commands.events import json_lines, load_events, notices, table_lines
-    from .runs import run_lines
+    from .runs import problem_lines, run_lines
 
     _tolerate_any_encoding()
     found = load_events(arguments.target)
@@ -89,7 +89,7 @@ def _events(arguments: argparse.Namespace) -> int:
         _notice(f"{len(found.runs):,} runs:\n" + "\n".join(run_lines(found.runs)))
     for line in (json_lines if arguments.json else table_lines)(found.events):
         print(line)
-    for line in notices(found):
+    for line in (*problem_lines(found.runs), *notices(found)):
         _notice(line)
     return 0
 

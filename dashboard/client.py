@@ -193,7 +193,7 @@ class Client:
         answer = self._bytes(method, path, wanted, body=body)
         try:
             found: dict[str, Any] = json.loads(answer)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ClientError(f"the dashboard at {self.url} has answered no JSON: {error}") from error
         return found
 
@@ -221,7 +221,7 @@ class Client:
         try:
             facts = json.loads(text)["error"]
             code, reason = str(facts["code"]), str(facts["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             code, reason = "", text[:500]
         return ClientError(
             f"the dashboard at {self.url} has refused: {reason}{hint}", status=error.code, code=code

@@ -5,6 +5,7 @@ Offline: opens no store and asks no server. Called by the commands; imports noth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -19,6 +20,8 @@ from probe.delivery.journal.journal_reader import (
     missing_at_end,
     read_run_json,
     read_stream,
+    run_problem,
+    unreadable_runs,
 )
 from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
@@ -48,6 +51,8 @@ class RunFolder:
     """The same for the models of one training."""
     model: str
     """What the training calls it; empty where an older probe has written it."""
+    problem: str = ""
+    """Why `run.json` cannot be read; empty where it can, or is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,20 @@ def resolve_run(argument: str, *, spool: Path | None = None) -> RunFolder:
     )
 
 
+def problem_lines(runs: Sequence[RunFolder], *, spool: Path | None = None) -> Iterator[str]:
+    """A sentence for each run whose description cannot be read, and for each folder that is passed over.
+
+    Args:
+        runs: that are shown all the same, under their ids.
+        spool: whose folders that cannot be read are named too; None names none.
+    """
+    for run in runs:
+        if run.problem:
+            yield printable(f"Run {run.run}: {run.problem}; it is shown under its id.")
+    for name, reason in ({} if spool is None else unreadable_runs(spool)).items():
+        yield printable(f"{name} is passed over: {reason}.")
+
+
 def run_lines(runs: Sequence[RunFolder]) -> Iterator[str]:
     """A line for each of the newest: the id, what it is of, and when it began."""
     if len(runs) > _LISTED_RUNS:
@@ -215,13 +234,19 @@ def _may_be_in_a_spool(path: Path) -> bool:
     """Something hidden, or the folder of a run that has written nothing yet, not even into its writers'."""
     if path.name.startswith("."):
         return True
-    return path.is_dir() and all(
-        _WRITER.match(child.name) and child.is_dir() and not any(child.iterdir()) for child in path.iterdir()
-    )
+    try:
+        return path.is_dir() and all(
+            _WRITER.match(child.name) and child.is_dir() and not any(child.iterdir())
+            for child in path.iterdir()
+        )
+    except OSError:
+        return True  # it is said that it cannot be read
 
 
 def _is_run_folder(path: Path) -> bool:
-    return (path / "run.json").is_file() or any(path.glob("*/*.seg"))
+    with contextlib.suppress(OSError):
+        return (path / "run.json").is_file() or any(path.glob("*/*.seg"))
+    return False
 
 
 def _describe(folder: Path) -> RunFolder:
@@ -233,6 +258,7 @@ def _describe(folder: Path) -> RunFolder:
         started=start.time if start else 0.0,
         group=start.group if start and start.group else folder.name,
         model=start.model if start else "",
+        problem="" if start else run_problem(folder) or "",
     )
 
 

@@ -20,7 +20,7 @@ from probe.wire.progress import Progress
 
 from ..client import Client, ClientError
 from ..errors import DashboardError, UnknownRunError
-from ..runs import RunFolder, printable, resolve_runs
+from ..runs import RunFolder, printable, problem_lines, resolve_runs
 from ..serving.credentials import load_credentials
 from ..serving.running import find_server, find_server_of
 from ..store.run_row import RunRow
@@ -93,6 +93,8 @@ def clean(
         raise DashboardError(
             f"which runs? There are {_sum(everything)}; give ids or names, --older-than 14d, or --keep 5"
         )
+    for line in problem_lines((), spool=spool):
+        notice(line)
     chosen = _chosen(everything, targets, spool, older_than_s=older_than_s, keep=keep)
     doomed = []
     for one in chosen:

@@ -40,11 +40,15 @@ class _Event(msgspec.Struct, frozen=True):
     step: int
 
 
+class _Run(msgspec.Struct, frozen=True):
+    rank: int = 0
+
+
 class _Head(msgspec.Struct, frozen=True):
     """Of `bundle.json` what says which step it is."""
 
     event: _Event
-    run: dict[str, msgspec.Raw]
+    run: _Run
 
 
 def compare_ops(
@@ -90,12 +94,17 @@ def bundles_of(argument: str, *, rank: int) -> dict[int, Path]:
         return {_head(folder).event.step: folder}
     run = resolve_run(argument)
     found: dict[int, Path] = {}
+    unreadable = ""
     for path in sorted(run.path.glob(f"{FOLDER}/*/bundle.json")):
-        head = _head(path.parent)
-        if int(msgspec.json.decode(head.run.get("rank", b"0"))) == rank:
+        try:
+            head = _head(path.parent)
+        except DashboardError as error:
+            unreadable = f" {error}."
+            continue
+        if head.run.rank == rank:
             found.setdefault(head.event.step, path.parent)
     if not found:
-        raise DashboardError(f"The run {_called(run)} has no bundle of rank {rank}. {HOW}.")
+        raise DashboardError(f"The run {_called(run)} has no bundle of rank {rank}. {HOW}.{unreadable}")
     return found
 
 
@@ -120,7 +129,7 @@ def _head(folder: Path) -> _Head:
         data = read_description(folder)
         check_format(data)
         return msgspec.json.decode(data, type=_Head)
-    except (BundleError, ValueError, OSError) as error:
+    except (BundleError, ValueError, OSError, msgspec.MsgspecError, RecursionError) as error:
         raise DashboardError(f"The bundle {folder} cannot be read: {error}") from error
 
 

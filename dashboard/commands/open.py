@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import UnknownRunError
 from ..ingest.reading import read_runs, unnamed_steps
-from ..runs import RunFolder, resolve_runs
+from ..runs import RunFolder, problem_lines, resolve_runs
 from ..serving.server import serve
 from ..store.duck import DuckStore
 
@@ -34,6 +34,8 @@ def open_spool(
     runs = resolve_runs(spool)
     if not runs:
         raise UnknownRunError(f"{spool} is an empty spool; give one that holds a run.")
+    for line in problem_lines(runs, spool=runs[0].path.parent):
+        notice(line)
     is_whole_spool = Path(spool).expanduser().resolve() == runs[0].path.parent.resolve()
     with tempfile.TemporaryDirectory(prefix="nanscope-open-") as folder:
         _fill(Path(folder) / "data", runs, notice=notice)

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from probe.delivery.helper.helper import lock_owner, lock_path
-from probe.delivery.journal.journal_reader import Chunk, Skipped, StreamFollower, list_runs, list_writers
+from probe.delivery.journal.journal_reader import (
+    Chunk,
+    Skipped,
+    StreamFollower,
+    list_runs,
+    list_writers,
+    run_problem,
+    unreadable_runs,
+)
 from probe.delivery.journal.rank_journals import generations
 from probe.wire import BATCH_BYTES, StreamKey, StreamName
 
@@ -77,6 +85,8 @@ class SpoolIngest:
         self._missing = 0
         self._problems: list[str] = []
         self._odd_files: list[str] = []
+        self._described: set[str] = set()
+        """Runs whose description has been looked at."""
         self._generation = store.generation()
 
     def run(self, *, progress: Callable[[str], None] | None = None) -> IngestReport:
@@ -91,6 +101,7 @@ class SpoolIngest:
         """
         self._records, self._missing = 0, 0
         shipped = 0
+        self._tell_unreadable()
         folders = [
             folder for folder in list_runs(self._spool) if self._only is None or folder.name in self._only
         ]
@@ -148,6 +159,10 @@ class SpoolIngest:
         return True
 
     def _read_writers(self, folder: Path) -> None:
+        if folder.name not in self._described:
+            self._described.add(folder.name)
+            if problem := run_problem(folder):
+                self._tell(f"Run {folder.name}: {problem}")
         writers = list_writers(folder)
         of_ranks = generations(writers)
         for together in of_ranks:
@@ -174,10 +189,9 @@ class SpoolIngest:
             start = self._store.position(key).next_seq
             follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start, to_end=True)
         stalled = False
-        while (found := follower.poll(PIECE_BYTES if stream == "metrics" else BATCH_BYTES)) is not None:
+        while (found := self._poll(key, follower)) is not None:
             if isinstance(found, Skipped) and found.first_seq == found.end_seq:
-                self._odd_files.append(f"Run {run}, {found.reason}")
-                self._problems.append(self._odd_files[-1])
+                self._tell(f"Run {run}, {found.reason}")
                 continue
             if stream == "metrics":
                 # Frames mean nothing before their layout, which was written before them.
@@ -193,6 +207,27 @@ class SpoolIngest:
                 return
             stalled = expected <= found.first_seq
             yield follower.next_seq
+
+    def _poll(self, key: StreamKey, follower: StreamFollower) -> Chunk | Skipped | None:
+        """Read the next piece; None too where a file cannot be read, which is told and stays one stream's."""
+        try:
+            return follower.poll(PIECE_BYTES if key.stream == "metrics" else BATCH_BYTES)
+        except OSError as error:
+            self._tell(
+                f"Run {key.run}: {key.stream} of {key.writer} cannot be read: {error.strerror or error}"
+            )
+            return None
+
+    def _tell_unreadable(self) -> None:
+        for name, reason in unreadable_runs(self._spool).items():
+            if self._only is None or name in self._only:
+                self._tell(f"{name} in the spool is passed over: {reason}")
+
+    def _tell(self, problem: str) -> None:
+        """Keep a sentence of a file that is passed over, once."""
+        if problem not in self._odd_files:
+            self._odd_files.append(problem)
+            self._problems.append(problem)
 
     def _give(self, key: StreamKey, found: Chunk | Skipped) -> int:
         """Hand one piece to the store; return the number that it expects next."""

@@ -190,7 +190,7 @@ class _Client:
                 self._hear(_decoder.decode(text))
         except WebSocketDisconnect:
             pass
-        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError) as error:
             _log.warning("page sent what is no message of ours: %s", error)
             with contextlib.suppress(RuntimeError):
                 await self._websocket.close(code=1008)

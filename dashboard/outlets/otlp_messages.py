@@ -48,7 +48,7 @@ def rejected(answer: bytes) -> int:
     try:
         partial = json.loads(answer).get("partialSuccess") or {}
         return sum(int(partial.get(name) or 0) for name in ("rejectedDataPoints", "rejectedLogRecords"))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return 0
 
 

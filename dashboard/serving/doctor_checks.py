@@ -20,7 +20,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from probe.delivery.journal.journal_reader import unreadable_runs
 from probe.delivery.spool_care import last_removal
+from probe.delivery.visible_text import visible_text
 from probe.settings import places
 from probe.wire import findings
 from probe.wire.findings import Finding, Library, check_library
@@ -75,7 +77,7 @@ def probe_findings(
     lines = finished.stdout.splitlines()
     try:
         return [Finding(**entry) for entry in json.loads(lines[-1])]
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, ValueError, TypeError, RecursionError):
         last = finished.stderr.strip().splitlines()[-1:]
         return [_failed_check(": ".join([f"it ended with exit code {finished.returncode}", *last]))]
 
@@ -126,6 +128,10 @@ def check_spool_size(environment: Mapping[str, str] = os.environ) -> Finding:
     removal = last_removal(spool)
     advice = "To delete runs: dashboard clean --older-than 14d"
     found = f"{spool}: {spool_size(spool).removeprefix('Spool ')}"
+    if odd := [f"{name}: {reason}" for name, reason in unreadable_runs(spool).items()]:
+        more = f", and {len(odd) - 3:,} more" if len(odd) > 3 else ""
+        found = f"{found}; passed over: {visible_text(', '.join(odd[:3]))}{more}"
+        return Finding(name="spool size", state="limited", found=found, advice=advice)
     return Finding(
         name="spool size", state="ok", found=f"{found}; {removal}" if removal else found, advice=advice
     )

@@ -87,7 +87,7 @@ def _read(data: Path) -> RunningNote | None:
         if path.stat().st_mode & 0o077:
             return None
         return msgspec.json.decode(path.read_bytes(), type=RunningNote)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

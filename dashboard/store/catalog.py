@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Any, Final
 
 import duckdb
 import msgspec
 
 from probe.delivery.recorder.process_identity import is_gone
-from probe.wire import Layout, Record, RunStart, StreamKey, decode_record, encode
+from probe.errors import WireError
+from probe.wire import Layout, Record, RunStart, StreamKey, StreamName, decode_record, encode
+from probe.wire.records import RunId, WriterId
 
 from .edge import GapRow
 from .layers import Geometry, geometry_of
 from .layout_cache import LayoutCache
 from .limits import MAX_SERIES, Held, RunLimits
+from .odd_rows import OddRows
 from .protocol import RankSummary, StreamPosition
 
 SILENT_AFTER_S: Final = 30.0
@@ -33,6 +36,15 @@ LIVE_WITHIN_S: Final = 300.0
 """Records that arrive within this time of their own clock count as live: clocks need not agree."""
 
 MAX_RETURNS: Final = 64
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)]
+_STREAM: Final = tuple[RunId, WriterId, StreamName, _Count, _Count, _Count, _Count]
+_INCARNATION: Final = tuple[RunId, _Count, _Count, bytes, bytes]
+_LAYOUT: Final = tuple[RunId, _Count, _Count, _Count, _Number, bytes]
+_TIMELINE: Final = tuple[_Number, RunId, _Count, bytes]
+_SERIES: Final = tuple[_Number, _Number, str, str]
+_GAP: Final = tuple[RunId, WriterId, str, _Count, _Count, str, _Count | None, _Count | None]
+"""The columns of the tables that are read at opening."""
 
 SCALAR: Final = "scalar"
 LAYER: Final = "layer"
@@ -179,7 +191,8 @@ class SavedRows:
 class Catalog:
     """Names and numbers. Not thread-safe: the store's lock guards it."""
 
-    def __init__(self, load_layout: Callable[[int], bytes]) -> None:
+    def __init__(self, load_layout: Callable[[int], bytes], odd: OddRows) -> None:
+        self._odd = odd
         self.streams: dict[StreamKey, StreamState] = {}
         self.incarnations: dict[tuple[str, int, int], Incarnation] = {}
         self.gaps: dict[tuple[str, str, str, int], GapRow] = {}
@@ -188,7 +201,7 @@ class Catalog:
         """By run and writer: the newest steps whose layout is not known."""
         self.changes = Changes()
         self.limits = RunLimits()
-        self._layouts = LayoutCache(load_layout)
+        self._layouts = LayoutCache(load_layout, odd)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
         self._run_of: dict[int, str] = {}
         self._series: dict[tuple[int, str, str], int] = {}
@@ -200,30 +213,44 @@ class Catalog:
 
     def load(self, database: duckdb.DuckDBPyConnection) -> None:
         """Fill an empty catalog from the database."""
-        for run, writer, stream, next_seq, stored, gaps, dropped in database.execute(
-            "FROM streams"
-        ).fetchall():
+        for run, writer, stream, next_seq, stored, gaps, dropped in self._rows(database, "streams", _STREAM):
             state = StreamState(next_seq, stored, gaps, dropped)
             state.durable = state.account()
             self.streams[StreamKey(run=run, writer=writer, stream=stream)] = state
             self.limits.add(run, "streams")
-        for run, rank, number, start, state in database.execute("FROM incarnations").fetchall():
-            entry = self._entry(run, rank, number)
-            entry.start = _run_start(decode_record(start)) if start else None
+        for run, rank, number, start, kept in self._rows(database, "incarnations", _INCARNATION):
+            self._load_incarnation(self._entry(run, rank, number), start, kept)
             self.limits.add(run, "start_bytes", more=len(start))
-            entry.state = msgspec.msgpack.decode(state, type=IncarnationState)
-        names = "SELECT run, rank, incarnation, number, timeline FROM layouts"
-        for run, rank, number, layout, timeline in database.execute(names).fetchall():
+        for run, rank, number, layout, timeline, _ in self._rows(database, "layouts", _LAYOUT):
             self._entry(run, rank, number).layouts[layout] = timeline
             self.limits.add(run, "layouts")
-        for timeline, run, rank, digest in database.execute("FROM timelines").fetchall():
+        for timeline, run, rank, digest in self._rows(database, "timelines", _TIMELINE):
             self._timelines[run, rank, digest] = timeline
             self._run_of[timeline] = run
-        for series, timeline, kind, name in database.execute("FROM series").fetchall():
+        for series, timeline, kind, name in self._rows(database, "series", _SERIES):
             self._keep_series(timeline, kind, name, series)
-        for values in database.execute("FROM gaps").fetchall():
-            row = GapRow(**dict(zip(GapRow.__slots__, values, strict=True)))
-            self._keep_gap(row)
+        for values in self._rows(database, "gaps", _GAP):
+            self._keep_gap(GapRow(**dict(zip(GapRow.__slots__, values, strict=True))))
+
+    def _rows(self, database: duckdb.DuckDBPyConnection, table: str, form: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table that have its form; the others are noted."""
+        columns = "run, rank, incarnation, number, timeline, ''::BLOB" if table == "layouts" else "*"
+        for row in database.execute(f"SELECT {columns} FROM {table}").fetchall():
+            try:
+                yield msgspec.convert(row, form)
+            except msgspec.ValidationError:
+                self._odd.add(table, repr(row[:4])[:200])
+
+    def _load_incarnation(self, entry: Incarnation, start: bytes, kept: bytes) -> None:
+        """Fill in what of it can be read."""
+        try:
+            entry.start = _run_start(decode_record(start)) if start else None
+        except WireError:
+            self._odd.add("starts", str(entry.number))
+        try:
+            entry.state = msgspec.msgpack.decode(kept, type=IncarnationState)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._odd.add("states", str(entry.number))
 
     # -- incarnations
 
@@ -513,5 +540,6 @@ def position_of(key: StreamKey, account: tuple[int, int, int, int]) -> StreamPos
 
 
 def _run_start(record: Record) -> RunStart:
-    assert isinstance(record, RunStart)
+    if not isinstance(record, RunStart):
+        raise WireError("another record than the start of a run")
     return record

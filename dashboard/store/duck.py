@@ -31,6 +31,7 @@ from .histograms import histogram_mark, histogram_subjects, plan_histograms, rea
 from .ingest import Intake, decode
 from .kept import KeptThings
 from .mending import Mending
+from .odd_rows import OddRows
 from .protocol import (
     GapRange,
     Heatmap,
@@ -86,13 +87,15 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
         self._closed = False
         self._revisions: Counter[str | None] = Counter()
         self._shelf = EventShelf()
+        self._odd = OddRows()
         self._reading = Reading(
             self._lock, self._shelf, check=self._require_open, runs=self._list_runs, suspect=self._suspect
         )
         Mending.__init__(self, folder, clock)
 
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
-        catalog = Catalog(self._load_layout)
+        self._odd.clear()
+        catalog = Catalog(self._load_layout, self._odd)
         catalog.load(database)
         return catalog
 
@@ -314,8 +317,8 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
             self._suspect(error)
             raise DashboardError(explain("cannot read", error)) from error
         if row is None:
-            raise DashboardError(f"the data file has lost the layout of timeline {timeline}")
-        return bytes(row[0])
+            raise ValueError(f"the data file has lost the layout of timeline {timeline}")
+        return bytes(row[0] or b"")
 
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
@@ -429,7 +432,7 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
             found, mark = self._shelf.events(run), self._shelf.mark(run)
         if found is None:
             with self._reading.snapshot(is_writer=is_writer) as snapshot:
-                found = runs.read_events(snapshot, run)
+                found = runs.read_events(snapshot, run, odd=self._odd)
             with self._lock:
                 self._shelf.put(run, found, mark=mark)
         return found
@@ -441,7 +444,7 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
     def event(self, run: str, event_id: str) -> Event | None:
         """One event; None if there is none."""
         with self._snapshot() as snapshot:
-            found = runs.read_events(snapshot, run, event_id=event_id)
+            found = runs.read_events(snapshot, run, event_id=event_id, odd=self._odd)
             return found[0] if found else None
 
     def run_of_event(self, event_id: str) -> str | None:

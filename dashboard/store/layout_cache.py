@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from probe.errors import WireError
 from probe.wire import Layout, decode_record
 
 from .layers import Geometry, geometry_of
 from .limits import LAYOUT_CACHE_BYTES
+from .odd_rows import OddRows
 
 
 class LayoutCache:
@@ -19,10 +21,11 @@ class LayoutCache:
 
     Args:
         load: returns the encoded layout of a timeline that the database has.
+        odd: where one that cannot be read is noted.
     """
 
-    def __init__(self, load: Callable[[int], bytes]) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[int], bytes], odd: OddRows) -> None:
+        self._load, self._odd = load, odd
         self._found: OrderedDict[int, tuple[Layout, Geometry, int]] = OrderedDict()
         """Newest use last, with the encoded size."""
         self._bytes = 0
@@ -36,11 +39,21 @@ class LayoutCache:
         """Return a registered layout and its geometry."""
         if timeline not in self._found:
             data = self._load(timeline)
-            record = decode_record(data)
-            assert isinstance(record, Layout)
-            self.put(timeline, record, geometry_of(record), size=len(data), is_saved=True)
+            self.put(timeline, *self._decode(timeline, data), size=len(data), is_saved=True)
         self._found.move_to_end(timeline)
         return self._found[timeline][:2]
+
+    def _decode(self, timeline: int, data: bytes) -> tuple[Layout, Geometry]:
+        """Return a stored layout; an empty one, which no frame fits, where it cannot be read."""
+        try:
+            record = decode_record(data)
+            if isinstance(record, Layout):
+                return record, geometry_of(record)
+        except (WireError, ValueError):
+            pass  # noted below
+        self._odd.add("layouts", str(timeline))
+        empty = Layout(layout=0, model="", parameters=[], layers=[])
+        return empty, geometry_of(empty)
 
     def put(self, timeline: int, layout: Layout, geometry: Geometry, *, size: int, is_saved: bool) -> None:
         """Keep a layout of so many encoded bytes."""

@@ -27,6 +27,7 @@ from .known_runs import KnownRuns
 from .limits import ItemLimits
 from .marks import write_mark
 from .notes import save_note
+from .odd_rows import OddRows
 from .protocol import StepNote
 from .rank_events import RankEvents
 from .reading import Reading
@@ -56,6 +57,7 @@ class Mending:
     _closed: bool
     _shelf: EventShelf
     _reading: Reading
+    _odd: OddRows
 
     if TYPE_CHECKING:
 
@@ -87,7 +89,8 @@ class Mending:
     def notice(self) -> str | None:
         """What the user must be told about the data file; None if nothing."""
         renewal = self._renewal
-        return None if renewal is None else renewal.text(self._run_ids())
+        text = "" if renewal is None else renewal.text(self._run_ids())
+        return " ".join(part for part in (text, self._odd.text()) if part) or None
 
     def note_journals(self, runs: Collection[str]) -> None:
         """The journals of these runs have been read, or are shipped by helpers, and there are no others."""

@@ -9,11 +9,13 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Final
 
+from probe.errors import WireError
 from probe.wire import SEVERITIES, Event, StreamKey, decode_record
 
 from .catalog import Catalog, Incarnation
 from .edge import GapRow
 from .ingest import writer_of
+from .odd_rows import OddRows
 from .protocol import GapRange, RankStart, RunSummary
 from .queries import Snapshot
 
@@ -21,16 +23,24 @@ LATEST_S: Final = 1e10
 """Year 2286: a later time, or none that is a number, would turn the order of all runs around."""
 
 
-def read_events(snapshot: Snapshot, run: str, *, event_id: str | None = None) -> list[Event]:
-    """Return a run's events in their latest state, by step, then time; only the one of an id if given."""
+def read_events(snapshot: Snapshot, run: str, *, odd: OddRows, event_id: str | None = None) -> list[Event]:
+    """Return a run's events in their latest state, by step, then time; only the one of an id if given.
+
+    What does not decode is left out, and noted.
+    """
     query, values = "SELECT id, data FROM events WHERE run = ?", [run]
     if event_id is not None:
         query, values = f"{query} AND id = ?", [run, event_id]
     latest: dict[str, Event] = {}
     for number, data in snapshot.cursor.execute(query, values).fetchall():
-        record = decode_record(data)
-        assert isinstance(record, Event)
-        latest[number] = record
+        try:
+            record = decode_record(data or b"")
+        except WireError:
+            record = None
+        if isinstance(record, Event):
+            latest[number] = record
+        else:
+            odd.add("events", str(number))
     for item in snapshot.edge:
         for event, _ in item.events:
             if event.run == run and event_id in (None, event.id):

@@ -49,10 +49,10 @@ class Progress:
 
 
 def read_progress(database: duckdb.DuckDBPyConnection, timeline: int) -> Progress | None:
-    """Return how far a timeline is committed; None when nothing is."""
+    """Return how far a timeline is committed; None when nothing is, or its row cannot be read."""
     query = "SELECT first_step, max_step, raw_floor FROM progress WHERE timeline = ?"
     row = database.execute(query, [timeline]).fetchone()
-    return Progress(*row) if row else None
+    return Progress(*row) if row and None not in row else None
 
 
 def fetch_rows(

@@ -79,7 +79,7 @@ def is_written(run_folder: Path) -> bool:
 
 def is_starred(run_folder: Path) -> bool:
     """Whether the run is to be kept whatever the cap says."""
-    return (run_folder / STARRED).exists()
+    return os.path.exists(run_folder / STARRED)  # noqa: PTH110 - a folder that cannot be read has none
 
 
 def remove_run_folder(run_folder: Path) -> None:
@@ -151,12 +151,14 @@ def _note(spool: Path, removed: list[RunRoom], most_bytes: int) -> None:
 
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield all files below a folder; what goes meanwhile is left out."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            else:
-                yield entry
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    yield entry
 
 
 def _has_living_ring(writer: Path) -> bool:

@@ -127,5 +127,5 @@ def read_serve_state(environment: Mapping[str, str] = os.environ) -> ServeState 
     """Return what a `serve` of this user has written; None when there is none or it is not readable."""
     try:
         return msgspec.json.decode(serve_state_path(environment).read_bytes(), type=ServeState)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -107,7 +107,7 @@ def read_life_sign(folder: Path) -> LifeSign | None:
     """Return the newest sign; None where there is none, or it is being written."""
     try:
         return _decoder.decode((folder / _SIGN).read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -79,7 +79,7 @@ def unpack_header(data: bytes) -> tuple[SegmentHeader, int] | None:
         raise JournalError("its header is damaged")
     try:
         header = msgspec.msgpack.decode(payload, type=SegmentHeader)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"its header does not decode: {error}") from error
     if header.version > VERSION:
         raise JournalError(f"it has format version {header.version}; this version reads up to {VERSION}")

@@ -184,7 +184,7 @@ def read_template(data: bytes) -> Template | None:
     """Decode a template; None for what is none."""
     try:
         return msgspec.msgpack.decode(data, type=Template)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -86,7 +86,10 @@ class _Side:
             BundleError: there is none, or it is not the run's step.
         """
         self._expect("ready")
-        trace = msgspec.json.decode((self._into / traced_step.TRACE).read_bytes(), type=StepTrace)
+        try:
+            trace = msgspec.json.decode((self._into / traced_step.TRACE).read_bytes(), type=StepTrace)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BundleError(f"the trace of the {self._which} run cannot be read: {error}") from error
         if trace.difference:
             raise BundleError(
                 f"the step of the {self._which} run does not come again with --entry {self._entry}: "

@@ -11,13 +11,14 @@ import pytest
 from dashboard.store import duck, runs
 from dashboard.store.duck import DuckStore
 from dashboard.store.event_shelf import MAX_RUNS, EventShelf
+from dashboard.store.odd_rows import OddRows
 from probe.wire import encode
 
 
 def from_database(store: DuckStore, run: str) -> list[bytes]:
     """Encoded: a NaN is not equal to itself."""
     with store._snapshot() as snapshot:
-        return [encode(event) for event in runs.read_events(snapshot, run)]
+        return [encode(event) for event in runs.read_events(snapshot, run, odd=OddRows())]
 
 
 def test_store_events_are_decoded_once_and_stay_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
