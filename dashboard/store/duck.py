@@ -89,7 +89,12 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
         self._shelf = EventShelf()
         self._odd = OddRows()
         self._reading = Reading(
-            self._lock, self._shelf, check=self._require_open, runs=self._list_runs, suspect=self._suspect
+            self._lock,
+            self._shelf,
+            check=self._require_open,
+            runs=self._list_runs,
+            suspect=self._suspect,
+            odd=self._odd,
         )
         Mending.__init__(self, folder, clock)
 

@@ -173,7 +173,9 @@ def read_histogram_columns(
 
 
 def _counts(data: bytes, rows: list[int]) -> npt.NDArray[np.int64]:
-    """Return (BINS,) counts of some rows together."""
+    """Return (BINS,) counts of some rows together; zeros where there is not so much data."""
+    if len(data) < (max(rows) + 1) * BINS * 4:
+        return np.zeros(BINS, np.int64)
     table = np.frombuffer(data, dtype="<u4", count=(max(rows) + 1) * BINS).reshape(-1, BINS)
     return np.asarray(table[rows].sum(axis=0, dtype=np.int64))
 
@@ -194,7 +196,7 @@ def _stored(snapshot: Snapshot, series: list[int], steps: StepRange) -> Iterator
     }
     stored = {(incarnation, seq, number, step): data for incarnation, seq, number, step, data in packed}
     for key in sorted({*plain, *stored})[-KEPT:]:
-        yield key[2], key[3], plain[key] if key in plain else zlib.decompress(stored[key])
+        yield key[2], key[3], plain[key] if key in plain else _unpacked(snapshot, stored[key], key)
 
 
 def _newest_first(
@@ -223,4 +225,13 @@ def _fetch(snapshot: Snapshot, incarnation: int, seq: int, series: int) -> bytes
     query = "SELECT data FROM histograms WHERE series = ? AND incarnation = ? AND seq = ?"
     row = snapshot.cursor.execute(query, [series, incarnation, seq]).fetchone()
     assert row is not None
-    return zlib.decompress(row[0])
+    return _unpacked(snapshot, row[0], (incarnation, seq, series))
+
+
+def _unpacked(snapshot: Snapshot, data: bytes | None, key: tuple[int, ...]) -> bytes:
+    """Return the counts of a stored row; b"", which counts nothing, for one that cannot be read."""
+    try:
+        return zlib.decompress(data or b"")
+    except zlib.error:
+        snapshot.odd.add("histograms", str(key))
+        return b""

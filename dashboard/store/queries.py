@@ -6,7 +6,7 @@ Called by `DuckStore` on any thread, each read with its own cursor and transacti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import duckdb
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .edge import Pending, ScalarBlock
+from .odd_rows import OddRows
 from .owners import Owners, read_owners
 from .protocol import RunSummary, StepRange
 from .pyramid import (
@@ -59,6 +60,8 @@ class Snapshot:
     """A number that changes with every event, of all runs."""
     runs: list[RunSummary] | None = None
     """The runs at that moment, without counts of events; None outside of a view."""
+    odd: OddRows = field(default_factory=OddRows)
+    """Takes the rows that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +290,16 @@ def read_picture(
     pending = _edge_rows(snapshot, timeline, series)
     for piece in extent.pieces(grid):
         level, first, end = piece.level, piece.first, piece.end
-        parts = fetch_rows(snapshot.cursor, kind, timeline, level=level, first=first, end=end, series=series)
+        parts = fetch_rows(
+            snapshot.cursor,
+            kind,
+            timeline,
+            level=level,
+            first=first,
+            end=end,
+            series=series,
+            odd=snapshot.odd,
+        )
         if level == 1:
             parts += [part for rows in pending if (part := _between(rows, first, end))]
             parts = _owned(parts, extent.owners)
@@ -336,6 +348,8 @@ def _owned(parts: list[SeriesRows], owners: Owners | None) -> list[SeriesRows]:
 def _paint(picture: Picture, rows: SeriesRows, grid: Grid, index: Index) -> None:
     """Pool the wanted values of rows into the columns they belong to, keeping what is already there."""
     values, flags = rows.values, rows.flags
+    if len(index) and int(index.max()) >= values.shape[1]:
+        return  # rows of another width than the layout's: see `OddRows`
     if not np.array_equal(index, np.arange(values.shape[1])):
         present = index >= 0
         values = np.where(present, values[:, index], np.float32(np.nan))

@@ -14,6 +14,7 @@ import duckdb
 from ..errors import DashboardError
 from .edge import Edge
 from .event_shelf import EventShelf
+from .odd_rows import OddRows
 from .protocol import RunSummary
 from .queries import Snapshot
 from .schema import explain, open_cursor, read_epoch
@@ -30,6 +31,7 @@ class Reading:
         check: Callable[[], None],
         runs: Callable[[], list[RunSummary]],
         suspect: Callable[[duckdb.Error], None],
+        odd: OddRows,
     ) -> None:
         """Make it.
 
@@ -39,8 +41,9 @@ class Reading:
             check: Raises where the store is closed.
             runs: Returns the runs as a view shows them.
             suspect: Takes an error that may come of damage.
+            odd: Takes the rows that cannot be read.
         """
-        self._lock, self._shelf = lock, shelf
+        self._lock, self._shelf, self._odd = lock, shelf, odd
         self._check, self._runs, self._suspect = check, runs, suspect
         self._turn, self._writers_turn = threading.Lock(), threading.Lock()
         self._mine = threading.local()
@@ -103,7 +106,9 @@ class Reading:
             with self._lock:
                 edge = self._edge.beyond(epoch)
                 if edge is not None:
-                    return Snapshot(cursor, edge, self._shelf.mark_of_all, self._runs() if is_view else None)
+                    return Snapshot(
+                        cursor, edge, self._shelf.mark_of_all, self._runs() if is_view else None, self._odd
+                    )
             cursor.execute("ROLLBACK")
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

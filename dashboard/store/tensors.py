@@ -6,7 +6,7 @@ Used by `writer.py` and `aging.py` on the writer's connection and by `queries.py
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .catalog import LAYER, MODULE, PARAMETER
+from .odd_rows import OddRows
 from .pyramid import Flags, Floats, Steps
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -64,8 +65,12 @@ def fetch_rows(
     first: int,
     end: int,
     series: int | None = None,
+    odd: OddRows | None = None,
 ) -> list[SeriesRows]:
-    """Read the rows of one level in `[first, end)`, of one series or of all of a timeline."""
+    """Read the rows of one level in `[first, end)`, of one series or of all of a timeline.
+
+    Rows whose bytes have another length than those of their series are left out, and given to `odd`.
+    """
     values: list[int] = [timeline, first, end]
     if level == 1:
         chosen, table, extra = "incarnation, seq", RAW_TABLES[kind], "NOT superseded"
@@ -80,10 +85,10 @@ def fetch_rows(
         f"WHERE timeline = ? AND step >= ? AND step < ? AND {extra}",
         values,
     ).fetchnumpy()
-    return _split_series({name: np.asarray(column) for name, column in fetched.items()})
+    return _split_series({name: np.asarray(column) for name, column in fetched.items()}, odd)
 
 
-def _split_series(rows: Columns) -> list[SeriesRows]:
+def _split_series(rows: Columns, odd: OddRows | None) -> list[SeriesRows]:
     """Group fetched rows by series, each ascending in step."""
     if not len(rows["series"]):
         return []
@@ -93,6 +98,14 @@ def _split_series(rows: Columns) -> list[SeriesRows]:
     result = []
     for start, end in itertools.pairwise(bounds):
         part = {name: column[start:end] for name, column in rows.items()}
+        fitting = _fitting(part["data"].tolist(), part["flags"].tolist())
+        if fitting is not None:
+            if odd is not None:
+                for step in part["step"][~fitting].tolist():
+                    odd.add("statistics", f"{part['series'][0]} {step}")
+            part = {name: column[fitting] for name, column in part.items()}
+            if not fitting.any():
+                continue
         values, flags = unpack_blobs(part["data"].tolist(), part["flags"].tolist())
         result.append(
             SeriesRows(
@@ -105,6 +118,25 @@ def _split_series(rows: Columns) -> list[SeriesRows]:
             )
         )
     return result
+
+
+def _fitting(data: list[Any], flags: list[Any]) -> npt.NDArray[np.bool_] | None:
+    """Return which rows have the length that most of them have; None where all do."""
+    sizes, marks = list(map(_size, data)), [max(_size(mark), 0) for mark in flags]
+    common = Counter(sizes)
+    size = max(common, key=lambda one: (one > 0 and one % 4 == 0, common[one]))
+    if len(common) == 1 and size > 0 and size % 4 == 0 and {0, size // 4}.issuperset(marks):
+        return None
+    is_size = size > 0 and size % 4 == 0
+    fits = [
+        is_size and one == size and mark in (0, size // 4) for one, mark in zip(sizes, marks, strict=True)
+    ]
+    return np.array(fits, np.bool_)
+
+
+def _size(blob: Any) -> int:
+    """Return the bytes of a blob, as `fetchnumpy` gives it; -1 of what is none."""
+    return len(blob) if isinstance(blob, bytes | bytearray) else -1
 
 
 def unpack_blobs(data: list[bytes], flags: list[bytes]) -> tuple[Floats, Flags | None]:
@@ -128,8 +160,10 @@ def group_by_series(rows: Iterable[SeriesRows]) -> list[SeriesRows]:
 def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
     """Merge reads of one series: of raw rows of one step the newest stays, pooled rows all stay.
 
-    Newest is the largest incarnation, then the last to arrive.
+    Newest is the largest incarnation, then the last to arrive. Rows of another width than the last part's,
+    which a whole series of odd rows has, are left out.
     """
+    parts = [part for part in parts if part.values.shape[1] == parts[-1].values.shape[1]]
     if len(parts) == 1:
         return parts[0]
     step, incarnation, seq = (

@@ -14,6 +14,7 @@ from dashboard.live.pictures import Pictures
 from dashboard.live.view import Subscription
 from dashboard.store.duck import DuckStore
 from dashboard.store.schema import FILE_NAME
+from probe.wire import encode
 
 WHOLE, ODD = "whole", "odd"
 NESTED = "repeat('\\x91', 3000)::BLOB"
@@ -62,6 +63,23 @@ def change(path: Path, table: str, column: str, value: str) -> None:
         assert changed is not None and changed[0] > 0
 
 
+def test_statistics_of_another_length_do_not_stop_commits(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    change(folder / FILE_NAME, "layer_raw", "data", "'abc'::BLOB")
+    store = DuckStore(folder)
+    try:
+        for run in (ODD, WHOLE):
+            key, description = page_runs.key("metrics", run=run), page_runs.layout()
+            frames = [encode(page_runs.frame(step, description, time=float(step))) for step in range(35, 70)]
+            assert store.append(key, 35, frames) == 70
+        store.commit()
+        assert store.scalars(ODD, 0, ["loss"])["step"].max() == 69
+        look(store, ODD)
+    finally:
+        store.close()
+
+
 @pytest.mark.parametrize(
     ("table", "column", "value", "told"),
     [
@@ -77,6 +95,10 @@ def change(path: Path, table: str, column: str, value: str) -> None:
         ("series", "name", "NULL", "of series"),
         ("gaps", "end_seq", "NULL", "of gaps"),
         ("progress", "first_step", "NULL", ""),
+        ("module_raw", "data", "''::BLOB", "of statistics"),
+        ("layer_raw", "flags", "'abc'::BLOB", "of statistics"),
+        ("parameter_raw", "data", NESTED, ""),
+        ("histograms", "data", "'abc'::BLOB", "of histograms"),
     ],
 )
 def test_odd_row_is_passed_over_and_told(
@@ -86,6 +108,8 @@ def test_odd_row_is_passed_over_and_told(
     shutil.copytree(data, folder)
     store = DuckStore(folder)
     right = look(store, WHOLE)
+    assert store.notice is None
+    assert len(right["tracks"]) > 2
     store.close()
     change(folder / FILE_NAME, table, column, value)
     store = DuckStore(folder)
