@@ -98,4 +98,4 @@ def test_store_of_the_user_is_read_without_being_told_where(spool: Path, data: P
     before = (data / "nanscope.duckdb").read_bytes()
     assert [note["step"] for note in json.loads(exported("-o", str(tmp_path / "out")))["notes"]] == [1]
     assert (data / "nanscope.duckdb").read_bytes() == before
-    assert [path.name for path in data.iterdir()] == ["nanscope.duckdb"]
+    assert {path.name for path in data.iterdir()} == {"nanscope.duckdb", "nanscope.runs.json"}
