@@ -122,7 +122,7 @@ def test_hostile_names_in_records_write_nothing_but_the_store(tmp_path: Path) ->
     assert len(store.events("run")) == len(HOSTILE)
     store.close()
     written = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {"secret", "nanscope.duckdb"}
+    assert written == {"secret", "nanscope.duckdb", "nanscope.runs.json"}
     assert (tmp_path / "secret").read_text() == CANARY
 
 
