@@ -17,6 +17,7 @@ CODES: Final[Mapping[int, str]] = MappingProxyType(
         405: "method_not_allowed",
         409: "conflict",
         413: "too_large",
+        415: "not_json",
         421: "wrong_host",
         422: "invalid",
         429: "too_many_tries",

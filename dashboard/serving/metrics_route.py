@@ -26,4 +26,4 @@ def add_metrics_route(server: FastAPI, families: FamilyReader) -> None:
     )
     def metrics() -> Response:
         body = exposition(families.read()).encode("utf-8", "replace")
-        return Response(body, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
+        return Response(body, headers={"content-type": CONTENT_TYPE})

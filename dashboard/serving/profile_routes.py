@@ -33,12 +33,10 @@ def add_profile_routes(server: FastAPI, spool: Path) -> None:
         if found is None:
             raise HTTPException(404, f"there is no trace {key!r} of run {run!r} in this machine's spool")
         name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{run}-{key}")
-        headers = {"cache-control": "no-store"}
         return FileResponse(
             found,
             media_type="application/gzip",
             filename=f"nanscope-{name}{TRACE_ENDING}",
-            headers=headers,
         )
 
 

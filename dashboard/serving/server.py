@@ -226,7 +226,9 @@ class Server:
             self._hub.notify()
 
     def _start_page(self, listener: socket.socket) -> None:
+        from ..packaged import packaged_file
         from .access_rules import access_rules, cookie_name
+        from .answer_rules import AnswerRules, asset_versions
         from .app import create_app
         from .gate import Gate
         from .page_thread import PageThread
@@ -238,6 +240,7 @@ class Server:
         assert self._families is not None
         reach = self._reach
         is_secure = reach.certificate is not None or bool(reach.public)
+        cookie = cookie_name(self._port, is_secure=is_secure)
         dash, fastapi = create_app(
             self.store,
             self._hub,
@@ -246,7 +249,7 @@ class Server:
             page=self.page,
             ingest=self.ingest,
             spool=self._spool,
-            cookie=cookie_name(self._port, is_secure=is_secure),
+            cookie=cookie,
         )
         rules = access_rules(
             port=self._port,
@@ -261,8 +264,9 @@ class Server:
             cookie=rules.cookie,
             proxy_host=reach.public.removeprefix("https://"),
         )
+        answering = AnswerRules(fastapi, cookie=cookie, versions=asset_versions(packaged_file("assets")))
         runner = PageThread(
-            SecurityMiddleware(fastapi, rules=rules, gate=gate),
+            SecurityMiddleware(answering, rules=rules, gate=gate),
             listener,
             certificate=reach.certificate,
             key=reach.key,

@@ -75,6 +75,8 @@ def _complete(operation: dict[str, Any], path: str, method: str) -> None:
         refusals["409"] = (
             "no training of the run is connected, the run is still written, or it has all notes it may"
         )
+    if method != "get":
+        refusals["415"] = "a body, or a change with the page's cookie, that is not application/json"
     for status, text in refusals.items():
         responses[status] = {"description": text, "content": _content()}
     if "501" in responses:

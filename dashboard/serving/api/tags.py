@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-
-_CACHE: Final = "private, no-cache"
-"""May be kept, and is asked for again each time."""
 
 
 class TaggedRoute(APIRoute):
@@ -35,7 +32,7 @@ def with_tag(answer: Response, known: str) -> Response:
     The tag is a weak one: what travels may be compressed.
     """
     tag = f'W/"{hashlib.blake2b(bytes(answer.body), digest_size=16).hexdigest()}"'
-    headers = {"etag": tag, "cache-control": _CACHE}
+    headers = {"etag": tag}
     if tag.removeprefix("W/") in {one.strip().removeprefix("W/") for one in known.split(",")}:
         return Response(status_code=304, headers=headers)
     answer.headers.update(headers)

@@ -201,6 +201,7 @@ def test_routes_refuse_what_is_no_list_of_runs(server: Server) -> None:
     import urllib.request
 
     headers = {"x-nanscope-token": "token-for-tests", "origin": server.page.rstrip("/")}
+    headers["content-type"] = "application/json"
     request = urllib.request.Request(
         server.page + "api/v1/runs/remove", data=json.dumps({"run": "old"}).encode(), headers=headers
     )

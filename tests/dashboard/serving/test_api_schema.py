@@ -15,7 +15,6 @@ from schemathesis import GenerationMode
 
 from dashboard.serving.server import Server
 
-EXAMPLES = 4
 RULES_BETWEEN_VALUES = ("lies before first", "watchpoint ", "must be one line")
 """What no schema can say: a 422 that begins so is right for values which the schema takes."""
 DELETION = ("delete", "/api/v1/runs/{run}")
@@ -39,7 +38,7 @@ def operations(server: Server) -> list[Any]:
     return [result.ok() for result in schema.get_all_operations()]
 
 
-def drawn(operation: Any, mode: GenerationMode) -> Counter[int]:
+def drawn(operation: Any, mode: GenerationMode, examples: int) -> Counter[int]:
     """Ask what schemathesis draws, have it check the answers; return how often which status came."""
     statuses: Counter[int] = Counter()
     session = requests.Session()
@@ -49,7 +48,9 @@ def drawn(operation: Any, mode: GenerationMode) -> Counter[int]:
         is_kept = mode is GenerationMode.POSITIVE and (operation.method, operation.path) != DELETION
         if is_kept and "run" in case.path_parameters:
             case.path_parameters["run"] = api_server.RUN
-        answer = case.call(headers=dict(api_server.BEARER), session=session)
+        # The page's cookie is drawn too, and with it a change needs the type of a body without having one.
+        typed = {"content-type": "application/json"} if case.media_type is None else {}
+        answer = case.call(headers={**api_server.BEARER, **typed}, session=session)
         statuses[answer.status_code] += 1
         left_out = []
         if answer.status_code == 422 and any(text in answer.text for text in RULES_BETWEEN_VALUES):
@@ -57,7 +58,7 @@ def drawn(operation: Any, mode: GenerationMode) -> Counter[int]:
         case.validate_response(answer, headers=dict(api_server.BEARER), excluded_checks=left_out)
 
     settings = hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         derandomize=True,
         database=None,
         deadline=None,
@@ -74,15 +75,20 @@ def drawn(operation: Any, mode: GenerationMode) -> Counter[int]:
 @pytest.mark.capability(55)
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "examples", [2, pytest.param(60, marks=[pytest.mark.faults, pytest.mark.timeout(3600)])]
+)
+@pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )
-def test_routes_answer_as_they_are_described(operations: list[Any], mode: GenerationMode) -> None:
+def test_routes_answer_as_they_are_described(
+    operations: list[Any], mode: GenerationMode, examples: int
+) -> None:
     problems, statuses = {}, Counter[int]()
     for operation in operations:
         try:
-            statuses += drawn(operation, mode)
+            statuses += drawn(operation, mode, examples)
         except (schemathesis.errors.SchemathesisError, AssertionError, BaseExceptionGroup) as error:
             problems[operation.label] = str(error)
     assert not problems, "\n".join(f"{label}: {text}" for label, text in problems.items())
     assert len(operations) > 40
-    assert statuses[200 if mode is GenerationMode.POSITIVE else 422] > 40, statuses
+    assert statuses[200 if mode is GenerationMode.POSITIVE else 422] > 15 * examples, statuses
