@@ -36,6 +36,7 @@ from ..page.static_parts import callback_ids, take_static
 from ..page.visible_components import return_visible_text
 from ..store.protocol import Store
 from .api.context import ApiContext
+from .dash_routes import log_failed_callback, mend_routes
 from .doctor_checks import probe_findings, serving_findings
 from .profile_routes import add_profile_routes
 from .routes import add_routes
@@ -96,6 +97,7 @@ def create_app(
         title="nanscope",
         update_title=None,
         serve_locally=True,
+        on_error=log_failed_callback,
     )
     return_visible_text(app)
     register_page(app)
@@ -123,6 +125,7 @@ def create_app(
         add_profile_routes(server, spool)
     _add_live_feed(server, hub)
     _leave_unknown_paths(app)
+    mend_routes(app, server)
     middleware: Any = GZipMiddleware
     server.add_middleware(middleware, minimum_size=1024, compresslevel=4)
     return app, server
