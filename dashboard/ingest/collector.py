@@ -73,6 +73,9 @@ class CollectorStatus:
     """Helpers that have proved the secret and have not been silent for a minute."""
     refused_handshakes: int = 0
     malformed_messages: int = 0
+    """Of helpers that have proved the secret."""
+    stranger_messages: int = 0
+    """Messages that could not be read, of whatever else has found the port."""
     ended_connections: int = 0
     """Connections that went beyond a limit, see `connections.py`."""
     ended_reason: str = ""
@@ -288,7 +291,7 @@ class Collector:
                 raise WireError(f"{len(parts) - 1} parts; every message has one")
             message = decode_message(parts[1])
         except WireError as error:
-            self._status = replace(self._status, malformed_messages=self._status.malformed_messages + 1)
+            self._note_malformed(identity, error)
             self._refuse(router, identity, f"malformed message: {error}")
             return False
         peer = self._peers.get(identity)
@@ -305,6 +308,16 @@ class Collector:
         else:
             return self._accept(router, identity, peer, message)
         return False
+
+    def _note_malformed(self, identity: bytes, error: WireError) -> None:
+        """Count it; the server limits how often these lines are written."""
+        peer, status = self._peers.get(identity), self._status
+        if peer is not None and peer.proved:
+            self._status = replace(status, malformed_messages=status.malformed_messages + 1)
+            _log.warning("a message of a training's helper cannot be read: %s", error)
+        else:
+            self._status = replace(status, stranger_messages=status.stranger_messages + 1)
+            _log.warning("%s was sent what no training's helper sends; it was refused", status.endpoint)
 
     def _accept(self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Message) -> bool:
         """Take a proved peer's message; whether the store was given something."""

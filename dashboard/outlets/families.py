@@ -247,7 +247,7 @@ def _of_collector(status: CollectorStatus) -> list[Family]:
     batches = Family("nanscope.ingest.batches", "counter", "", "Batches of records that were received.")
     batches.add(status.batches)
     malformed = Family("nanscope.ingest.malformed", "counter", "", "Messages that could not be read.")
-    malformed.add(status.malformed_messages)
+    malformed.add(status.malformed_messages + status.stranger_messages)
     refused = Family("nanscope.ingest.refused", "counter", "", "Helpers that were refused.")
     refused.add(status.refused_handshakes)
     takes = Family("nanscope.ingest.store_up", "gauge", "", "1 while the store takes data, else 0.")

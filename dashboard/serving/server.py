@@ -34,6 +34,7 @@ from probe.settings.places import (
 from ..errors import DashboardError
 from . import listening
 from .credentials import load_credentials
+from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
 from .running import RunningNote, data_folder, remove_note, write_note
 
@@ -90,6 +91,7 @@ class Server:
         chosen = [environment.get(name) for name in ("NANSCOPE_TOKEN", "NANSCOPE_VIEW_TOKEN")]
         self._reach.check(port=port, tokens=tuple(token for token in chosen if token))
         self._keys_path = _keys_path(ingest, keys, environment)
+        self._log_limits = LogLimits()
         self._stopping = threading.Event()
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
@@ -149,6 +151,7 @@ class Server:
         if self._store is not None:
             return
         try:
+            self._undo.callback(self._log_limits.install())
             listener = self._undo.enter_context(listening.listen(self._host, self._port))
             self._port = listener.getsockname()[1]
             self._open_store()
@@ -307,6 +310,7 @@ class Server:
                 self.store.note_journals(())
             self._storage = storage_line(self._spool, self._data)
             self._keep_note()
+            self._log_limits.write_summaries()
             self._wait_for_next_pass()
 
     def _wait_for_next_pass(self) -> None:
@@ -337,6 +341,9 @@ class Server:
                 )
             if status.malformed_messages:
                 found.append(f"{status.malformed_messages:,} messages from trainings could not be read.")
+            if status.stranger_messages:
+                count = f"{status.stranger_messages:,} messages at {status.endpoint}"
+                found.append(f"{count} came from no training, and were refused")
         if self._store is not None:
             found += self._store.limit_notices()
         if self._outlets is not None:

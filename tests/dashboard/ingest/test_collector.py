@@ -221,7 +221,14 @@ def test_collector_malformed_message_is_counted_and_refused(peer: Peer, collecto
     peer.socket.send_multipart([b"one", b"two"])
     peer.socket.send(b"\xff\xff")
     assert [type(peer.hear()) for _ in range(2)] == [Refused, Refused]
-    assert collector.status.malformed_messages == 2
+    assert (collector.status.malformed_messages, collector.status.stranger_messages) == (0, 2)
+
+
+def test_collector_malformed_message_of_a_helper_is_counted_apart(peer: Peer, collector: Collector) -> None:
+    peer.shake_hands()
+    peer.socket.send(b"\xff\xff")
+    assert isinstance(peer.hear(), Refused)
+    assert (collector.status.malformed_messages, collector.status.stranger_messages) == (1, 0)
 
 
 def test_collector_oversize_message_does_not_stop_the_others(connect: Callable[[], Peer]) -> None:
