@@ -1,7 +1,8 @@
 """The command `dashboard`: a handler per command, prints, maps errors to exit codes; imports nothing heavy.
 
 Exit codes: 0 done, 1 the reader of our output went away (or `doctor` found something missing, or `diff` a
-difference), 2 a user's mistake (one sentence on stderr), 130 Ctrl-C.
+difference), 2 a user's mistake (one sentence on stderr), 128 and the number of the signal that ended it: 130
+Ctrl-C, 143 SIGTERM (one line on stderr).
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .commands.ending import Ending
 
 MINIMUM_PYTHON = (3, 11)
 
@@ -23,15 +29,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     from probe.errors import ProbeError
 
     from .arguments import command_parser
+    from .commands.ending import ended_by_signals
     from .commands.run import split_command
     from .errors import DashboardError
 
     options, command = split_command(sys.argv[1:] if argv is None else argv)
     arguments = command_parser().parse_args(options, argparse.Namespace(command=command))
     try:
-        code = _HANDLERS[arguments.name](arguments)
-        sys.stdout.flush()
-        return code
+        if arguments.name in _OWN_SIGNALS:
+            return _run_handler(arguments)
+        with ended_by_signals() as ending:
+            try:
+                return _run_handler(arguments)
+            except BaseException:
+                if ending.signal is not None:
+                    return _say_ended(ending)
+                raise
     except (DashboardError, ProbeError) as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -43,6 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{place}{error.strerror or error}")
     except KeyboardInterrupt:
         return 130
+
+
+def _run_handler(arguments: argparse.Namespace) -> int:
+    code = _HANDLERS[arguments.name](arguments)
+    sys.stdout.flush()
+    return code
+
+
+def _say_ended(ending: Ending) -> int:
+    """Ctrl-C was somebody at the terminal, who knows."""
+    if ending.signal is not None and ending.signal != signal.SIGINT:
+        _notice(f"ended by {ending.signal.name}; nothing unfinished is left.")
+    return ending.exit_code
 
 
 def unsupported_python(version: tuple[int, ...]) -> str:
@@ -324,6 +350,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if report.is_usable else 1
 
 
+_OWN_SIGNALS = frozenset({"serve", "demo", "run", "quickstart"})
+"""Commands that listen for signals themselves, or whose signals are a training's."""
 _HANDLERS = MappingProxyType(
     {
         "serve": _serve,

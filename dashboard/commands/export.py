@@ -181,7 +181,6 @@ def _write_whole(path: Path, body: bytes) -> None:
     try:
         partial.write_bytes(body)
         partial.replace(path)
-    except OSError:
+    finally:
         with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+            partial.unlink(missing_ok=True)
