@@ -37,6 +37,7 @@ from ..page.views.rank_words import (
     remarks,
     straggler,
 )
+from ..store.layers import narrow
 from ..store.protocol import RankScalars, RunSummary, StepRange, Store
 from .answers import Answers
 from .tracks import Track
@@ -157,7 +158,7 @@ def read_ranks(
 
 
 def _track(found: RankScalars, shown: Floats, median: Floats) -> Track:
-    points = np.vstack([median, shown]).T.astype("<f4")
+    points = narrow(np.vstack([median, shown]).T).astype("<f4", copy=False)
     return Track(
         "ranks/steps",
         found.steps.astype("<f8"),
@@ -173,6 +174,7 @@ def _offered(store: Store, run: RunSummary, chosen: RankStatistic) -> list[str]:
     return [each.id for each in RANK_STATISTICS if each is chosen or known.issuperset(each.names)]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def _times(
     store: Store, run: str, found: RankScalars, steps: StepRange, chosen: RankStatistic
 ) -> tuple[dict[str, Any], RankScalars]:
@@ -197,6 +199,7 @@ def _times(
     return fields, timed
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def _straggler(timed: RankScalars) -> RankRemark | None:
     """Judge who is slow: by each rank's own work if it is recorded, since in steps they wait for others."""
     step, before = timed.series[STEP_TIME].mean, timed.series[BEFORE].mean

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..store.layers import narrow
 from .codec import Array, DeltaEncoder, shift
 
 
@@ -31,8 +32,8 @@ class Track:
 
 
 def line_track(key: str, x: Array, y: Array) -> Track:
-    """Return one trace of a line, in the types that it travels in."""
-    return Track(f"{key}/x", x.astype("<f8"), f"{key}/y", y.astype("<f4"))
+    """Return one trace of a line, in the types that it travels in; what is finite stays so."""
+    return Track(f"{key}/x", x.astype("<f8"), f"{key}/y", narrow(y).astype("<f4", copy=False))
 
 
 def send_tracks(encoder: DeltaEncoder, tracks: Iterable[Track], *, held_rows: dict[str, int]) -> None:

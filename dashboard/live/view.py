@@ -180,7 +180,7 @@ def status(
         "state": rank.state,
         "newestStep": last,
         "newestTime": rank.last_time,
-        "stepSeconds": float(finite.mean()) if finite.size else None,
+        "stepSeconds": _mean(finite),
         "lost": rank.lost_before_write,
         "tiles": [asdict(tile) for tile in tile_texts(recent, slow, last_step=last)],
     }, newest_points(recent, edge=edge, first=newest.first or 0)
@@ -328,3 +328,8 @@ def code_limits(
     if is_count:
         low = CODE_FIRST + round((LOG10_BELOW_ONE - LOG10_LOW) / (LOG10_HIGH - LOG10_LOW) * _CODES)
     return int(low), max(int(low) + 1, int(np.ceil(high)))
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
+def _mean(finite: npt.NDArray[np.float64]) -> float | None:
+    return float(finite.mean()) if finite.size else None

@@ -164,7 +164,8 @@ def _norm(values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp]) -> npt.
     usable = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
     widths = np.diff(np.r_[starts, values.shape[1]])
     scaled = values / np.repeat(usable, widths, axis=1)
-    return np.asarray(usable * np.sqrt(np.add.reduceat(scaled * scaled, starts, axis=1)))
+    with np.errstate(over="ignore"):  # what no float64 holds is Inf
+        return np.asarray(usable * np.sqrt(np.add.reduceat(scaled * scaled, starts, axis=1)))
 
 
 def _smallest_nonzero(values: npt.NDArray[np.float64]) -> float:

@@ -52,6 +52,7 @@ def mark_trace(mark: MarkSpec, *, theme: Theme) -> dict[str, Any]:
     return trace | {"mode": "lines", "line": {"color": colour, "width": 3}, "hoverinfo": "skip"}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def mark_note(data: pd.DataFrame, mark: MarkSpec) -> str:
     """Say how often: the share of the steps of a flag, the newest value of a count; empty without rows."""
     if data.empty:

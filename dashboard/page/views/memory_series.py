@@ -18,6 +18,7 @@ _QUARTER: Final = WINDOW // 4
 _PER_STEPS: Final = 1000
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def cuda_unused(data: pd.DataFrame) -> pd.DataFrame:
     """Return what is reserved and in no tensor, where both series have a row for the same steps."""
     reserved, allocated = _rows(data, "cuda_reserved_bytes"), _rows(data, "cuda_allocated_bytes")
@@ -51,7 +52,7 @@ def growth_rows(rows: pd.DataFrame, *, name: str) -> pd.DataFrame:
         return _series(rows.iloc[:0], np.zeros(0), name=name)
     middle = rows["step"].to_numpy(np.float64) + (rows["pooled"].to_numpy(np.float64) - 1.0) / 2.0
     values = _medians(rows["mean"].to_numpy(np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         slopes = _PER_STEPS * values / _means(middle)
     return _series(rows.iloc[WINDOW - 1 :], np.where(np.isfinite(slopes), slopes, np.nan), name=name)
 

@@ -30,6 +30,7 @@ NEEDED: Final = (_STEP_TIME, "forward_s")
 Floats = npt.NDArray[np.float64]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def phase_rows(data: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of all of `PHASES`, one for each row of `step_time_s`; no value where it has none.
 

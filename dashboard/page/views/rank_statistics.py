@@ -127,6 +127,7 @@ def caption(statistic: RankStatistic, stages: Sequence[str | None]) -> str:
     return _STAGES.get(next(iter(known)), _UNKNOWN_STAGE)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def cells(found: RankScalars, statistic: RankStatistic) -> Floats:
     """Return (ranks, columns) what the view shows.
 
@@ -159,6 +160,7 @@ def medians(shown: Floats) -> Floats:
     return _quiet_median(np.where(np.isfinite(shown), shown, np.nan), axis=0)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def distances(shown: Floats, median: Floats, statistic: RankStatistic) -> Floats:
     """Return (ranks, columns) the distance from the median: log2 of the ratio, or the difference.
 

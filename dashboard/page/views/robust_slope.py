@@ -32,6 +32,7 @@ class Slope(NamedTuple):
     """Median of y."""
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def robust_slope(x: Floats, y: Floats) -> Slope | None:
     """Return the Theil-Sen slope; None for less than four finite points with different x.
 

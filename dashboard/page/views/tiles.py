@@ -139,6 +139,7 @@ def _values(data: pd.DataFrame, name: str, column: str = "mean") -> npt.NDArray[
     return data[column].to_numpy(dtype=np.float64)[chosen]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def _finite_mean(data: pd.DataFrame, name: str) -> float | None:
     values = _values(data, name)
     finite = values[np.isfinite(values)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as PathParameter
 
@@ -124,6 +125,7 @@ def _report(context: ApiContext, run: str, rank: int) -> dict[str, Any]:
     }
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
 def _series_facts(context: ApiContext, run: str, rank: int) -> dict[str, dict[str, Any]]:
     """First and last mean, and the extremes, of every series; over its finite values."""
     names = context.store.scalar_names(run, rank)[:1000]
