@@ -172,6 +172,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         spool=arguments.spool,
         open_browser=not arguments.no_browser,
         announce=_announce,
+        notice=_notice,
         outlets=outlets,
         reach=reach,
         keys=arguments.keys,

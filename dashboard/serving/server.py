@@ -18,17 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from probe.errors import ProbeError
 from probe.settings.places import (
     DEFAULT_INGEST,
     DEFAULT_PAGE_PORT,
     ServeState,
     default_spool,
-    read_serve_state,
-    serve_state_path,
-    write_serve_state,
 )
 
 from ..errors import DashboardError
@@ -37,6 +32,7 @@ from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
 from .running import RunningNote, data_folder, remove_note, write_note
+from .serve_note import ServeNote
 
 if TYPE_CHECKING:
     from ..ingest.collector import Collector, CollectorStatus
@@ -99,6 +95,9 @@ class Server:
         self._logged: tuple[str, ...] = ()
         """Those of the spool's problems that are in the log."""
         self._storage = ""
+        self._serve_note: ServeNote | None = None
+        self.elsewhere = ""
+        """Says that trainings find another server than this one, and how to reach each; else empty."""
         self._store: DuckStore | None = None
         self._hub: Hub | None = None
         self._collector: Collector | None = None
@@ -348,6 +347,8 @@ class Server:
             found += self._store.limit_notices()
         if self._outlets is not None:
             found += self._outlets.notices()
+        if self.elsewhere:
+            found.append(self.elsewhere)
         losses = self._collector.status.losses if self._collector is not None else ()
         if problems := (*losses, *self._spool_problems):
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
@@ -355,13 +356,19 @@ class Server:
         return [text if text.endswith(".") else f"{text}." for text in found]
 
     def _leave_note(self) -> None:
-        """Write `serve.json` for local probes, and a note for other commands; both go at the end.
-
-        Unless another server has replaced them.
-        """
-        note = self._note()
-        write_serve_state(note, self._environment)
-        self._undo.callback(self._remove_note, note)
+        """Have local probes find this server, unless they find another; leave a note for other commands."""
+        mine = ServeState(
+            page=self.page,
+            ingest=self.ingest,
+            pid=os.getpid(),
+            secret=self._credentials.secret,
+            data=str(self._data.absolute()),
+            keys=self._client_keys(),
+        )
+        self._serve_note = ServeNote(mine, self._environment)
+        self._serve_note.keep()
+        self.elsewhere = self._serve_note.words()
+        self._undo.callback(self._serve_note.remove)
         certificate = self._reach.certificate
         opening = RunningNote(
             page=self.local_page,
@@ -374,16 +381,6 @@ class Server:
         write_note(self._data, opening)
         self._undo.callback(remove_note, self._data, opening)
 
-    def _note(self) -> ServeState:
-        return ServeState(
-            page=self.page,
-            ingest=self.ingest,
-            pid=os.getpid(),
-            secret=self._credentials.secret,
-            data=str(self._data.absolute()),
-            keys=self._client_keys(),
-        )
-
     def _client_keys(self) -> str:
         """Return the file with which trainings of this machine get in, where keys are wanted."""
         from ..ingest.curve import client_keys_beside
@@ -392,16 +389,11 @@ class Server:
         return "" if beside is None else str(beside.absolute())
 
     def _keep_note(self) -> None:
-        """Write it again when it is gone, or what a second server left that has ended or was killed."""
-        found = read_serve_state(self._environment)
-        is_mine_to_write = found is None or not psutil.pid_exists(found.pid)
-        if is_mine_to_write and not self._stopping.is_set():
+        """Write `serve.json` again where it is gone, or another server that had it."""
+        if self._serve_note is not None and not self._stopping.is_set():
             with contextlib.suppress(OSError):
-                write_serve_state(self._note(), self._environment)
-
-    def _remove_note(self, note: ServeState) -> None:
-        if read_serve_state(self._environment) == note:
-            serve_state_path(self._environment).unlink(missing_ok=True)
+                self._serve_note.keep()
+            self.elsewhere = self._serve_note.words()
 
 
 def serve(
@@ -417,6 +409,7 @@ def serve(
     ready: Callable[[Server], None] | None = None,
     before_stop: Callable[[Server], None] | None = None,
     stop: threading.Event | None = None,
+    notice: Callable[[str], None] = lambda line: None,
     outlets: Outlets | None = None,
     reach: Reach | None = None,
     keys: Path | None = None,
@@ -436,6 +429,7 @@ def serve(
         ready: Called once everything runs.
         before_stop: Called at the end, while everything still runs.
         stop: Ends the wait from another thread.
+        notice: Gets what the user should know.
         outlets: Webhooks and OpenTelemetry; None sends nothing.
         reach: How the page is reached, in place of `host`.
         keys: File of `dashboard keygen`; an ingest that other machines reach wants one, and finds it in the
@@ -463,6 +457,8 @@ def serve(
         try:
             server.start()
             announce(f"nanscope {server.address}")
+            if server.elsewhere:
+                notice(f"{server.elsewhere}.")
             if open_browser and listening.has_graphical_session(os.environ):
                 listening.open_browser(server.address)
             try:

@@ -169,7 +169,8 @@ def test_serve_of_what_is_served_already_leads_there(fork: Fork, tmp_path: Path)
     """Also by the data folder alone, and where another server has been started since."""
     data = tmp_path / "state" / "nanscope" / "data"
     server = fork("serve", *FREE, NANSCOPE_TOKEN="one-of-its-own")
-    line = f"nanscope {address_of(server)}\n"
+    address = address_of(server)
+    line = f"nanscope {address}\n"
     other = fork("serve", *FREE, "--data", str(tmp_path / "other"))
     assert f"nanscope {address_of(other)}\n" != line
     for arguments in (("--no-browser",), FREE, ("--no-browser", "--data", str(data)), ("--port", "8050")):
@@ -178,8 +179,10 @@ def test_serve_of_what_is_served_already_leads_there(fork: Fork, tmp_path: Path)
         assert errors.count("\n") == 1
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "another state")}
     assert fork("serve", "--data", str(data), **elsewhere).finish(60)[:2] == (0, line)
-    for process in (server, other):
-        assert interrupt(process) == (0, "")
+    assert interrupt(server) == (0, "")
+    code, said = interrupt(other)
+    assert (code, said.count("\n")) == (0, 1)
+    assert f"find another dashboard, {address.partition('?')[0]} " in said
     assert not (data / "serving.json").exists()
 
 

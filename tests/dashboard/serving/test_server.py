@@ -20,7 +20,7 @@ from written_journal import record_places
 from dashboard.errors import DashboardError
 from dashboard.ingest.spool import SpoolIngest
 from dashboard.serving.server import Server, serve
-from probe.settings.places import read_serve_state, serve_state_path
+from probe.settings.places import ServeState, read_serve_state, serve_state_path, write_serve_state
 
 TOKEN = "token-for-tests"
 
@@ -66,13 +66,82 @@ def test_server_leaves_a_note_and_takes_it_away(tmp_path: Path) -> None:
     assert read_serve_state(environment(tmp_path)) is None
 
 
-def test_server_note_of_another_server_stays(tmp_path: Path) -> None:
+def test_server_with_other_data_leaves_the_note_of_the_first(tmp_path: Path) -> None:
+    first, second = make(tmp_path), make(tmp_path / "other", state=tmp_path)
+    first.start()
+    second.start()
+    try:
+        assert read_serve_state(environment(tmp_path)).page == first.page
+        (said,) = second.notices()
+        assert f"another dashboard, {first.page} (process {os.getpid()}, " in said
+        assert f"NANSCOPE_CONNECT={second.ingest}." in said
+        assert first.notices() == []
+        second.stop()
+        assert read_serve_state(environment(tmp_path)).page == first.page
+    finally:
+        second.stop()
+        first.stop()
+    assert read_serve_state(environment(tmp_path)) is None
+
+
+def test_server_takes_the_note_when_the_first_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.serving.server.SPOOL_INTERVAL_S", 0.05)
     first, second = make(tmp_path), make(tmp_path / "other", state=tmp_path)
     first.start()
     second.start()
     first.stop()
-    assert read_serve_state(environment(tmp_path)).page == second.page
-    second.stop()
+    try:
+        deadline = time.monotonic() + 10
+        while second.notices() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert read_serve_state(environment(tmp_path)).page == second.page
+        assert second.notices() == []
+    finally:
+        second.stop()
+    assert read_serve_state(environment(tmp_path)) is None
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_server_note_of_a_process_that_began_later_counts_while_a_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """The number of a killed server is another process's by now; or somebody has set the clock."""
+    theirs = ServeState(page="http://127.0.0.1:1/", ingest="i", pid=os.getppid(), secret="", data="d")
+    write_serve_state(theirs, environment(tmp_path))
+    os.utime(serve_state_path(environment(tmp_path)), (1.0, 1.0))
+    monkeypatch.setattr(
+        "dashboard.serving.serve_note.find_server_of", lambda data: object() if answers else None
+    )
+    server = make(tmp_path)
+    server.start()
+    server.stop()
+    assert read_serve_state(environment(tmp_path)) == (theirs if answers else None)
+
+
+def test_serve_says_where_trainings_ship_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NANSCOPE_TOKEN", TOKEN)
+    stop, said = threading.Event(), []
+    first = make(tmp_path)
+    first.start()
+    try:
+        serve(
+            port=0,
+            ingest="tcp://127.0.0.1:0",
+            data=tmp_path / "other",
+            spool=tmp_path / "spool",
+            open_browser=False,
+            announce=lambda line: None,
+            notice=said.append,
+            ready=lambda server: stop.set(),
+            stop=stop,
+        )
+    finally:
+        first.stop()
+    (line,) = said
+    assert line.startswith(f"Trainings on this machine find another dashboard, {first.page} ")
 
 
 @pytest.mark.parametrize(
