@@ -6,13 +6,14 @@ One row per point. Columns: `run`, `rank`, `name` (a series, or a statistic of l
 finite; of layers 1 for some), and `pooled` (steps in the point; 1: nothing is down-sampled). Written by
 DuckDB, which needs no other library.
 
-In CSV a text that a spreadsheet would take for a formula has an apostrophe before it, for names come from the
+In CSV a text that a spreadsheet would take for a formula has an apostrophe there, for names come from the
 script. Parquet has range and down-sampling of the whole file in its metadata, key `nanscope`, as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,9 @@ TABLE_POINTS: Final = 10_000
 _NUMBERS: Final = ("step", "time", "min", "mean", "max", "nan", "inf", "pooled")
 COLUMNS: Final = ("run", "rank", "name", "layer", *_NUMBERS)
 _TYPES: Final = {"rank": "int64", "step": "int64", "nan": "int64", "inf": "int64", "pooled": "int64"}
-_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_UNSEEN: Final = r"\s\x00-\x1f\x7f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\""
+_FORMULA: Final = re.compile(rf"((?:^|[;\t\r\n])[{_UNSEEN}]*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a cell may begin, blanks and what is not seen, and then what a formula begins with."""
 _BLANKS: Final = ("\t", "\r", "\n")
 _OPTIONS: Final = {"csv": "FORMAT csv, HEADER", "parquet": "FORMAT parquet, COMPRESSION zstd"}
 
@@ -150,13 +153,19 @@ def _plain(table: pd.DataFrame, *, is_text: bool) -> pd.DataFrame:
     """Texts as Python objects: DuckDB would ask pyarrow for other ones. In a file of text, no formulas."""
     texts = {name: table[name].astype(object) for name in ("run", "name", "layer")}
     if is_text:
-        texts = {name: column.map(_no_formula) for name, column in texts.items()}
+        texts = {name: column.map(no_formula) for name, column in texts.items()}
     return table.assign(**texts)
 
 
-def _no_formula(text: str) -> str:
-    """Spreadsheets compute what begins so, also with blanks before it, and may start programs by it."""
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) or text[:1] in _BLANKS else text
+def no_formula(text: str) -> str:
+    """Return a text of which a spreadsheet computes nothing, with an apostrophe where it would.
+
+    What begins so is computed, also with blanks before it, and may start programs. A spreadsheet that takes
+    semicolons or tabs for separators, or a line feed for the end of a row, begins a cell there, too. Source:
+    OWASP, "CSV Injection".
+    """
+    safe = _FORMULA.sub(r"\1'", text)
+    return f"'{safe}" if safe[:1] in _BLANKS or (safe != text and safe[:1] != "'") else safe
 
 
 def _series_rows(series: pd.DataFrame) -> pd.DataFrame:

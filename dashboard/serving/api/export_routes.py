@@ -142,7 +142,7 @@ def page_export_routes(context: ApiContext) -> APIRouter:
         found = context.store.event(run, event)
         if found is None:
             raise HTTPException(404, f"run {run!r} has no event {event!r}")
-        return _download(msgspec.json.encode(event_json(found)), name=f"{run}-{event}", form="json")
+        return download(msgspec.json.encode(event_json(found)), name=f"{run}-{event}", form="json")
 
     return router
 
@@ -173,10 +173,10 @@ def _exported(
             body = export_table(store, run, form, rank=rank, steps=steps, statistic=statistic, track=track)
     except UnknownTrackError as error:
         raise HTTPException(422, str(error)) from error
-    return _download(body, name=run if track is None else f"{run}-{track[:64]}", form=form)
+    return download(body, name=run if track is None else f"{run}-{track[:64]}", form=form)
 
 
-def _download(body: bytes, *, name: str, form: Form) -> Response:
+def download(body: bytes, *, name: str, form: Form) -> Response:
     """Answer with a file; nothing but letters, digits, dot, dash and underscore gets into its name."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     headers = {"content-disposition": f'attachment; filename="nanscope-{plain}.{form}"'}

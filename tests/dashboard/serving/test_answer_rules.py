@@ -12,6 +12,7 @@ import pytest
 from api_server import BEARER, RUN, TOKEN, Got, call
 
 from dashboard.serving.answer_rules import ASK_AGAIN, FOR_EVER, NO_STORE, asset_versions, cache_rule
+from dashboard.serving.api.export_routes import download
 from dashboard.serving.server import Server
 
 NAMES = {"run": RUN, "kind": "memory_snapshot", "event": "0" * 16, "level": "basic", "key": "x", "note": "n1"}
@@ -188,3 +189,12 @@ def test_change_with_the_cookie_needs_the_type_without_a_body_too(server: Server
 def test_callback_with_another_type_is_refused(server: Server) -> None:
     got = send(server, "/_dash-update-component", body=b"{}", content_type="text/plain", **cookie(server))
     assert got.status == 415
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['x"; filename="evil.exe', "../../etc/passwd", "a\r\nset-cookie: a=b", "\u202egnp", "", "a/b\\c;d"],
+)
+def test_name_of_a_download_is_letters_alone(name: str) -> None:
+    header = download(b"x", name=name, form="csv").headers["content-disposition"]
+    assert re.fullmatch(r'attachment; filename="nanscope-[A-Za-z0-9._-]*\.csv"', header)
