@@ -193,7 +193,7 @@ def test_callback_with_another_type_is_refused(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ['x"; filename="evil.exe', "../../etc/passwd", "a\r\nset-cookie: a=b", "\u202egnp", "", "a/b\\c;d"],
+    ['x"; filename="evil.exe', "../x", "a\r\nset-cookie: a=b", "\u202egnp", "", "a/b\\c;d"],
 )
 def test_name_of_a_download_is_letters_alone(name: str) -> None:
     header = download(b"x", name=name, form="csv").headers["content-disposition"]
