@@ -171,7 +171,10 @@ def _pattern(declared_id: str) -> dict[str, Any] | None:
     """The ids that an input of several elements matches: ``["ALL"]`` stands for any; None for one element."""
     if not declared_id.startswith("{"):
         return None
-    pattern: dict[str, Any] = json.loads(declared_id)
+    try:
+        pattern: dict[str, Any] = json.loads(declared_id)
+    except (ValueError, RecursionError):
+        return None
     return pattern
 
 
