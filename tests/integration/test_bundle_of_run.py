@@ -96,8 +96,9 @@ def test_failing_step_comes_again_where_nothing_of_its_machine_is(made, tmp_path
     assert recorded.file == str(there / "work" / "proj" / "failing_train.py")
     assert "# planted" in recorded.code.splitlines()[recorded.line - recorded.code_first_line]
     _fill(tmp_path / "data", resolve_runs(str(bundle)), notice=pytest.fail)
-    store = DuckStore(tmp_path / "data")
+    store = DuckStore(tmp_path / "data", clock=lambda: time.time() + 60)
     assert [stored.id for run in store.runs() for stored in store.events(run.run)] == [event.id]
+    assert [rank.state for run in store.runs() for rank in run.ranks] == ["silent"]
     store.close()
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from ...delivery.journal.journal import JournalWriter, write_run_json
 from ...delivery.journal.journal_reader import end_of_stream, read_stream
 from ...errors import WireError
@@ -52,12 +54,15 @@ def write_spool(
 ) -> None:
     """Write a spool with one run: its start, the layouts that the frames need, the events, the frames.
 
+    The start names no process: whether that one still lives says nothing of what is kept here.
+
     Raises:
         JournalError: it cannot be written.
     """
     writer = f"{start.rank}-{start.incarnation}"
     layouts = _layouts(journal)
     needed = [layouts[number] for number in sorted({frame.layout for frame in frames} & set(layouts))]
+    start = msgspec.structs.replace(start, pid=0, boot=0, started_ticks=0)
     out = JournalWriter(spool / start.run / writer, run=start.run, writer=writer)
     try:
         write_run_json(spool / start.run, start)
