@@ -1,0 +1,63 @@
+"""The whole line under faults, in short; `make faults` makes the same for longer (`test_long_trials.py`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from chaos_proxy import BadMessages
+from forked_scripts import ForkedScripts
+from trial import Trial, wait_for
+from trial_scenarios import bad_network, disturbed_training, failing_writes, server_that_dies, stopped_server
+
+
+@pytest.fixture
+def trial(tmp_path: Path, forked: ForkedScripts, forked_dashboard: ForkedScripts) -> Iterator[Trial]:
+    seed = int(os.environ.get("TRIAL_SEED", time.time_ns() % 10**6))
+    print("TRIAL_SEED", seed)
+    trial = Trial(tmp_path, seed, forked, forked_dashboard)
+    yield trial
+    trial.close()
+
+
+def killed_at_once(trial: Trial) -> None:
+    trial.start_server()
+    trial.start_training("a", pause_s=0.002)
+    trial.wait_for_steps("a", 100)
+    wait_for(lambda: trial.helper_pid("a") is not None, "no helper comes")
+    trial.trainers["a"].kill()
+    trial.kill_helper("a")
+    trial.kill_server()
+    trial.kill_training("a")
+
+
+def changing(seed: int, target: int) -> BadMessages:
+    return BadMessages(seed, target, share=0.3, faults=["corrupted"])
+
+
+SHORT: dict[str, Callable[[Trial], None]] = {
+    "killed at once": killed_at_once,
+    "stopped server": lambda trial: stopped_server(trial, steps=100),
+    "server that dies": lambda trial: server_that_dies(trial, places=["after-commit 2", "in-checkpoint 3"]),
+    "changed messages": lambda trial: bad_network(trial, changing, faults=20),
+    "bad network": lambda trial: bad_network(trial, BadMessages, faults=15),
+    "disturbed": lambda trial: disturbed_training(trial, how=["gil", "stop", "fork"]),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_trial_stores_all_that_was_noted_once_and_right(trial: Trial, name: str) -> None:
+    SHORT[name](trial)
+    trial.settle()
+    account = trial.check()
+    assert (account.missing, account.told) == (0, 0)
+    assert account.steps >= 100 and account.events >= 10
+
+
+def test_write_that_fails_costs_nothing_or_is_counted(trial: Trial) -> None:
+    failing_writes(trial, numbers=[1, 2, 5, 60])
+    trial.settle()
+    trial.check(may_lose=True)
