@@ -36,8 +36,8 @@ from probe.wire import (
     Skip,
     StreamKey,
     decode_message,
-    encode,
     handshake_proof,
+    sealed,
 )
 
 from ..errors import AddressInUseError, DashboardError
@@ -457,7 +457,7 @@ class Collector:
     def _send(self, router: zmq.Socket[bytes], identity: bytes, message: Message) -> None:
         """Send, or forget a peer that has gone or does not read."""
         try:
-            router.send_multipart([identity, encode(message)], zmq.NOBLOCK)
+            router.send_multipart([identity, sealed(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
             self._peers.pop(identity, None)
 

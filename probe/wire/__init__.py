@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .encoding import decode_record, encode, encode_record
+    from .encoding import decode_record, encode, encode_record, sealed
     from .messages import (
         MAX_MESSAGE_BYTES,
         Ack,
@@ -144,6 +144,7 @@ __all__ = [
     "event_id",
     "handshake_proof",
     "is_in_derivative",
+    "sealed",
 ]
 
 _HOMES: Final = (".records", ".encoding", ".messages")

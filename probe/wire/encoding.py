@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,17 @@ def encode(value: Record | Message) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         return _encoder.encode(_in_utf8(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def sealed(message: Message) -> bytes:
+    """Encode a message with its checksum: TCP's own misses one spoilt segment in 65,536.
+
+    Without one a message of the handshake, which has proofs.
+    """
+    if not hasattr(message, "check"):
+        return encode(message)
+    data = encode(msgspec.structs.replace(message, check=bytes(4)))[:-4]
+    return data + zlib.crc32(data).to_bytes(4, "little")
 
 
 def encode_record(record: Record) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import zlib
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -16,6 +17,10 @@ from .records import Count, RequestId, RunId, StreamName, Text, WireStruct, Writ
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
+
+
+Check: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=4, max_length=4)] | None
+"""Little-endian crc32 of the bytes before it, the last four of a message; None from an older version."""
 
 
 class StreamKey(WireStruct, array_like=True, frozen=True, kw_only=True):
@@ -54,6 +59,7 @@ class Position(WireStruct, tag="position", tag_field="m", frozen=True, kw_only=T
     """Helper -> collector: "where shall I start with this stream?" Answered by an `Ack`."""
 
     key: StreamKey
+    check: Check = None
 
 
 class Batch(WireStruct, tag="batch", tag_field="m", frozen=True, kw_only=True):
@@ -62,6 +68,7 @@ class Batch(WireStruct, tag="batch", tag_field="m", frozen=True, kw_only=True):
     key: StreamKey
     first_seq: Count
     records: Annotated[list[bytes], msgspec.Meta(max_length=100_000)]
+    check: Check = None
 
 
 class Skip(WireStruct, tag="skip", tag_field="m", frozen=True, kw_only=True):
@@ -71,6 +78,7 @@ class Skip(WireStruct, tag="skip", tag_field="m", frozen=True, kw_only=True):
     first_seq: Count
     end_seq: Count
     reason: Text
+    check: Check = None
 
 
 class Ack(WireStruct, tag="ack", tag_field="m", frozen=True, kw_only=True):
@@ -78,6 +86,7 @@ class Ack(WireStruct, tag="ack", tag_field="m", frozen=True, kw_only=True):
 
     key: StreamKey
     next_seq: Count
+    check: Check = None
 
 
 class Control(WireStruct, tag="control", tag_field="m", frozen=True, kw_only=True):
@@ -91,6 +100,7 @@ class Control(WireStruct, tag="control", tag_field="m", frozen=True, kw_only=Tru
     """An encoded `control_messages.Ask`; the trainer decodes it."""
     caller: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Who asks; "" where it is not known. A helper that is older passes the request on without."""
+    check: Check = None
 
 
 class Answered(WireStruct, tag="answered", tag_field="m", frozen=True, kw_only=True):
@@ -99,6 +109,7 @@ class Answered(WireStruct, tag="answered", tag_field="m", frozen=True, kw_only=T
     id: RequestId
     answers: Annotated[list[tuple[WriterId, bytes | None]], msgspec.Meta(max_length=100_000)]
     """Each trainer with its encoded `control_messages.Answer`; None where there was none in time."""
+    check: Check = None
 
 
 class Refused(WireStruct, tag="refused", tag_field="m", frozen=True, kw_only=True):
@@ -122,7 +133,7 @@ def decode_message(data: bytes) -> Message:
     """Decode and validate one ZeroMQ message.
 
     Raises:
-        WireError: it is too large, is not msgpack, or breaks a type or limit.
+        WireError: it is too large, is not msgpack, breaks a type or limit, or was changed on its way.
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(f"message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
@@ -130,4 +141,10 @@ def decode_message(data: bytes) -> Message:
         message: Message = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"message does not decode: {error}") from error
-    return message
+    check: Check = getattr(message, "check", None)
+    if check is None:
+        return message
+    if check != zlib.crc32(memoryview(data)[:-4]).to_bytes(4, "little"):
+        raise WireError("message was changed on its way: its checksum is wrong")
+    unsealed: Message = msgspec.structs.replace(message, check=None)
+    return unsealed

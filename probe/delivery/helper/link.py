@@ -30,8 +30,8 @@ from ...wire import (
     Proof,
     Refused,
     decode_message,
-    encode,
     handshake_proof,
+    sealed,
 )
 
 _SEND_QUEUE_MESSAGES: Final = 4
@@ -135,7 +135,7 @@ class Link:
     def send(self, message: Message) -> bool:
         """Queue a message; False when the queue is full or there is no connection."""
         try:
-            self._socket.send(encode(message), zmq.NOBLOCK)
+            self._socket.send(sealed(message), zmq.NOBLOCK)
         except zmq.Again:
             self.is_full = True
             return False
