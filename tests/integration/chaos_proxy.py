@@ -63,7 +63,7 @@ class Network(threading.Thread):
 class BadBytes(Network):
     """A TCP proxy that delays, cuts and corrupts."""
 
-    def __init__(self, seed: int, target: int, *, share: float = 0.01) -> None:
+    def __init__(self, seed: int, target: int, *, share: float = 0.08) -> None:
         super().__init__(seed, target, share=share)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]

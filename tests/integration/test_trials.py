@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from chaos_proxy import BadMessages
-from forked_scripts import ForkedScripts
 from trial import Trial, wait_for
+from trial_fixtures import trial
 from trial_scenarios import bad_network, disturbed_training, failing_writes, server_that_dies, stopped_server
 
-
-@pytest.fixture
-def trial(tmp_path: Path, forked: ForkedScripts, forked_dashboard: ForkedScripts) -> Iterator[Trial]:
-    seed = int(os.environ.get("TRIAL_SEED", time.time_ns() % 10**6))
-    print("TRIAL_SEED", seed)
-    trial = Trial(tmp_path, seed, forked, forked_dashboard)
-    yield trial
-    trial.close()
+__all__ = ["trial"]
 
 
 def killed_at_once(trial: Trial) -> None:

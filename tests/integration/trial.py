@@ -33,6 +33,7 @@ from probe.delivery.journal.ring_rest import read_rest
 HERE = Path(__file__).resolve().parent
 TRAINING = HERE / "scripts" / "noted_training.py"
 FAILING_SERVE = HERE / "scripts" / "serve_with_failpoint.py"
+_DISTURBING = ("NOTED_AT_STEP", "NOTED_WRITES")
 Process = ForkedScript | subprocess.Popen[bytes]
 
 
@@ -58,6 +59,7 @@ class Notes:
     """Rank -> step -> loss."""
     events: list[str]
     weights: list[str]
+    failed_writes: int
 
 
 @dataclass(kw_only=True)
@@ -106,6 +108,8 @@ class Trial:
         self.ingest_port, self.page_port = free_port(), free_port()
         self.server: Process | None = None
         self.trainers: dict[str, Process] = {}
+        self._asked: dict[str, dict[str, str]] = {}
+        self._alone: dict[tuple[tuple[str, str], ...], str] = {}
         self.account = Account()
         self.in_namespace: list[str] = []
         """Begin of commands that run in another network namespace."""
@@ -152,6 +156,7 @@ class Trial:
         first = 100 + max(self.notes(run).steps.get(0, {-100: 0.0}))
         environment = {"NANSCOPE_RUN": run, "NOTED_LOG": str(self.log_path(run)), "NOTED_FIRST": str(first)}
         environment |= {f"NOTED_{name.upper()}": str(value) for name, value in asked.items()}
+        self._asked[run] = environment
         if self.connect is not None:
             environment["NANSCOPE_CONNECT"] = self.connect
         self.root.mkdir(exist_ok=True, parents=True)
@@ -237,15 +242,18 @@ class Trial:
         steps: dict[int, dict[int, float]] = {}
         events: list[str] = []
         weights: list[str] = []
+        failed = 0
         text = self.log_path(run).read_text() if self.log_path(run).exists() else ""
         for line in text.splitlines():
             kind, _, rest = line.partition(" ")
             if kind == "step":
                 rank, step, loss = rest.split()
                 steps.setdefault(int(rank), {})[int(step)] = float(loss)
+            elif kind == "failed":
+                failed += int(rest)
             else:
                 (events if kind == "event" else weights).append(rest)
-        return Notes(steps=steps, events=events, weights=weights)
+        return Notes(steps=steps, events=events, weights=weights, failed_writes=failed)
 
     def wait_for_steps(self, run: str, count: int) -> None:
         """Wait until a run has finished so many steps more."""
@@ -254,6 +262,21 @@ class Trial:
 
     def _finished(self, run: str) -> int:
         return sum(map(len, self.notes(run).steps.values()))
+
+    def weights_without_probe(self, run: str) -> str:
+        """Train once more as a run did, with the probe switched off and nothing that disturbs it."""
+        asked = {key: value for key, value in self._asked[run].items() if key not in _DISTURBING}
+        unlike = ("NOTED_LOG", "NANSCOPE_RUN")
+        alike = tuple(sorted((key, value) for key, value in asked.items() if key not in unlike))
+        if alike not in self._alone:
+            log = self.root / "alone.noted"
+            log.unlink(missing_ok=True)
+            script = self._start(
+                self._torch, [str(TRAINING)], {**asked, "NANSCOPE_OFF": "1", "NOTED_LOG": str(log)}
+            )
+            assert script.wait(120) == 0
+            self._alone[alike] = self.notes("alone").weights[0]
+        return self._alone[alike]
 
     def stop_server(self) -> None:
         """End the server in an orderly way."""

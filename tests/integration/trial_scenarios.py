@@ -162,11 +162,13 @@ def network_that_goes(trial: Trial, *, times: int) -> None:
 def failing_writes(trial: Trial, *, numbers: list[int]) -> None:
     """In each of several trainings the Nth write into the spool fails; all end, with the same weights."""
     for number in numbers:
-        trial.start_training(f"w{number}", steps=120, events=1, writes=number)
+        trial.start_training(f"w{number}", steps=max(60, number + 10), events=1, writes=number)
         if len(trial.trainers) >= 4:
             finish_trainings(trial)
-        trial.count("failed write")
     finish_trainings(trial)
+    for run in trial.runs():
+        assert trial.notes(run).failed_writes == 1, f"{run}: no write has failed"
+        trial.count("failed write")
 
 
 def finish_trainings(trial: Trial) -> None:
@@ -221,10 +223,17 @@ def elastic_ranks(trial: Trial, *, ranks: int) -> None:
         done = subprocess.run(
             [*command, "--max-restarts=2", str(TRAINING)],
             env={**inherited, "PYTHONPATH": str(TRAINING.parents[3]), "OMP_NUM_THREADS": "1", **environment},
-            stdout=log, stderr=log, timeout=600, check=False, cwd=trial.root,
+            stdout=log, stderr=log, timeout=300, check=False, cwd=trial.root,
         )  # fmt: skip
     assert done.returncode == 0, (trial.root / "torchrun.log").read_text()[-3000:]
     trial.count(f"rank killed of {ranks}")
+
+
+SCALE = float(os.environ.get("TRIAL_SCALE", "1"))
+
+
+def scaled(count: int) -> int:
+    return max(1, round(SCALE * count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,13 +242,15 @@ class Scenario:
 
     run: Callable[[Trial], None]
     may_lose: bool = False
+    weights: bool = False
+    """Whether the trainings run to their end: then their weights are those of one without the probe."""
     refusal: Callable[[], str] = str
     """Why it cannot run here; empty where it can."""
 
 
 LONG: dict[str, Scenario] = {
-    "kills of trainer, helper, serve": Scenario(run=lambda trial: kills(trial, count=200)),
-    "serve stopped for 30 s": Scenario(run=lambda trial: stopped_server(trial, steps=6000)),
+    "kills of trainer, helper, serve": Scenario(run=lambda trial: kills(trial, count=scaled(200))),
+    "serve stopped for 30 s": Scenario(run=lambda trial: stopped_server(trial, steps=scaled(6000))),
     "serve late, moved, emptied": Scenario(run=late_moved_and_emptied_server),
     "serve dies around its commits": Scenario(
         run=lambda trial: server_that_dies(
@@ -248,19 +259,24 @@ LONG: dict[str, Scenario] = {
             + [f"in-checkpoint {n}" for n in (2, 3, 4, 5, 7)],
         )
     ),
-    "bytes delayed, cut, corrupted": Scenario(run=lambda trial: bad_network(trial, BadBytes, faults=60)),
+    "bytes delayed, cut, corrupted": Scenario(
+        run=lambda trial: bad_network(trial, BadBytes, faults=scaled(60))
+    ),
     "messages lost, repeated, reordered, corrupted": Scenario(
-        run=lambda trial: bad_network(trial, BadMessages, faults=150)
+        run=lambda trial: bad_network(trial, BadMessages, faults=scaled(150))
     ),
     "the network goes": Scenario(
-        run=lambda trial: network_that_goes(trial, times=3), refusal=namespace_is_possible
+        run=lambda trial: network_that_goes(trial, times=scaled(3)), refusal=namespace_is_possible
     ),
     "the Nth write fails, N to 200": Scenario(
-        run=lambda trial: failing_writes(trial, numbers=list(range(1, 201))), may_lose=True
+        run=lambda trial: failing_writes(trial, numbers=list(range(1, scaled(200) + 1))),
+        may_lose=True,
+        weights=True,
     ),
     "GIL held, SIGSTOP, fork, forkserver, spawn": Scenario(
-        run=lambda trial: disturbed_training(trial, how=["gil", "stop", "fork", "forkserver", "spawn"])
+        run=lambda trial: disturbed_training(trial, how=["gil", "stop", "fork", "forkserver", "spawn"]),
+        weights=True,
     ),
-    "a storm of 1,000 layers": Scenario(run=lambda trial: storm_of_layers(trial, layers=1000)),
+    "a storm of 1,000 layers": Scenario(run=lambda trial: storm_of_layers(trial, layers=1000), weights=True),
     "8 ranks, restarted by torchrun": Scenario(run=lambda trial: elastic_ranks(trial, ranks=8)),
 }

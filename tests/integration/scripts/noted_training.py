@@ -1,8 +1,8 @@
 """A watched training that notes what it has done, as a person would who trusts nobody.
 
 All it does is asked for in the environment:
-NOTED_LOG        file for `step LOSS` once a step is finished, `event NAME` once an event was recorded, and at
-                 the end `weights SHA256`; one `os.write` each
+NOTED_LOG        file for `step RANK STEP LOSS` once a step is finished, `event NAME` once an event was
+                 recorded, and at the end `failed WRITES` and `weights SHA256`; one `os.write` each
 NOTED_FIRST      number of the first step
 NOTED_STEPS      number of steps; 0 trains until killed
 NOTED_PAUSE_S    pause after each step
@@ -41,7 +41,7 @@ class FailingWrites:
 
     def __init__(self, which: str) -> None:
         self.first, self.is_lasting = int(which.rstrip("-")), which.endswith("-")
-        self.seen = 0
+        self.seen = self.failed = 0
         self.spool = os.path.realpath(os.environ["NANSCOPE_SPOOL"])
         for name in ("write", "writev", "pwrite"):
             setattr(os, name, self.guarded(getattr(os, name)))
@@ -51,6 +51,7 @@ class FailingWrites:
             if os.path.realpath(f"/proc/self/fd/{descriptor}").startswith(self.spool):
                 self.seen += 1
                 if self.seen == self.first or (self.is_lasting and self.seen > self.first):
+                    self.failed += 1
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return real(descriptor, *arguments)
 
@@ -85,7 +86,11 @@ def make_model() -> tuple[torch.nn.Module, torch.nn.Module]:
     )
     if not asked("NOTED_RANKS"):
         return model, model
-    torch.distributed.init_process_group("gloo")
+    # In the agent's own store eight ranks that start again find old addresses, without the probe too.
+    store = f"file://{os.path.abspath(asked('NOTED_LOG', 'log'))}-store-{RESTARTS}"
+    torch.distributed.init_process_group(
+        "gloo", init_method=store, rank=RANK, world_size=int(os.environ["WORLD_SIZE"])
+    )
     return model, torch.nn.parallel.DistributedDataParallel(model)
 
 
@@ -101,8 +106,7 @@ def main() -> None:
     def note(*words: object) -> None:
         real_write(log, (" ".join(map(str, words)) + "\n").encode())
 
-    if which := asked("NOTED_WRITES"):
-        FailingWrites(which)
+    failing = FailingWrites(which) if (which := asked("NOTED_WRITES")) else None
     pause_s, events = float(asked("NOTED_PAUSE_S", "0")), int(asked("NOTED_EVENTS", "10"))
     step = FIRST
     while not STEPS or step < FIRST + STEPS:
@@ -123,6 +127,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pause_s)
     run.close()
+    note("failed", 0 if failing is None else failing.failed)
     weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
     note("weights", hashlib.sha256(weights).hexdigest())
 
