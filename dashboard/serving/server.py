@@ -28,6 +28,7 @@ from probe.settings.places import (
 
 from ..errors import DashboardError
 from . import listening
+from .allocator import give_memory_back
 from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
@@ -440,6 +441,7 @@ def serve(
         DashboardError: a port is in use, other machines could reach what is not protected, or the data folder
             cannot be opened.
     """
+    give_memory_back()
     finished = stop if stop is not None else threading.Event()
     server = Server(
         host=host,
