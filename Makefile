@@ -4,6 +4,7 @@
 # make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make faults   the tests that take too long for make test: faults and odd input by the thousand
+# make soak   faults at random for half an hour, and what memory and descriptors do; SOAK_MINUTES=
 # make detection   what is found in the fault bank, and what is said of healthy training (half an hour)
 VENV ?= .venv
 PYTHON ?= python3.11
@@ -21,7 +22,7 @@ NODE_PACKAGES := nodejs npm
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js trackers promtool capabilities faults detection browser compiler node clean
+.PHONY: demo test lint js trackers promtool capabilities faults soak detection browser compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -72,6 +73,9 @@ capabilities: $(TRACKERS)/.done browser
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m pytest -m faults -n0 -s
+
+soak: $(VENV)/.dev
+	$(BIN)/python tests/benchmarks/soak.py
 
 detection: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/detection.py

@@ -1,0 +1,208 @@
+"""Prints how a dashboard stands many ranks of a large model: ingest, lag, event to page, with many readers.
+
+    python tests/benchmarks/bench_load.py [--ranks 8 64] [--readers 1 10 50] [--layers 1000] [--seconds 12]
+
+One process writes the journals of all ranks, as their recorders would, each step one frame of a value per
+layer; a real helper ships them to a real `dashboard serve`, where the readers are WebSocket clients. *k/s*:
+thousands of values a second, as they were written, and until the last of them was durable. *lag*: how long
+after the last write that was. *event*: from its write to the message that counts it, on each reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from forked_scripts import ForkedScripts
+from page_clients import PageClients
+from trial import Trial, ends_of, wait_for
+
+from dashboard.errors import DashboardError
+from probe.delivery.helper.helper import start_helper
+from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode, event_id
+from probe.wire.columns import pack_column
+
+RUN = "load"
+EVENT_S = 0.5
+
+
+class Ranks:
+    """Journals of all ranks of a run that is being trained."""
+
+    def __init__(self, spool: Path, ranks: int, layers: int) -> None:
+        now = time.time_ns()
+        self.values = np.linspace(0.1, 1.0, layers)
+        self.event_times: list[float] = []
+        self.steps = 0
+        self.starts = [
+            RunStart(run=RUN, rank=rank, incarnation=now, world_size=ranks, pid=os.getpid(), time=now / 1e9)
+            for rank in range(ranks)
+        ]
+        names = [f"blocks.{index}" for index in range(layers)]
+        layout = Layout(
+            layout=0,
+            model="net",
+            parameters=[
+                ParameterInfo(name=f"{name}.weight", shape=[8, 8], dtype="float32", layer=index)
+                for index, name in enumerate(names)
+            ],
+            layers=[LayerInfo(name=name, type="Linear") for name in names],
+        )
+        self.journals = []
+        for start in self.starts:
+            writer = f"{start.rank}-{now}"
+            journal = JournalWriter(spool / RUN / writer, run=RUN, writer=writer)
+            write_run_json(spool / RUN, start)
+            journal.append_many("events", [encode(start), encode(layout)])
+            self.journals.append(journal)
+
+    def step(self) -> None:
+        """One step of all ranks."""
+        column = pack_column("grad_norm", self.values * (1 + self.steps % 7))
+        frame = Frame(
+            step=self.steps, time=time.time(), scalars={"loss": 1 / (1 + self.steps)}, columns=[column]
+        )
+        data = encode(frame)
+        for journal in self.journals:
+            journal.append("metrics", data)
+        self.steps += 1
+
+    def event(self) -> None:
+        """An event of the first rank."""
+        incarnation = self.starts[0].incarnation
+        name = event_id(
+            run=RUN, rank=0, incarnation=incarnation, model="", kind="custom", subject="", step=self.steps
+        )
+        facts: dict[str, Any] = {"kind": "custom", "severity": "info", "message": f"at step {self.steps}"}
+        event = Event(
+            id=name, run=RUN, rank=0, incarnation=incarnation, step=self.steps, time=time.time(), **facts
+        )
+        self.event_times.append(time.monotonic())
+        self.journals[0].append("events", encode(event))
+
+    def end(self) -> None:
+        """All ranks end."""
+        for journal in self.journals:
+            journal.append(
+                "events", encode(RunEnd(time=time.time(), step=self.steps - 1, outcome="finished"))
+            )
+            journal.close()
+
+
+class Arrivals:
+    """When each reader first heard of so many events."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.delays_s: list[float] = []
+
+    def reader(self) -> Any:
+        """A callback for one reader's headers."""
+        seen = 0
+
+        def hear(header: Any) -> None:
+            nonlocal seen
+            count = sum((header.get("eventCounts") or {}).values())
+            now = time.monotonic()
+            times = self.ranks.event_times[seen:count]
+            seen = max(seen, count)
+            self.delays_s += [now - at for at in times]
+
+        return hear
+
+
+def measure(
+    root: Path, serves: ForkedScripts, arguments: argparse.Namespace, ranks: int, readers: int
+) -> str:
+    """One row of the table."""
+    trial = Trial(root, 0, serves, serves)
+    os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
+    trial.start_server()
+    load = Ranks(trial.spool, ranks, arguments.layers)
+    start_helper(trial.spool / RUN, None)
+    arrivals = Arrivals(load)
+    place = lambda: (trial.client().url, trial.token())  # noqa: E731
+    pages = [PageClients(place, 1, arrivals.reader()) for _ in range(readers)]
+    try:
+        for page in pages:
+            page.start()
+        wait_for(lambda: all(page.messages for page in pages), "the readers hear nothing")
+        took = write(load, arguments.rate, arguments.seconds)
+        load.end()
+        ended = time.monotonic()
+        wait_for(lambda: is_durable(trial), "not all becomes durable", 240)
+        lag = time.monotonic() - ended
+    finally:
+        for page in pages:
+            page.stopping.set()
+        for page in pages:
+            page.stop()
+        trial.close()
+    written = ranks * load.steps * (arguments.layers + 1)
+    p50, p95, p99 = np.percentile(np.array(arrivals.delays_s or [np.nan]) * 1e3, [50, 95, 99])
+    durable = written / (took + lag) / 1e3
+    return (
+        f"| {ranks} | {readers} | {written / took / 1e3:,.0f} | {durable:,.0f} | {lag:.1f} "
+        f"| {p50:,.0f} | {p95:,.0f} | {p99:,.0f} | {len(arrivals.delays_s):,} |"
+    )
+
+
+def write(load: Ranks, rate: float, seconds: float) -> float:
+    """Write steps at a rate and an event each half second; return how long it took."""
+    began = time.monotonic()
+    next_event = began + 1.0
+    while (now := time.monotonic()) < began + seconds:
+        load.step()
+        if now >= next_event:
+            load.event()
+            next_event += EVENT_S
+        time.sleep(max(0.0, began + load.steps / rate - time.monotonic()))
+    return time.monotonic() - began
+
+
+def is_durable(trial: Trial) -> bool:
+    """Whether the store has all that the ranks wrote."""
+    try:
+        delivery = trial.client()._json("GET", f"api/v1/runs/{RUN}/delivery")
+    except DashboardError:
+        return False
+    reached = {(one["writer"], one["stream"]): one["next_seq"] for one in delivery["positions"]}
+    ends = {key: end for key, end in ends_of(trial.spool / RUN).items() if not key[0].startswith("host")}
+    return all(reached.get(key, 0) >= end for key, end in ends.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--readers", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--layers", type=int, default=1000)
+    parser.add_argument("--rate", type=float, default=5.0, help="steps a second of every rank")
+    parser.add_argument("--seconds", type=float, default=12.0)
+    arguments = parser.parse_args()
+    asked = f"{arguments.layers:,} layers, {arguments.rate:g} steps/s, {arguments.seconds:g} s"
+    print(f"{asked}, {os.cpu_count()} cores")
+    print("| ranks | readers | k/s written | k/s durable | lag s | event ms p50 | p95 | p99 | events seen |")
+    print("|---" * 9 + "|")
+    modules = ("dashboard.serving.server", "dashboard.ingest.spool")
+    with ForkedScripts(*modules) as serves:
+        for ranks in arguments.ranks:
+            for readers in arguments.readers:
+                with tempfile.TemporaryDirectory() as folder:
+                    print(measure(Path(folder), serves, arguments, ranks, readers), flush=True)
+
+
+if __name__ == "__main__":
+    main()
