@@ -57,7 +57,7 @@ def call(
         connection.request("GET", path, headers=headers)
     else:
         body = request if isinstance(request, bytes) else json.dumps(request).encode()
-        connection.request("POST", path, body=body, headers=headers)
+        connection.request("POST", path, body=body, headers={**headers, "content-type": "application/json"})
     answer = connection.getresponse()
     status, text = answer.status, answer.read()
     connection.close()
