@@ -34,7 +34,11 @@ def call(served: Served, path: str, body: dict[str, Any] | None = None) -> bytes
     request = urllib.request.Request(
         page + path.removeprefix("/"),
         data=None if body is None else json.dumps(body).encode(),
-        headers={"x-nanscope-token": TOKEN, "origin": page.rstrip("/")},
+        headers={
+            "x-nanscope-token": TOKEN,
+            "origin": page.rstrip("/"),
+            "content-type": "application/json",
+        },
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         data = answer.read()

@@ -25,7 +25,8 @@ CRITICAL = "#timeline-markers [data-severity=critical]"
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Everything under tmp_path; probes find the dashboard by themselves, as they do for a user."""
     monkeypatch.delenv("NANSCOPE_CONNECT")
-    places = {"XDG_STATE_HOME": str(tmp_path / "state"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
+    # The server of the page's fixture has a place of its own: of two, trainings find the first.
+    places = {"XDG_STATE_HOME": str(tmp_path / "own"), "NANSCOPE_SPOOL": str(tmp_path / "spool")}
     return {**places, "NANSCOPE_LINGER_S": "2"}
 
 

@@ -63,13 +63,13 @@ for _ in range(3):
     optimizer.step()
 write, recorder, main, told = JournalWriter.append_many, run._recorder, threading.main_thread().ident, []
 
-def interrupt_and_write(*arguments):
+def interrupt_and_write(*arguments, **how):
     if recorder._closed and not told:
         told.append(True)
         time.sleep(0.1)
         signal.pthread_kill(main, signal.SIGINT)
         time.sleep(0.2)
-    return write(*arguments)
+    return write(*arguments, **how)
 
 JournalWriter.append_many = interrupt_and_write
 """
@@ -92,11 +92,11 @@ def test_handler_that_closes_amid_the_write_of_an_event_does_not_wait_for_itself
     train(model, optimizer, STEPS)
     write, told = JournalWriter.append, []
 
-    def close_and_write(journal: JournalWriter, stream: Any, record: bytes) -> int:
+    def close_and_write(journal: JournalWriter, stream: Any, record: bytes, **how: Any) -> int:
         if not told and b"meanwhile" in record:  # and not one of the recorder's own
             told.append(True)
             run.close()
-        return write(journal, stream, record)
+        return write(journal, stream, record, **how)
 
     monkeypatch.setattr(JournalWriter, "append", close_and_write)
     record_event_in_time(run, "meanwhile")
@@ -114,11 +114,11 @@ def test_event_that_comes_amid_the_write_of_another_is_written_after_it(
     run, model, _ = watched()
     write, told = JournalWriter.append, []
 
-    def write_and_be_told(journal: JournalWriter, stream: Any, record: bytes) -> int:
+    def write_and_be_told(journal: JournalWriter, stream: Any, record: bytes, **how: Any) -> int:
         if not told and b"first" in record:  # and not one of the recorder's own
             told.append(True)
             run.record_event("second")
-        return write(journal, stream, record)
+        return write(journal, stream, record, **how)
 
     monkeypatch.setattr(JournalWriter, "append", write_and_be_told)
     record_event_in_time(run, "first")

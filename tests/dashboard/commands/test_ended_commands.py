@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,16 @@ RUN = "20260101-000000-abcdef12"
 LINE = "dashboard: ended by {}; nothing unfinished is left.\n"
 FORMS = ("html", "json", "csv", "parquet")
 SEED = 15
+
+
+@pytest.fixture(autouse=True)
+def signals_end_as_by_default() -> Iterator[None]:
+    """Whatever the parent of the tests ignores: the commands leave an ignored signal ignored."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
