@@ -68,6 +68,8 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
     callbacks = _take_out(server, CALLBACK_PATH)
     components = _take_out(server, COMPONENT_PATH)
     _take_out(server, SOCKET_PATH)
+    # Else the page's renderer opens it again and again.
+    app.backend.websocket_capability = False
 
     async def call(request: Request) -> Response:
         try:

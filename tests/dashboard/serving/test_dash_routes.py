@@ -255,3 +255,9 @@ def test_socket_of_dash_is_closed(server: Server) -> None:
     with pytest.raises(InvalidStatus) as refused:
         connect(address, origin=Origin(server.page.rstrip("/")), additional_headers=headers).close()
     assert refused.value.response.status_code in (403, 404)
+
+
+def test_page_does_not_try_the_socket_of_dash(server: Server) -> None:
+    page = call(server, "/").body
+    assert b"_dash-config" in page
+    assert b"_dash-ws-callback" not in page
