@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+Stream = tuple[str, str]
+"""Writer's folder and stream."""
 STREAMS = ("events", "metrics", "host")
 PREFIX = struct.Struct("<II")
 MAGIC = b"NANOSEG1"
@@ -55,3 +57,16 @@ def written_records(writer: Path, stream: str) -> dict[int, bytes]:
         assert first == len(records), f"{path.name} does not continue"
         records |= {first + index: payload for index, (_, payload) in enumerate(record_places(data))}
     return records
+
+
+def read_raw(run_folder: Path) -> dict[Stream, dict[int, Any]]:
+    """Every whole record of a run as plain dictionaries, by its stream and its number."""
+    found: dict[Stream, dict[int, Any]] = {}
+    for path in sorted(run_folder.glob("*/*.seg")):
+        data = path.read_bytes()
+        said, _ = header_of(data)
+        assert (said["run"], said["writer"]) == (run_folder.name, path.parent.name), path
+        records = found.setdefault((said["writer"], said["stream"]), {})
+        for number, (_, payload) in enumerate(record_places(data), said["first_seq"]):
+            records[number] = msgspec.msgpack.decode(payload)
+    return found

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 from forked_scripts import ForkedScript, ForkedScripts
-from raw_journal import Stream, read_raw
+from written_journal import Stream, read_raw
 
 from dashboard.client import Client
 from dashboard.errors import DashboardError
