@@ -105,21 +105,38 @@ class RunLimits:
         return found
 
 
-@dataclass(slots=True)
 class _Sizes:
-    """Bytes of each event and document of a run, by what tells them apart."""
+    """Bytes of each item of a run, by what tells them apart."""
 
-    events: dict[object, int] = field(default_factory=dict)
-    documents: dict[object, int] = field(default_factory=dict)
-    event_bytes: int = 0
-    document_bytes: int = 0
+    def __init__(self, items: Iterable[tuple[object, int]] = ()) -> None:
+        self._of = dict(items)
+        self._bytes = sum(self._of.values())
+
+    def take(self, identity: object, size: int, *, most: int, most_bytes: int, what: str) -> str | None:
+        """Count an item, in place of its older state; return why it has no room, None where it has."""
+        more = size - self._of.get(identity, 0)
+        if identity not in self._of and len(self._of) >= most:
+            return f"more than {most:,} {what}"
+        if more > 0 and self._bytes + more > most_bytes:
+            return f"more than {most_bytes // 1024**2} MiB of {what}"
+        self._of[identity] = size
+        self._bytes += more
+        return None
+
+
+@dataclass(slots=True)
+class _Items:
+    """What a run has."""
+
+    events: _Sizes = field(default_factory=_Sizes)
+    documents: _Sizes = field(default_factory=_Sizes)
 
 
 class ItemLimits:
     """Knows which events and documents the runs have that are arriving; newer states replace older ones."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[str, _Sizes] = OrderedDict()
+        self._runs: OrderedDict[str, _Items] = OrderedDict()
 
     def knows(self, run: str) -> bool:
         """Whether a run's items have been read."""
@@ -131,41 +148,27 @@ class ItemLimits:
         """Take what the store has of a run, as (what tells it apart, bytes)."""
         if run in self._runs:
             return
-        sizes = _Sizes(events=dict(events), documents=dict(documents))
-        sizes.event_bytes, sizes.document_bytes = sum(sizes.events.values()), sum(sizes.documents.values())
-        self._runs[run] = sizes
+        self._runs[run] = _Items(_Sizes(events), _Sizes(documents))
         if len(self._runs) > _COUNTED_RUNS:
             self._runs.popitem(last=False)
 
     def take_event(self, run: str, number: str, size: int) -> str | None:
         """Count an event; return why it has no room, None where it has."""
-        sizes = self._of(run)
-        more = size - sizes.events.get(number, 0)
-        if number not in sizes.events and len(sizes.events) >= MAX_EVENTS:
-            return f"more than {MAX_EVENTS:,} events"
-        if more > 0 and sizes.event_bytes + more > MAX_EVENT_BYTES:
-            return f"more than {MAX_EVENT_BYTES // 1024**2} MiB of events"
-        sizes.events[number] = size
-        sizes.event_bytes += more
-        return None
+        events = self._of(run).events
+        return events.take(number, size, most=MAX_EVENTS, most_bytes=MAX_EVENT_BYTES, what="events")
 
     def take_document(self, run: str, identity: object, size: int) -> str | None:
         """Count a document; return why it has no room, None where it has."""
-        sizes = self._of(run)
-        more = size - sizes.documents.get(identity, 0)
-        if identity not in sizes.documents and len(sizes.documents) >= MAX_DOCUMENTS:
-            return f"more than {MAX_DOCUMENTS:,} documents"
-        if more > 0 and sizes.document_bytes + more > MAX_DOCUMENT_BYTES:
-            return f"more than {MAX_DOCUMENT_BYTES // 1024**2} MiB of documents"
-        sizes.documents[identity] = size
-        sizes.document_bytes += more
-        return None
+        documents = self._of(run).documents
+        return documents.take(
+            identity, size, most=MAX_DOCUMENTS, most_bytes=MAX_DOCUMENT_BYTES, what="documents"
+        )
 
     def forget(self, run: str) -> None:
         """A run has been deleted."""
         self._runs.pop(run, None)
 
-    def _of(self, run: str) -> _Sizes:
-        sizes = self._runs.setdefault(run, _Sizes())
+    def _of(self, run: str) -> _Items:
+        items = self._runs.setdefault(run, _Items())
         self._runs.move_to_end(run)
-        return sizes
+        return items
