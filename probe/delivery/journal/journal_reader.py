@@ -207,7 +207,8 @@ class StreamFollower:
         written = self._written()
         with_ring = self._with_ring and has_ring(self.folder)
         if not with_ring and written <= self.next_seq:
-            return None
+            # Who takes a ring removes it last: what was in it may have come to the journal just now.
+            return self._poll(max_bytes) if self._with_ring else None
         # The journal's end; what has been read beyond that was a ring's.
         end = max(0 if self._cursor is None else self._cursor.seq, written)
         records = self._ring_records(end)[max(self.next_seq - end, 0) :] if with_ring else []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..recorder.process_identity import is_alive
+from ..recorder.process_identity import is_alive, is_of_this_boot
 from ..recorder.ring_format import (
     PAD,
     RECORD_HEAD,
@@ -49,6 +49,8 @@ class RingImage:
     """UNIX seconds."""
     is_alive: bool
     """Whether the trainer that appends still lives: then nobody else takes its records."""
+    has_last_counters: bool
+    """Whether the header is as the appender has left it: it was its memory, and the machine is still up."""
 
     def between(self, start: int, end: int) -> Iterator[RingRecord]:
         """Yield the records of `[start, end)`, total bytes."""
@@ -113,6 +115,7 @@ def read_ring(path: Path) -> RingImage | None:
             return None
         templates = template_payloads(data).items()
         decoded = {number: read_template(payload) for number, payload in templates}
+        owner = read_owner(data)
         return RingImage(
             path=path,
             data=data,
@@ -120,7 +123,8 @@ def read_ring(path: Path) -> RingImage | None:
             mark=mark,
             templates={number: template for number, template in decoded.items() if template is not None},
             written_s=written_s,
-            is_alive=is_alive(read_owner(data), silent_s=time.time() - written_s),
+            is_alive=is_alive(owner, silent_s=time.time() - written_s),
+            has_last_counters=counters.descriptor < 0 and is_of_this_boot(owner),
         )
     return None
 
@@ -178,8 +182,10 @@ def rest_of(image: RingImage, *, metrics_end: int, is_only: bool = True) -> Rest
         end, seq = records[-1].end, records[-1].seq + 1
         lost += data is None
         following += [] if data is None else [data]
-    # The header may not know of the newest ones.
-    lost += max(image.counters.next_seq - seq, image.has_torn(end, seq))
+    # The header may not know of the newest ones. Where it does, one behind them was never whole: its step had
+    # not ended when the trainer was killed.
+    is_torn = not image.has_last_counters and image.has_torn(end, seq)
+    lost += max(image.counters.next_seq - seq, is_torn)
     next_seq = metrics_end + len(begun)
     taken = Mark(mark.generation + 1, mark.end, mark.end_seq, next_seq, end, seq, len(following))
     return Rest(begun=begun, following=following, mark=taken, lost=lost)

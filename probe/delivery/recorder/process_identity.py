@@ -48,6 +48,11 @@ def is_alive(owner: Owner, *, silent_s: float) -> bool:
     return _started_ticks(owner.pid) == owner.started_ticks
 
 
+def is_of_this_boot(owner: Owner) -> bool:
+    """Whether the machine has been up since: all that a process wrote to mapped memory is in the file."""
+    return owner == NOBODY or owner.boot == _boot()
+
+
 def is_gone(start: RunStart, *, is_local: bool = False) -> bool | None:
     """Whether the process that a start describes is no more; None where this process cannot see that.
 

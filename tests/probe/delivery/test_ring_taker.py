@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import struct
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from probe.delivery.helper.ring_taker import take_ring
+from probe.delivery.journal import journal_reader
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import StreamFollower, read_stream
 from probe.delivery.journal.ring_rest import read_ring, rest_of
@@ -324,18 +327,80 @@ def test_records_that_the_header_does_not_know_are_taken(folder: Path, by: int) 
     assert list(read_stream(folder, "metrics")) == list(enumerate(RECORDS))
 
 
-def test_torn_record_that_the_header_does_not_know_is_counted(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "lost"),
+    [("mapped", 0), ("another boot", 1), ("written by pwrite", 1), ("mapped, header knows it", 1)],
+)
+def test_torn_record_is_lost_unless_it_was_never_whole(folder: Path, how: str, lost: int) -> None:
+    """A trainer that is killed amid an append leaves a head without its checksum: its step had not ended."""
     leave(folder)
-    make_header_older(folder / "ring", by=1)
-    data = bytearray((folder / "ring").read_bytes())
+    path = folder / "ring"
+    if "knows" not in how:
+        make_header_older(path, by=1)
+    data = bytearray(path.read_bytes())
     at = ring_header.HEADER_BYTES + 32 * (len(RECORDS) - 1) + RECORD_HEAD.size
     assert data[at : at + 8] == RECORDS[-1][:8]
     data[at] ^= 1
-    (folder / "ring").write_bytes(data)
-    image = read_ring(folder / "ring")
+    counters = ring_header.Counters(*ring_header.COUNTERS.unpack_from(data))
+    if how == "written by pwrite":
+        ring_header.COUNTERS.pack_into(data, 0, *counters._replace(descriptor=7))
+    if how == "another boot":
+        data[ring_header.OWNER_AT + 16] ^= 1
+        past = time.time() - 3600
+    path.write_bytes(data)
+    if how == "another boot":
+        os.utime(path, (past, past))
+    image = read_ring(path)
     assert image is not None
     rest = rest_of(image, metrics_end=2)
-    assert (rest.records, rest.lost) == (RECORDS[2:-1], 1)
+    assert (rest.records, rest.lost) == (RECORDS[2:-1], lost)
+
+
+def test_trainer_killed_amid_an_append_tells_of_no_loss(folder: Path) -> None:
+    """Before the checksum is there, as `Ring.append` and C code leave it."""
+    journal = JournalWriter(folder, run="run", writer="0-1")
+    journal.append("events", encode(RunStart(run="run", rank=0, incarnation=1)))
+    journal.close()
+    ring = Ring(folder / "ring", 4096)
+    assert ring.is_mapped
+    frames = [encode(Frame(step=step, time=1.0, scalars={"loss": 1.0})) for step in range(4)]
+    for frame in frames:
+        ring.append(FRAME, frame)
+    start = ring.counters.head
+    ring.append(FRAME, frames[0])
+    data = bytearray((folder / "ring").read_bytes())
+    data[ring_header.HEADER_BYTES + start : ring_header.HEADER_BYTES + start + 8] = bytes(8)
+    (folder / "ring").write_bytes(data)
+    make_header_older(folder / "ring", by=1)
+    kill(folder / "ring")
+    assert gaps_of(folder) == [] and take_ring(folder) and gaps_of(folder) == []
+    assert [data for _, data in read_stream(folder, "metrics")] == frames
+
+
+@pytest.mark.parametrize("taken", ["before it is looked for", "while it is read", "after it was read"])
+def test_reader_beside_a_taker_gives_every_record_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    leave(folder)
+    is_taken: list[bool] = []
+
+    def take_first(real: Callable[..., object], *, after: bool = False) -> Callable[..., object]:
+        def call(*arguments: object, **keywords: object) -> object:
+            found = real(*arguments, **keywords) if after else None
+            if not is_taken:
+                is_taken.append(True)
+                assert take_ring(folder)
+            return found if after else real(*arguments, **keywords)
+
+        return call
+
+    if taken == "before it is looked for":
+        monkeypatch.setattr(journal_reader, "has_ring", take_first(journal_reader.has_ring))
+    else:
+        follower = journal_reader.StreamFollower
+        replaced = take_first(follower._ring_records, after=taken == "after it was read")
+        monkeypatch.setattr(follower, "_ring_records", replaced)
+    assert list(read_stream(folder, "metrics")) == list(enumerate(RECORDS)) and is_taken
 
 
 def test_records_of_the_round_before_are_left_alone(folder: Path) -> None:
