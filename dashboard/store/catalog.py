@@ -20,7 +20,7 @@ from probe.errors import WireError
 from probe.wire import Layout, Record, RunStart, StreamKey, StreamName, decode_record, encode
 from probe.wire.records import RunId, WriterId
 
-from .edge import GapRow
+from .edge import MAX_SEQ, GapRow
 from .layers import Geometry, geometry_of
 from .layout_cache import LayoutCache
 from .limits import MAX_SERIES, Held, RunLimits
@@ -36,7 +36,7 @@ LIVE_WITHIN_S: Final = 300.0
 """Records that arrive within this time of their own clock count as live: clocks need not agree."""
 
 MAX_RETURNS: Final = 64
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)]
 _STREAM: Final = tuple[RunId, WriterId, StreamName, _Count, _Count, _Count, _Count]
 _INCARNATION: Final = tuple[RunId, _Count, _Count, bytes, bytes]

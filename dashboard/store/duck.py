@@ -24,7 +24,7 @@ from ..errors import DashboardError
 from . import removal, retention, runs
 from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
 from .documents import document_sizes
-from .edge import Pending
+from .edge import MAX_SEQ, Pending
 from .event_shelf import EventShelf
 from .heatmaps import plan_heatmap, read_heatmap, statistic_names
 from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
@@ -48,8 +48,6 @@ from .tensor_reads import TensorReads
 from .whole_norms import WHOLE, Join, plan_joins, whole_series
 
 ALL_STEPS: Final = StepRange()
-MAX_SEQ: Final = 2**62
-"""Records beyond this number are not taken: no writer counts so far, and the database's numbers end there."""
 RETENTION_EVERY: Final = 50
 """Commits between two looks at what is old."""
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024

@@ -8,6 +8,7 @@ the list; nothing here takes a lock.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from probe.wire import Event
 from .protocol import StoredDocument
 
 Ints = npt.NDArray[np.int64]
+MAX_SEQ: Final = 2**62
+"""Records beyond this number are not taken: no writer counts so far, and the database's numbers end there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

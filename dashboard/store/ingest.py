@@ -31,7 +31,7 @@ from probe.wire import (
 )
 
 from .catalog import MAX_RETURNS, SCALAR, Catalog, FullError, Incarnation, IncarnationState
-from .edge import GapRow, Pending, ScalarBlock
+from .edge import MAX_SEQ, GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
 from .limits import ItemLimits
 from .protocol import StoredDocument
@@ -65,7 +65,7 @@ def decode(records: Iterable[bytes]) -> list[Record | None]:
 def writer_of(key: StreamKey) -> tuple[int, int] | None:
     """Return (rank, incarnation) of a trainer's stream; None for a helper's."""
     match = _RANK_WRITER.match(key.writer)
-    return (int(match.group(1)), int(match.group(2))) if match and int(match.group(2)) < 2**62 else None
+    return (int(match.group(1)), int(match.group(2))) if match and int(match.group(2)) < MAX_SEQ else None
 
 
 class Intake:
@@ -194,6 +194,7 @@ class Intake:
 
     def _take_loss(self, gap: Gap) -> None:
         """Note records that were never written: the hole has as many numbers as they would have taken."""
+        self._expect(gap.first_seq + gap.lost <= MAX_SEQ, "more losses than there are numbers")
         state = self._hear(*self._trainer(), gap.time).state
         row = GapRow(
             run=self._key.run,
@@ -207,7 +208,7 @@ class Intake:
         )
         self._catalog.add_gap(row)
         losses = self._catalog.gaps_of(self._key.run, self._key.writer, "lost")
-        state.lost_before_write = sum(one.end_seq - one.first_seq for one in losses)
+        state.lost_before_write = min(sum(one.end_seq - one.first_seq for one in losses), MAX_SEQ)
 
     # -- frames
 

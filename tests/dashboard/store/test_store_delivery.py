@@ -112,6 +112,30 @@ def test_gaps_announced_hole_shows_once_and_only_while_it_is_missing(store):
     assert [(hole.count, hole.reason) for hole in store.gaps(RUN)] == [(4, "journal cap")]
 
 
+@pytest.mark.parametrize(("first_seq", "lost"), [(2**62, 2**62), (1, 2**62), (2**62, 1)])
+def test_loss_beyond_all_numbers_is_refused_and_stops_no_other_run(store, first_seq, lost):
+    key = begin(store)
+    gap = Gap(stream="metrics", first_seq=first_seq, end_seq=first_seq, reason="x", time=1.0, lost=lost)
+    store.append(stream_key("events"), 2, [encode(gap)])
+    store.append(key, 0, loss_frames(0, 2))
+    store.commit()
+    assert store.gaps(RUN) == [] and store.position(key).stored == 2
+    assert store.position(stream_key("events")).dropped == 1
+
+
+def test_losses_are_counted_up_to_the_largest_number(tmp_path):
+    store = DuckStore(tmp_path)
+    begin(store)
+    for number, seq in enumerate((0, 5, 9)):
+        gap = Gap(stream="metrics", first_seq=seq, end_seq=seq, reason="x", time=1.0, lost=2**62 - seq)
+        store.append(stream_key("events"), 2 + number, [encode(gap)])
+    store.close()
+    store = DuckStore(tmp_path)
+    (run,) = store.runs()
+    assert run.ranks[0].lost_before_write == 2**62 and len(store.gaps(RUN)) == 3
+    store.close()
+
+
 def test_gaps_survive_a_restart(tmp_path):
     store = DuckStore(tmp_path)
     key = begin(store)
