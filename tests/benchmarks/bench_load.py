@@ -6,22 +6,29 @@ One process writes the journals of all ranks, as their recorders would, each ste
 layer; a real helper ships them to a real `dashboard serve`, where the readers are WebSocket clients. *k/s*:
 thousands of values a second, as they were written, and until the last of them was durable. *lag*: how long
 after the last write that was. *event*: from its write to the message that counts it, on each reader.
+*screen*: from its write to the frame in which Chromium's list of events shows it; this page is one more
+reader, with its charts and heatmap. Without Chromium it is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from playwright.sync_api import Page, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
 from forked_scripts import ForkedScripts
 from page_clients import PageClients
@@ -33,6 +40,17 @@ from probe.delivery.journal.journal import JournalWriter, write_run_json
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode, event_id
 from probe.wire.columns import pack_column
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+WATCH = """() => {
+    window.shown = [];
+    new MutationObserver(() => {
+        const count = parseInt(document.getElementById("events-count")?.textContent ?? "");
+        if (count > window.shown.length) requestAnimationFrame(() => {
+            while (window.shown.length < count) window.shown.push(Date.now() / 1000);
+        });
+    }).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+"""When the list's count had reached each number, after the frame was begun that shows it."""
 RUN = "load"
 EVENT_S = 0.5
 
@@ -44,6 +62,7 @@ class Ranks:
         now = time.time_ns()
         self.values = np.linspace(0.1, 1.0, layers)
         self.event_times: list[float] = []
+        self.event_clocks: list[float] = []
         self.steps = 0
         self.starts = [
             RunStart(run=RUN, rank=rank, incarnation=now, world_size=ranks, pid=os.getpid(), time=now / 1e9)
@@ -89,6 +108,7 @@ class Ranks:
             id=name, run=RUN, rank=0, incarnation=incarnation, step=self.steps, time=time.time(), **facts
         )
         self.event_times.append(time.monotonic())
+        self.event_clocks.append(event.time)
         self.journals[0].append("events", encode(event))
 
     def end(self) -> None:
@@ -122,6 +142,37 @@ class Arrivals:
         return hear
 
 
+@contextlib.contextmanager
+def browser_page(url: str) -> Iterator[Page | None]:
+    """A page that shows the run's events, and notes when it does; None without Chromium.
+
+    Args:
+        url: with the token.
+    """
+    if CHROMIUM is None:
+        yield None
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(url)
+        page.locator("#tab-events").click()
+        page.evaluate(WATCH)
+        yield page
+        browser.close()
+
+
+def on_screen(page: Page | None, load: Ranks) -> list[float]:
+    """Seconds from each event's write to the frame that shows it."""
+    if page is None:
+        return [float("nan")]
+    shown: list[float] = page.evaluate("window.shown")
+    return [at - written for at, written in zip(shown, load.event_clocks, strict=False)]
+
+
 def measure(
     root: Path, serves: ForkedScripts, arguments: argparse.Namespace, ranks: int, readers: int
 ) -> str:
@@ -134,15 +185,18 @@ def measure(
     arrivals = Arrivals(load)
     place = lambda: (trial.client().url, trial.token())  # noqa: E731
     pages = [PageClients(place, 1, arrivals.reader()) for _ in range(readers)]
+    url = f"http://127.0.0.1:{trial.page_port}/?token={trial.token()}&run={RUN}"
     try:
         for page in pages:
             page.start()
         wait_for(lambda: all(page.messages for page in pages), "the readers hear nothing")
-        took = write(load, arguments.rate, arguments.seconds)
-        load.end()
-        ended = time.monotonic()
-        wait_for(lambda: is_durable(trial), "not all becomes durable", 240)
-        lag = time.monotonic() - ended
+        with browser_page(url) as browser:
+            took = write(load, arguments.rate, arguments.seconds)
+            load.end()
+            ended = time.monotonic()
+            wait_for(lambda: is_durable(trial), "not all becomes durable", 240)
+            lag = time.monotonic() - ended
+            screens = on_screen(browser, load)
     finally:
         for page in pages:
             page.stopping.set()
@@ -150,11 +204,14 @@ def measure(
             page.stop()
         trial.close()
     written = ranks * load.steps * (arguments.layers + 1)
-    p50, p95, p99 = np.percentile(np.array(arrivals.delays_s or [np.nan]) * 1e3, [50, 95, 99])
+    heard, seen = (
+        " | ".join(f"{value:,.0f}" for value in np.percentile(np.array(delays) * 1e3, [50, 95, 99]))
+        for delays in (arrivals.delays_s or [np.nan], screens or [np.nan])
+    )
     durable = written / (took + lag) / 1e3
     return (
         f"| {ranks} | {readers} | {written / took / 1e3:,.0f} | {durable:,.0f} | {lag:.1f} "
-        f"| {p50:,.0f} | {p95:,.0f} | {p99:,.0f} | {len(arrivals.delays_s):,} |"
+        f"| {heard} | {len(arrivals.delays_s):,} | {seen} | {len(screens)} |"
     )
 
 
@@ -194,8 +251,9 @@ def main() -> None:
     arguments = parser.parse_args()
     asked = f"{arguments.layers:,} layers, {arguments.rate:g} steps/s, {arguments.seconds:g} s"
     print(f"{asked}, {os.cpu_count()} cores")
-    print("| ranks | readers | k/s written | k/s durable | lag s | event ms p50 | p95 | p99 | events seen |")
-    print("|---" * 9 + "|")
+    event = "event ms p50 | p95 | p99 | events seen | screen ms p50 | p95 | p99 | events shown"
+    print(f"| ranks | readers | k/s written | k/s durable | lag s | {event} |")
+    print("|---" * 13 + "|")
     modules = ("dashboard.serving.server", "dashboard.ingest.spool")
     with ForkedScripts(*modules) as serves:
         for ranks in arguments.ranks:
