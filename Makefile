@@ -71,7 +71,12 @@ trackers: $(TRACKERS)/.done promtool
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
 
-faults: $(VENV)/.dev
+# Inputs that follow coverage; where it cannot be had, its tests skip.
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) install --quiet --constraint constraints.txt "atheris>=3.0" || echo "atheris is missing: fuzzing by coverage skips"
+	touch $@
+
+faults: $(VENV)/.fuzz
 	$(BIN)/python -m pytest -m faults -n0 -s
 
 soak: $(VENV)/.dev

@@ -8,7 +8,17 @@ import pytest
 from chaos_proxy import BadMessages
 from trial import Trial, wait_for
 from trial_fixtures import trial
-from trial_scenarios import bad_network, disturbed_training, failing_writes, server_that_dies, stopped_server
+from trial_scenarios import (
+    bad_network,
+    disturbed_training,
+    failing_writes,
+    full_disk,
+    mount_is_possible,
+    server_that_dies,
+    stopped_server,
+)
+
+from dashboard.store.duck import DuckStore
 
 __all__ = ["trial"]
 
@@ -51,3 +61,17 @@ def test_write_that_fails_costs_nothing_or_is_counted(trial: Trial) -> None:
     failing_writes(trial, numbers=[1, 2, 5, 60])
     trial.settle()
     trial.check(may_lose=True)
+
+
+def test_full_disk_ends_no_training_and_is_told(trial: Trial) -> None:
+    if reason := mount_is_possible():
+        pytest.skip(reason)
+    full_disk(trial, is_lasting=True)
+    trial.settle()
+    account = trial.check(may_lose=True)
+    assert account.steps == 600 and account.told >= account.missing > 0
+    assert set(trial.notes("full").weights) == {trial.weights_without_probe("full")}
+    store = DuckStore(trial.data)
+    gaps = [event for event in store.events("full") if event.kind == "data_gap"]
+    store.close()
+    assert gaps and all("No space left" in gap.message for gap in gaps), gaps

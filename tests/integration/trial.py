@@ -113,6 +113,8 @@ class Trial:
         self.account = Account()
         self.in_namespace: list[str] = []
         """Begin of commands that run in another network namespace."""
+        self.undo = contextlib.ExitStack()
+        """What is done once nothing runs any more."""
 
     # -- processes
 
@@ -302,13 +304,12 @@ class Trial:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
                 process.wait(30)
-        if not self.spool.is_dir():
-            return
-        for run in self.runs():
+        for run in self.runs() if self.spool.is_dir() else ():
             while (pid := self.helper_pid(run)) is not None:
                 with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
                     os.kill(pid, signal.SIGKILL)
                     psutil.Process(pid).wait(10)
+        self.undo.close()
 
 
 @contextlib.contextmanager

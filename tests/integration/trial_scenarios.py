@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -159,6 +161,39 @@ def network_that_goes(trial: Trial, *, times: int) -> None:
         ip("netns", "del", name)
 
 
+def mount_is_possible() -> str:
+    """Why no file system can be mounted here; empty where one can."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return "only root can mount a file system"
+    with tempfile.TemporaryDirectory() as folder:
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "none", folder], capture_output=True, text=True, timeout=30, check=False
+        )
+        if made.returncode == 0:
+            subprocess.run(["umount", folder], timeout=30, check=True)
+    return f"this machine mounts nothing: {made.stderr.strip()}" if made.returncode else ""
+
+
+def full_disk(trial: Trial, *, is_lasting: bool) -> None:
+    """The spool's disk is full from a third of a training's steps on, to its end or for a third of them."""
+    trial.spool.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", trial.spool], timeout=30, check=True)
+    trial.undo.callback(subprocess.run, ["umount", "--lazy", trial.spool], timeout=30, check=True)
+    trial.start_server()
+    trial.start_training("full", steps=600, pause_s=0.004)
+    trial.wait_for_steps("full", 200)
+    ballast = trial.spool / ".ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    trial.count("disk full")
+    if not is_lasting:
+        trial.wait_for_steps("full", 200)
+        ballast.unlink()
+    finish_trainings(trial)
+    ballast.unlink(missing_ok=True)
+
+
 def failing_writes(trial: Trial, *, numbers: list[int]) -> None:
     """In each of several trainings the Nth write into the spool fails; all end, with the same weights."""
     for number in numbers:
@@ -272,6 +307,18 @@ LONG: dict[str, Scenario] = {
         run=lambda trial: failing_writes(trial, numbers=list(range(1, scaled(200) + 1))),
         may_lose=True,
         weights=True,
+    ),
+    "the disk is full for a while": Scenario(
+        run=lambda trial: full_disk(trial, is_lasting=False),
+        may_lose=True,
+        weights=True,
+        refusal=mount_is_possible,
+    ),
+    "the disk stays full": Scenario(
+        run=lambda trial: full_disk(trial, is_lasting=True),
+        may_lose=True,
+        weights=True,
+        refusal=mount_is_possible,
     ),
     "GIL held, SIGSTOP, fork, forkserver, spawn": Scenario(
         run=lambda trial: disturbed_training(trial, how=["gil", "stop", "fork", "forkserver", "spawn"]),

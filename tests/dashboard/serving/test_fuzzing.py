@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from api_server import BEARER, RUN, call, fill, serving
+from api_server import RUN, call, fill, serving
 from fuzz_cases import MSGPACK, odd_inputs
+from fuzz_queries import QUERIES, ask_raw
 from fuzz_targets import TARGETS, real_records
 
 from dashboard.serving.server import Server
@@ -68,33 +67,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         fill(started, is_full=True)
         started.store.commit()
         yield started
-
-
-QUERIES = [
-    "/api/v1/runs?limit=3&cursor=1.a", f"/api/v1/runs/{RUN}/series/values?name=loss&first=0&end=9&points=50",
-    f"/api/v1/runs/{RUN}/heatmap?rank=0&statistic=grad_norm&columns=20", "/metrics", "/health",
-    f"/api/v1/runs/{RUN}/events?kind=custom&severity=info&limit=5", f"/api/v1/runs/{RUN}/report?rank=0",
-    f"/api/v1/runs/{RUN}/histograms?subject=a&first=1", f"/api/v1/runs/{RUN}/documents/profile?key=1&limit=2",
-    f"/export/json?run={RUN}&first=0&end=3", f"/api/v1/runs/{RUN}/export?format=csv&track=loss",
-    f"/api/v1/runs/{RUN}/profiles/1/trace", f"/api/v1/runs/{RUN}/notes", "/training-logs/debug/summary?run=x",
-]  # fmt: skip
-
-
-def ask_raw(server: Server, target: bytes) -> int | None:
-    """Ask for any bytes; the status, None where the connection is closed without one."""
-    host, _, port = server.page.removeprefix("http://").rstrip("/").partition(":")
-    lines = [b"GET " + target + b" HTTP/1.1", f"host: {host}:{port}".encode(), b"connection: close"]
-    lines += [f"{name}: {value}".encode() for name, value in BEARER.items()]
-    answer = b""
-    with socket.create_connection((host, int(port)), timeout=60) as stream:
-        stream.sendall(b"\r\n".join([*lines, b"", b""]))
-        try:
-            while part := stream.recv(1 << 20):
-                answer += part[: 100 - len(answer)] if len(answer) < 100 else b""
-        except ConnectionResetError:
-            pass
-    found = re.match(rb"HTTP/1\.1 (\d\d\d)", answer)
-    return None if found is None else int(found.group(1))
 
 
 def ask_odd_queries(server: Server, count: int) -> None:
