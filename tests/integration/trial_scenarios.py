@@ -244,14 +244,22 @@ def storm_of_layers(trial: Trial, *, layers: int) -> None:
 
 
 def elastic_ranks(trial: Trial, *, ranks: int) -> None:
-    """torchrun starts all ranks again after one was killed, twice; steps come again with the same values."""
+    """torchrun starts all ranks again after one was killed; steps come again with the same values.
+
+    The weights are those of ranks without the probe, of which none is killed.
+    """
     trial.start_server()
-    environment = {
-        **trial.environment,
-        "NANSCOPE_RUN": "elastic",
-        "NOTED_LOG": str(trial.log_path("elastic")),
-    }
-    environment |= {"NOTED_RANKS": "1", "NOTED_STEPS": "40", "NOTED_DIES": f"{ranks - 1} 20 0"}
+    torchrun(trial, "elastic", ranks, {"NOTED_DIES": f"{ranks - 1} 20 0"})
+    trial.count(f"rank killed of {ranks}")
+    torchrun(trial, "alone", ranks, {"NANSCOPE_OFF": "1"})
+    watched, alone = trial.notes("elastic").weights, trial.notes("alone").weights
+    assert len(watched) == len(alone) == ranks and set(watched) == set(alone), (watched, alone)
+
+
+def torchrun(trial: Trial, run: str, ranks: int, asked: dict[str, str]) -> None:
+    """Train with torchrun up to its end, which must be good."""
+    environment = {**trial.environment, "NANSCOPE_RUN": run, "NOTED_LOG": str(trial.log_path(run))}
+    environment |= {"NOTED_RANKS": "1", "NOTED_STEPS": "40", **asked}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("NANSCOPE_")}
     command = ["python", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with (trial.root / "torchrun.log").open("wb") as log:
@@ -261,7 +269,6 @@ def elastic_ranks(trial: Trial, *, ranks: int) -> None:
             stdout=log, stderr=log, timeout=300, check=False, cwd=trial.root,
         )  # fmt: skip
     assert done.returncode == 0, (trial.root / "torchrun.log").read_text()[-3000:]
-    trial.count(f"rank killed of {ranks}")
 
 
 SCALE = float(os.environ.get("TRIAL_SCALE", "1"))
