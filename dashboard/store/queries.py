@@ -124,7 +124,7 @@ def read_extent(
     snapshot: Snapshot, timeline: int, blocks: Sequence[tuple[int, Steps]], *, is_scalar: bool
 ) -> Extent:
     """Return what a timeline holds, given incarnation and steps of its uncommitted frames."""
-    progress = read_progress(snapshot.cursor, timeline)
+    progress = read_progress(snapshot.cursor, [timeline]).get(timeline)
     kept = kept_ranges(snapshot.cursor, timeline) if progress and progress.raw_floor else []
     unsettled = np.unique(np.concatenate([_NO_STEPS, *(steps for _, steps in blocks)]))
     next_step = progress.max_step + 1 if progress else 0
@@ -293,7 +293,7 @@ def read_picture(
         parts = fetch_rows(
             snapshot.cursor,
             kind,
-            timeline,
+            [timeline],
             level=level,
             first=first,
             end=end,
@@ -312,6 +312,7 @@ def _edge_rows(snapshot: Snapshot, timeline: int, series: int) -> list[SeriesRow
     """Return the uncommitted rows of a series in the form of fetched ones."""
     return [
         SeriesRows(
+            timeline=timeline,
             series=series,
             step=rows.step,
             incarnation=np.full(len(rows.step), block.incarnation, np.int64),

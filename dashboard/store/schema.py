@@ -74,6 +74,11 @@ TABLES: Final[dict[str, str]] = {
 layout's tensors, and the unit in which steps advance, close buckets and age."""
 
 
+def column_names(table: str) -> list[str]:
+    """Return the names of a table's columns, in their order."""
+    return [column.split()[0] for column in TABLES[table].split(",")]
+
+
 MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
 """Version -> statements that make its tables those of the next version. A version that has none here is set
 aside, and read in again from the journals."""

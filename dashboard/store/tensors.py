@@ -28,6 +28,8 @@ POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled", MO
 class SeriesRows:
     """Rows of one series, ascending in step."""
 
+    timeline: int
+    """That the series belongs to; a series has one."""
     series: int
     step: Steps
     incarnation: Steps
@@ -49,17 +51,25 @@ class Progress:
     """Raw rows below this step may have been removed."""
 
 
-def read_progress(database: duckdb.DuckDBPyConnection, timeline: int) -> Progress | None:
-    """Return how far a timeline is committed; None when nothing is, or its row cannot be read."""
-    query = "SELECT first_step, max_step, raw_floor FROM progress WHERE timeline = ?"
-    row = database.execute(query, [timeline]).fetchone()
-    return Progress(*row) if row and None not in row else None
+def among(timelines: Sequence[int]) -> str:
+    """Return the condition for rows of these timelines, of which there must be one."""
+    if len(timelines) == 1:
+        return f"timeline = {int(timelines[0])}"
+    listed = ", ".join(str(int(timeline)) for timeline in timelines)
+    # The bounds let DuckDB pass over row groups; its IN alone does not always.
+    return f"timeline BETWEEN {min(timelines)} AND {max(timelines)} AND timeline IN ({listed})"
+
+
+def read_progress(database: duckdb.DuckDBPyConnection, timelines: Sequence[int]) -> dict[int, Progress]:
+    """Return how far timelines are committed; without those where nothing is, or whose row is odd."""
+    query = f"SELECT timeline, first_step, max_step, raw_floor FROM progress WHERE {among(timelines)}"
+    return {row[0]: Progress(*row[1:]) for row in database.execute(query).fetchall() if None not in row}
 
 
 def fetch_rows(
     database: duckdb.DuckDBPyConnection,
     kind: str,
-    timeline: int,
+    timelines: Sequence[int],
     *,
     level: int,
     first: int,
@@ -67,11 +77,11 @@ def fetch_rows(
     series: int | None = None,
     odd: OddRows | None = None,
 ) -> list[SeriesRows]:
-    """Read the rows of one level in `[first, end)`, of one series or of all of a timeline.
+    """Read the rows of one level in `[first, end)`, of one series or of all of these timelines.
 
     Rows whose bytes have another length than those of their series are left out, and given to `odd`.
     """
-    values: list[int] = [timeline, first, end]
+    values: list[int] = [first, end]
     if level == 1:
         chosen, table, extra = "incarnation, seq", RAW_TABLES[kind], "NOT superseded"
     else:
@@ -81,8 +91,8 @@ def fetch_rows(
         extra += " AND series = ?"
         values.append(series)
     fetched = database.execute(
-        f"SELECT series, step, {chosen}, data, flags FROM {table} "
-        f"WHERE timeline = ? AND step >= ? AND step < ? AND {extra}",
+        f"SELECT timeline, series, step, {chosen}, data, flags FROM {table} "
+        f"WHERE {among(timelines)} AND step >= ? AND step < ? AND {extra}",
         values,
     ).fetchnumpy()
     return _split_series({name: np.asarray(column) for name, column in fetched.items()}, odd)
@@ -109,6 +119,7 @@ def _split_series(rows: Columns, odd: OddRows | None) -> list[SeriesRows]:
         values, flags = unpack_blobs(part["data"].tolist(), part["flags"].tolist())
         result.append(
             SeriesRows(
+                timeline=int(part["timeline"][0]),
                 series=int(part["series"][0]),
                 step=part["step"],
                 incarnation=part["incarnation"].astype(np.int64),
@@ -177,6 +188,7 @@ def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
         full = [np.ones(p.values.shape, np.uint8) if p.flags is None else p.flags for p in parts]
         flags = np.concatenate(full)[chosen]
     return SeriesRows(
+        timeline=parts[0].timeline,
         series=parts[0].series,
         step=step[chosen],
         incarnation=incarnation[chosen],
@@ -189,6 +201,7 @@ def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
 def chosen_rows(rows: SeriesRows, which: npt.NDArray[Any]) -> SeriesRows:
     """Return the rows of a mask, or of positions in this order."""
     return SeriesRows(
+        timeline=rows.timeline,
         series=rows.series,
         step=rows.step[which],
         incarnation=rows.incarnation[which],
@@ -227,6 +240,17 @@ def insert_columns(database: duckdb.DuckDBPyConnection, table: str, columns: Col
     database.register("incoming", columns)
     database.execute(f"INSERT INTO {table} SELECT {', '.join(chosen)} FROM incoming")
     database.unregister("incoming")
+
+
+def replace_columns(
+    database: duckdb.DuckDBPyConnection, table: str, columns: Columns, *, keys: Sequence[str]
+) -> None:
+    """Insert rows in place of those of the same `keys`; see `insert_columns`."""
+    same = " AND ".join(f"{table}.{key} = incoming.{key}" for key in keys)
+    database.register("incoming", columns)
+    database.execute(f"DELETE FROM {table} USING incoming WHERE {same}")
+    database.unregister("incoming")
+    insert_columns(database, table, columns)
 
 
 def without_masks(columns: Columns) -> Columns:

@@ -15,12 +15,21 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from .buckets import advance
+from .buckets import Move, advance
 from .catalog import SavedRows
 from .documents import write_documents
 from .edge import Pending, ScalarBlock, TensorBlock
 from .histograms import insert_histograms
-from .tensors import RAW_TABLES, Columns, flag_blobs, insert_columns, objects, value_blobs
+from .schema import column_names
+from .tensors import (
+    RAW_TABLES,
+    Columns,
+    flag_blobs,
+    insert_columns,
+    objects,
+    replace_columns,
+    value_blobs,
+)
 from .whole_norms import Join, join_parts
 
 
@@ -44,24 +53,20 @@ class Writer:
             steps[scalar.timeline, True].append(scalar.frame_steps)
         for tensor in tensors:
             steps[tensor.timeline, False].append(tensor.step)
-        for (timeline, is_scalar), parts in steps.items():
-            advance(self._database, timeline, steps=np.concatenate(parts), is_scalar=is_scalar)
+        moves = [
+            Move(timeline, np.concatenate(parts), is_scalar) for (timeline, is_scalar), parts in steps.items()
+        ]
+        advance(self._database, moves)
         for join in joins:
             if len(joined := join_parts(self._database, join)):
-                advance(self._database, join.timeline, steps=joined, is_scalar=True)
+                advance(self._database, [Move(join.timeline, joined, is_scalar=True)])
 
     # -- catalogue
 
     def _save_catalog(self, saved: SavedRows) -> None:
-        for key, account in saved.streams:
-            where = [key.run, key.writer, key.stream]
-            self._database.execute("DELETE FROM streams WHERE run=? AND writer=? AND stream=?", where)
-            self._database.execute("INSERT INTO streams VALUES (?,?,?,?,?,?,?)", [*where, *account])
-        for row in saved.incarnations:
-            self._database.execute(
-                "DELETE FROM incarnations WHERE run=? AND rank=? AND incarnation=?", [*row[:3]]
-            )
-        self._insert_rows("incarnations", saved.incarnations)
+        streams = [(key.run, key.writer, key.stream, *account) for key, account in saved.streams]
+        self._replace_rows("streams", streams, keys=3)
+        self._replace_rows("incarnations", saved.incarnations, keys=3)
         for gap in saved.gaps:
             self._database.execute(
                 "DELETE FROM gaps WHERE run=? AND writer=? AND source=? AND first_seq=?",
@@ -71,6 +76,16 @@ class Writer:
         self._insert_rows("layouts", saved.layouts)
         self._insert_rows("timelines", saved.timelines)
         self._insert_rows("series", saved.series)
+
+    def _replace_rows(self, table: str, rows: Sequence[Sequence[Any]], *, keys: int) -> None:
+        """Insert rows in place of those of which the first `keys` columns are the same."""
+        if rows:
+            names = column_names(table)
+            columns = {
+                name: np.array(column, np.int64) if isinstance(column[0], int) else objects(column)
+                for name, column in zip(names, zip(*rows, strict=True), strict=True)
+            }
+            replace_columns(self._database, table, columns, keys=names[:keys])
 
     def _insert_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
         if rows:
