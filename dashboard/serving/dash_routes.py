@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
 from dash import Dash
 from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -25,7 +26,10 @@ SOCKET_PATH: Final = "/_dash-ws-callback"
 _ALL: Final = ["ALL"]
 _log = logging.getLogger(__name__)
 
-Endpoint: TypeAlias = Callable[..., Awaitable[Response]]
+MOST_CALLBACKS: Final = 16
+"""That run at once, on threads of their own: those of the API's routes stay free."""
+
+Endpoint: TypeAlias = Callable[..., Coroutine[Any, Any, Response]]
 
 
 class _Element(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,8 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
     # Else the page's renderer opens it again and again.
     app.backend.websocket_capability = False
 
+    room = CapacityLimiter(MOST_CALLBACKS)
+
     async def call(request: Request) -> Response:
         try:
             # Dash's middleware has read the body; it leaves None of what is no JSON.
@@ -79,7 +85,8 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
             status = 400 if request.state.json_body is None else 422
             raise HTTPException(status, str(error)) from error
         try:
-            return await callbacks(request)
+            # Dash would call it on the loop of all pages and routes. It may wait seconds, for a training say.
+            return await to_thread.run_sync(_finish, callbacks(request), limiter=room)
         except RecursionError as error:
             raise HTTPException(422, "a value of the callback is nested too deeply") from error
 
@@ -91,6 +98,17 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
 
     server.add_api_route(CALLBACK_PATH, call, methods=["POST"], include_in_schema=False)
     server.add_api_route(COMPONENT_PATH, component, methods=["GET"], include_in_schema=False)
+
+
+def _finish(called: Coroutine[Any, Any, Response]) -> Response:
+    """Run what is a coroutine in form alone: no callback of the page awaits anything."""
+    try:
+        called.send(None)
+    except StopIteration as done:
+        answer: Response = done.value
+        return answer
+    called.close()
+    raise RuntimeError("a callback of the page is asynchronous: it would have to run on the loop")
 
 
 def _take_out(server: FastAPI, path: str) -> Endpoint:

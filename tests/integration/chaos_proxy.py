@@ -75,7 +75,8 @@ class BadBytes(Network):
             for key, _ in self._selector.select(0.1):
                 if key.fileobj is self._listener:
                     self._accept()
-                elif key.fileobj in self._selector.get_map():
+                elif key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
+                    # Not closed by the one before it.
                     self._forward(key.fileobj, key.data)
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]

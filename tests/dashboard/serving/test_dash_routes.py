@@ -6,8 +6,10 @@ import copy
 import json
 import logging
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import api_server
@@ -20,6 +22,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from dashboard.errors import DashboardError, UnknownRunError
+from dashboard.ingest.control_desk import ControlDesk
 from dashboard.serving.server import Server
 
 PATH = "/_dash-update-component"
@@ -32,7 +35,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with api_server.serving(tmp_path_factory.mktemp("dash")) as started:
         api_server.fill(started, is_full=True)
         api_server.add_document(started, b'{"rss_bytes": 1}')
+        look_once(started)  # what draws for pages stays with the server
         yield started
+
+
+def look_once(server: Server) -> None:
+    """Open a page, and wait until it has something to show."""
+    address, origin = server.page.replace("http", "ws") + "live", Origin(server.page.rstrip("/"))
+    with connect(address, additional_headers=api_server.BEARER, origin=origin, close_timeout=1) as page:
+        page.send('{"m": "subscribe", "id": 1}')
+        assert page.recv(timeout=20)
 
 
 @pytest.fixture
@@ -66,6 +78,11 @@ def element_of(one: dict[str, Any]) -> Any:
     return [{"id": id_, "property": one["property"], "value": None}]
 
 
+def is_opening(element: Any) -> bool:
+    """Whether an input is the click that opens the watchpoints' section."""
+    return isinstance(element, dict) and element["id"] == "watchpoint-summary"
+
+
 def post(server: Server, body: object) -> api_server.Got:
     return call(server, PATH, method="POST", body=body)
 
@@ -77,6 +94,39 @@ def test_right_call_is_answered(server: Server, callbacks: list[dict[str, Any]])
     got = post(server, right)
     assert (got.status, got.headers["cache-control"]) == (200, "no-store")
     assert b"event-content" in got.body
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_callback_that_waits_holds_up_no_page_and_no_route(
+    server: Server, callbacks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """A training that is stopped answers after seconds, or not at all; everybody else goes on meanwhile."""
+    (right,) = [one for one in callbacks if any(is_opening(given) for given in one["inputs"])]
+    right["inputs"][0]["value"] = RUN
+    right["changedPropIds"] = ["watchpoint-summary.n_clicks"]
+    asked, may_answer = threading.Semaphore(0), threading.Event()
+
+    def wait(*_: object, **__: object) -> list[Any]:
+        asked.release()
+        assert may_answer.wait(60)
+        return []
+
+    monkeypatch.setattr(ControlDesk, "ask", wait)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(post, server, right) for _ in range(others)]
+        try:
+            assert all(asked.acquire(timeout=20) for _ in waiting), [one.result() for one in waiting]
+            assert call(server, "/health").status == 200
+            quick = copy.deepcopy(next(one for one in callbacks if one["output"] == "event-content.children"))
+            quick["inputs"][0]["value"] = {"run": RUN, "event": "unknown"}
+            quick["changedPropIds"] = ["selection.data"]
+            assert post(server, quick).status == 200
+            look_once(server)
+            assert not any(one.done() for one in waiting)
+        finally:
+            may_answer.set()
+    assert {one.result().status for one in waiting} == {200}
+    assert b"does not answer" in waiting[0].result().body
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 5000, b"null"])
