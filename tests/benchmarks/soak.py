@@ -6,7 +6,8 @@ Trainings and helpers are killed, alone and at once, the server is stopped for a
 after half of the time. Prints the seed, what was done, the account of delivery
 (`tests/integration/trial.py`), and of each kind of process resident memory and descriptors: start, median,
 maximum and slope an hour; of the server for each of its two lives. Ends with 1 where the account does not
-balance or the server ever has more than 320 MB.
+balance, the server ever has more than 350 MB, or a life of it of eight minutes and more still grows in its
+last third.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ PAGES = 3
 SAMPLE_S = 2.0
 SETTLED_S = 60.0
 """A process's first minute fills caches; slopes begin after it, where it lives longer than twice that."""
-LIMIT_MB = 320.0
+LIMIT_MB = 350.0
+"""What is filled once: see docs/reliability.md, which adds it up."""
+LEVEL_S = 480.0
+MOST_GROWTH = 1.1
+"""Of the last third's median to the middle third's."""
 RUNS = ("a", "b")
 Sample = tuple[float, float, int]
 """Monotonic seconds, resident MB, descriptors."""
@@ -70,6 +75,18 @@ class Watcher:
             for found in lives[-2 if name == "serve" else -1 :]:
                 lines.append(f"{name:12} {len(lives):5} {row(found)}")
         return lines
+
+    def growth(self, name: str) -> list[float]:
+        """Last third's median of memory to the middle third's, of each life that is long enough."""
+        found = []
+        for (of, _), life in self.samples.items():
+            if of == name and life[-1][0] - life[0][0] >= LEVEL_S:
+                third = len(life) // 3
+                middle, last = life[third : 2 * third], life[2 * third :]
+                found.append(
+                    statistics.median(one[1] for one in last) / statistics.median(one[1] for one in middle)
+                )
+        return found
 
     def largest(self, name: str) -> float:
         """Most MB that it ever had."""
@@ -156,9 +173,10 @@ def main() -> int:
             finally:
                 trial.close()
     print("\n".join([HEAD, account.line("soak", seed), "", *watcher.table()]))
-    largest = watcher.largest("serve")
-    print(f"serve: {largest:.0f} MB of at most {LIMIT_MB:.0f}")
-    return int(largest > LIMIT_MB)
+    largest, growth = watcher.largest("serve"), watcher.growth("serve")
+    grown = ", ".join(f"{100 * (one - 1):+.1f} %" for one in growth) or "too short to say"
+    print(f"serve: {largest:.0f} MB of at most {LIMIT_MB:.0f}; last third to middle third: {grown}")
+    return int(largest > LIMIT_MB or any(one > MOST_GROWTH for one in growth))
 
 
 if __name__ == "__main__":
