@@ -142,8 +142,14 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def new_threads(before: set[threading.Thread]) -> list[str]:
-    """Names of our threads that appeared since; Playwright and pools of libraries keep their own."""
-    return [t.name for t in threading.enumerate() if t not in before and t.name.startswith("nanscope")]
+    """Names of our threads that appeared since; Playwright and pools of libraries keep their own.
+
+    A server of a whole module may begin another of the threads that draw for its pages, which end with it.
+    """
+    has_server = any(thread.name == "nanscope-page" and thread.is_alive() for thread in before)
+    new = [thread.name for thread in threading.enumerate() if thread not in before]
+    ours = [name for name in new if name.startswith("nanscope")]
+    return [name for name in ours if not (has_server and name.startswith("nanscope-live_"))]
 
 
 def new_children(before: set[int]) -> set[int]:
