@@ -44,7 +44,11 @@ def header() -> Component:
             tab_bar(),
             tab_picker(),
             html.Span(className="ns-spacer"),
-            html.Span("view only", className="ns-view-only", title=f"{VIEW_ONLY[0].upper()}{VIEW_ONLY[1:]}."),
+            html.Span(
+                ["view", html.Span(" only")],
+                className="ns-view-only",
+                title=f"{VIEW_ONLY[0].upper()}{VIEW_ONLY[1:]}.",
+            ),
             _state_button(),
             _lines(),
             _menu(),
