@@ -1,8 +1,8 @@
 """The seam between what writes and reads a run's data and how it is kept.
 
 `DuckStore` is the implementation; a store for runs that outgrow one machine takes its place here (what was
-measured for one: docs/clickhouse.md). All
-returned arrays are read-only. A store is thread-safe: one writer thread inside, reader cursors outside.
+measured for one: docs/clickhouse.md). All returned arrays are read-only. A store is thread-safe: one writer
+thread inside, reader cursors outside.
 """
 
 from __future__ import annotations
