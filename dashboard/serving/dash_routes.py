@@ -86,7 +86,7 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
             raise HTTPException(status, str(error)) from error
         try:
             # Dash would call it on the loop of all pages and routes. It may wait seconds, for a training say.
-            return await to_thread.run_sync(_finish, callbacks(request), limiter=room)
+            return await to_thread.run_sync(_finish, callbacks, request, limiter=room)
         except RecursionError as error:
             raise HTTPException(422, "a value of the callback is nested too deeply") from error
 
@@ -100,8 +100,9 @@ def mend_routes(app: Dash, server: FastAPI) -> None:
     server.add_api_route(COMPONENT_PATH, component, methods=["GET"], include_in_schema=False)
 
 
-def _finish(called: Coroutine[Any, Any, Response]) -> Response:
-    """Run what is a coroutine in form alone: no callback of the page awaits anything."""
+def _finish(endpoint: Endpoint, request: Request) -> Response:
+    """Run an endpoint whose coroutine is one in form alone: no callback of the page awaits anything."""
+    called = endpoint(request)
     try:
         called.send(None)
     except StopIteration as done:
