@@ -73,8 +73,7 @@ capabilities: $(TRACKERS)/.done browser
 
 # Inputs that follow coverage; where it cannot be had, its tests skip.
 $(VENV)/.fuzz: $(VENV)/.dev
-	$(PIP) install --quiet --constraint constraints.txt "atheris>=3.0" || echo "atheris is missing: fuzzing by coverage skips"
-	touch $@
+	@$(PIP) install --quiet --constraint constraints.txt "atheris>=3.0" && touch $@ || echo "atheris is missing: fuzzing by coverage skips"
 
 faults: $(VENV)/.fuzz
 	$(BIN)/python -m pytest -m faults -n0 -s

@@ -332,7 +332,7 @@ def test_records_that_the_header_does_not_know_are_taken(folder: Path, by: int) 
     [("mapped", 0), ("another boot", 1), ("written by pwrite", 1), ("mapped, header knows it", 1)],
 )
 def test_torn_record_is_lost_unless_it_was_never_whole(folder: Path, how: str, lost: int) -> None:
-    """A trainer that is killed amid an append leaves a head without its checksum: its step had not ended."""
+    """A trainer killed while it appends leaves a head without its checksum: its step had not ended."""
     leave(folder)
     path = folder / "ring"
     if "knows" not in how:
@@ -356,7 +356,7 @@ def test_torn_record_is_lost_unless_it_was_never_whole(folder: Path, how: str, l
     assert (rest.records, rest.lost) == (RECORDS[2:-1], lost)
 
 
-def test_trainer_killed_amid_an_append_tells_of_no_loss(folder: Path) -> None:
+def test_trainer_killed_while_it_appends_tells_of_no_loss(folder: Path) -> None:
     """Before the checksum is there, as `Ring.append` and C code leave it."""
     journal = JournalWriter(folder, run="run", writer="0-1")
     journal.append("events", encode(RunStart(run="run", rank=0, incarnation=1)))
