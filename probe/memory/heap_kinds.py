@@ -10,7 +10,7 @@ import itertools
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import (
     CodeType,
     FrameType,
@@ -35,6 +35,8 @@ _MANY: Final = 64
 """Items of a container that are data rather than structure: containers in it are entered at their ends."""
 FEW: Final = 16
 """Items at which they are entered."""
+_AT_ONCE: Final = 128
+"""Items that a walk comes to in one piece, whatever their order: then the garbage collector's is read."""
 OWN: Final = __name__.partition(".")[0]
 LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "torch", "numpy", "dashboard", OWN} - {"__main__"})
 """Their classes are not entered, and their modules only by a wide walk; never our own."""
@@ -76,10 +78,21 @@ class Kind:
         self.is_kept_weakly = _WEAK_OFFSET.__get__(kind) != 0
         self.referents = _referents_of(kind)
 
-    def held_by(self, value: Any, *, most: int | None = None) -> Sequence[Any]:
-        """Return what an object of this type holds, of a container with more than `most` items the ends."""
-        if self.length is not None and (length := self.length(value)) > (most or _most_of(value, length)):
-            return _ends_of(value, (most or MAX_ITEMS) // 2)
+    def held_by(self, value: Any, *, most: int | None = None, first: int | None = None) -> Sequence[Any]:
+        """Return what an object of this type holds, of a container with more than `most` items the ends.
+
+        Args:
+            value: the object.
+            most: None: as many as its type allows.
+            first: of a container, so many items count; None: all.
+        """
+        if self.length is not None:
+            now = self.length(value)
+            length = now if first is None else min(first, now)
+            if length > (most or _most_of(value, length)):
+                return _ends_of(value, (most or MAX_ITEMS) // 2, length)
+            if length < now or length > _AT_ONCE:
+                return _first_of(value, length)
         return () if self.referents is None else self.referents(value)
 
     def is_data(self, value: Any) -> bool:
@@ -140,21 +153,45 @@ def cells(function: FunctionType) -> dict[str, Any]:
     return found
 
 
-def _ends_of(value: Any, count: int) -> list[Any]:
-    """So many of the first and last items of a container; none of one that another thread changes."""
+def _first_of(value: Any, length: int) -> list[Any]:
+    """The first items of a container, then what it holds beside items; none of one that is just changed."""
     try:
-        return _read_ends(value, count)
-    except (RuntimeError, IndexError):
+        items = list(_items_of(value, length))
+        if type(value) in _SEQUENCES:
+            return items
+        known = set(map(id, _items_of(value, None)))
+        return items + [other for other in gc.get_referents(value) if id(other) not in known]
+    except RuntimeError:  # by another thread
         return []
 
 
-def _read_ends(value: Any, most: int) -> list[Any]:
+def _items_of(value: Any, most: int | None) -> Iterator[Any]:
+    """Iterate over a container's first items; over a dict's keys, too, where they are no texts."""
+    base: Any = next(base for base in _SEQUENCES if issubclass(type(value), base))
+    if base is not dict:
+        return itertools.islice(base.__iter__(value), most)
+    if _has_names(value):
+        return itertools.islice(dict.values(value), most)
+    return itertools.chain.from_iterable(itertools.islice(dict.items(value), most))
+
+
+def _ends_of(value: Any, count: int, length: int) -> list[Any]:
+    """So many of the first and last of the first `length` items; none of a container that is just changed."""
+    try:
+        return _read_ends(value, count, length)
+    except (RuntimeError, IndexError):  # by another thread
+        return []
+
+
+def _read_ends(value: Any, most: int, length: int) -> list[Any]:
+    last = max(length - most, most)
     if issubclass(type(value), dict):
         items: Any = dict.values(value)
-        return [*itertools.islice(items, most), *itertools.islice(reversed(items), most)]
+        newer = dict.__len__(value) - length
+        from_end = itertools.islice(reversed(items), newer, newer + length - last)
+        return [*itertools.islice(items, most), *from_end]
     if issubclass(type(value), list | tuple | deque):
         base: Any = next(base for base in (list, tuple, deque) if issubclass(type(value), base))
-        count = base.__len__(value)
-        return [base.__getitem__(value, index) for index in (*range(most), *range(count - most, count))]
+        return [base.__getitem__(value, index) for index in (*range(most), *range(last, length))]
     members = set.__iter__(value) if issubclass(type(value), set) else frozenset.__iter__(value)
-    return list(itertools.islice(members, 2 * most))
+    return list(itertools.islice(members, length - last + most))

@@ -58,6 +58,11 @@ class HeapWalk:
         put_off: what was put off to another slice, and how often in a row.
         roots_again: identities of roots that are to be entered again.
         data: identities of what long containers hold.
+        opened: by the identity of a container, its length when it was first entered. What it gets between two
+            slices is not walked: that may be as much as a slice has time for, and the walk would not end.
+        taken: by the identity of a container, how many of its items were come to: of these, only what was put
+            off is found in a later slice ...
+        again: ... which is this, by identity.
         waiting: what is to be entered, nearest first.
         kinds: types of libraries, which are there for good.
     """
@@ -70,6 +75,9 @@ class HeapWalk:
         self.put_off = 0, 0
         self.roots_again: set[int] = set()
         self.data: set[int] = set()
+        self.opened: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
+        self.again: set[int] = set()
         self.waiting: deque[weakref.ref[Any]] = deque()
         self.kinds: dict[type, Kind] = {}
         self._is_begun = False
@@ -78,8 +86,9 @@ class HeapWalk:
 
     def tables(self) -> list[Sized]:
         """Return what it keeps; most of its memory is theirs."""
-        by_identity: list[Sized] = [self.parents, self.accesses, self.modules, self.roots_again, self.data]
-        return [*by_identity, self.waiting, self.kinds, self._names]
+        known: list[Sized] = [self.parents, self.accesses, self.modules, self.data, self.opened, self.taken]
+        later: list[Sized] = [self.roots_again, self.again, self.waiting, self._names]
+        return [*known, *later, self.kinds]
 
     def go_on(self, frame: FrameType | None, time_slice: TimeSlice, visitor: Visitor) -> None:
         """Visit what is left until the slice is over.
@@ -200,6 +209,7 @@ class _Slice:
             identity = id(value.holder if type(value) is _Rest else value)
             while identity != id(anchor) and (parent := walk.parents.get(identity, 0)):
                 del walk.parents[identity]
+                walk.again.add(identity)
                 identity = parent
             if identity != id(anchor):
                 walk.roots_again.add(identity)
@@ -233,46 +243,55 @@ class _Slice:
         """Find what an object holds and has not been found before; return how much work it was."""
         rest = value if type(value) is _Rest else self._open(value)
         held = rest.take(_TOGETHER)
-        parents, identity = self._walk.parents, id(rest.holder)
+        walk, parents, identity = self._walk, self._walk.parents, id(rest.holder)
+        was_taken = rest.taken <= walk.taken.get(identity, 0)
         work = 1 + len(held) // _KNOWN_SHARE
         if rest.is_left() and self._is_deep:
             self._plain.append(rest)
         for inner in held:
             if type(inner) in _ATOMS or id(inner) in parents:
                 continue
+            if was_taken and id(inner) not in walk.again:
+                continue
+            walk.again.discard(id(inner))
             parents[id(inner)] = identity
             if rest.is_data:
-                self._walk.data.add(id(inner))
+                walk.data.add(id(inner))
             self.find(inner)
             work += 1
+        if not was_taken:
+            walk.taken[identity] = rest.taken
         if rest.is_left() and not self._is_deep:
             self._plain.append(rest)
         return work
 
     def _open(self, value: Any) -> _Rest:
         kind = self._kind(type(value))
-        is_inside = kind.length is not None and id(value) in self._walk.data
-        held = kind.held_by(value, most=FEW if is_inside else None)
+        if kind.length is None:
+            return _Rest(value, kind.held_by(value), is_data=False)
+        is_inside = id(value) in self._walk.data
+        first = self._walk.opened.setdefault(id(value), kind.length(value))
+        held = kind.held_by(value, most=FEW if is_inside else None, first=first)
         return _Rest(value, held, is_data=is_inside or kind.is_data(value))
 
 
 class _Rest:
     """What a container holds, as far as it has not been looked at."""
 
-    __slots__ = ("_held", "_start", "holder", "is_data")
+    __slots__ = ("_held", "holder", "is_data", "taken")
 
     def __init__(self, holder: Any, held: Sequence[Any], *, is_data: bool) -> None:
-        self.holder, self._held, self._start = holder, held, 0
+        self.holder, self._held, self.taken = holder, held, 0
         self.is_data = is_data
 
     def take(self, count: int) -> Sequence[Any]:
         """Return the next items."""
-        start, self._start = self._start, self._start + count
-        return self._held[start : self._start]
+        start, self.taken = self.taken, self.taken + count
+        return self._held[start : self.taken]
 
     def is_left(self) -> bool:
         """Whether there are more."""
-        return self._start < len(self._held)
+        return self.taken < len(self._held)
 
 
 _ATOMS: Final = frozenset({str, int, float, bool, bytes, type(None), CodeType, ModuleType})

@@ -1,12 +1,16 @@
 """Runs the loops of `test_leaks_plain.py` with steps of 15 ms, and prints which containers were named.
 
 A program of its own: what pytest holds takes a look at the heap a second, of which a training has nothing.
+A step is as long as a fixed piece of work, some 15 ms: a machine on which looks take longer has longer steps.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +25,18 @@ from probe.memory.heap_meter import heap_reader  # noqa: E402
 from probe.memory.leak_watch import LeakWatch  # noqa: E402
 from probe.memory.time_slices import LookBudget  # noqa: E402
 
-STEP_NS = 15_000_000
+WORKS = 150
+KNOWN = {number: (number,) for number in range(700)}
+
+
+def work_ns() -> int:
+    """CPU time of a piece of work like that of a look, 0.1 ms."""
+    started_ns = time.thread_time_ns()
+    seen = {}
+    for number in KNOWN:
+        if id(number) not in seen:
+            seen[id(number)] = type(KNOWN[number])
+    return time.thread_time_ns() - started_ns
 
 
 class PacedLoop(Loop):
@@ -30,6 +45,7 @@ class PacedLoop(Loop):
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 10**12
+        self._works: deque[int] = deque(maxlen=25)
         self.watch = LeakWatch(
             clock_ns=self._now,
             read_heap=heap_reader(),
@@ -42,7 +58,8 @@ class PacedLoop(Loop):
     def steps(self, count: int = STEPS) -> Iterator[int]:
         # Twice as many: on a busy machine slices take longer, and wait longer for their share.
         for number in super().steps(2 * count):
-            self.now_ns += STEP_NS
+            self._works.append(work_ns())
+            self.now_ns += WORKS * int(statistics.median(self._works))
             yield number
 
 

@@ -8,13 +8,14 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from probe.memory import heap_walk
 from probe.memory.heap_names import access_of
 from probe.memory.heap_walk import HeapWalk, module_names
 from probe.memory.time_slices import TimeSlice
@@ -214,3 +215,54 @@ def test_module_names_are_of_libraries_only_when_wide() -> None:
     assert "torch" not in near and "probe" not in near
     assert "torch" in wide and "probe" not in wide
     assert wide[: len(near)] == near
+
+
+def _of_floats(start: float) -> dict[int, float]:
+    return {index: start + index / 7 for index in range(20)}
+
+
+def _append(holder: list[Any], number: int, item: Any) -> None:
+    holder.append(item)
+
+
+def _put(holder: dict[int, Any], number: int, item: Any) -> None:
+    holder[number] = item
+
+
+def _replace(holder: dict[int, Any], number: int, item: Any) -> None:
+    holder[number % 200] = item
+
+
+def _append_left(holder: deque[Any], number: int, item: Any) -> None:
+    holder.appendleft(item)
+
+
+GROWING = [(list, _append), (dict, _put), (dict, _replace), (deque, _append_left)]
+
+
+@pytest.mark.parametrize(("kind", "add"), GROWING)
+@pytest.mark.parametrize("before", [1, 30, 200])
+def test_walk_ends_though_a_container_gets_as_much_as_a_slice_visits(
+    kind: type[Any], add: Callable[[Any, int, Any], None], before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the test program holds beside it takes more slices than the walk may have.
+    monkeypatch.setattr(heap_walk, "_all_frames", lambda frame: [frame])
+    monkeypatch.setattr(heap_walk, "module_names", lambda *, is_wide: [])
+    holder = kind()
+    items = [[_of_floats(number + layer) for layer in range(20)] for number in range(before + 80 * 40)]
+    for number in range(before):
+        add(holder, number, items[number])
+    identities = {id(item) for item in items[:before]}
+    del items[:before]
+    walk, seen, slices = HeapWalk(), Seen(), 0
+    while not walk.is_done and slices < 40:
+        walk.go_on(_frame_with(holder), Pieces(4, late=4), seen)
+        for number in range(80 * slices, 80 * (slices + 1)):
+            add(holder, before + number, items[number])
+        slices += 1
+    assert walk.is_done and walk.is_whole
+    assert add in (_replace, _append_left) or identities <= walk.parents.keys()
+
+
+def _frame_with(holder: Any) -> Any:
+    return sys._getframe()
