@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,9 +57,20 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attributes)))
 
 
+KEPT: list[nn.Module] = []
+"""Models of the running test: a session ends when its model is gone."""
+
+
+@pytest.fixture(autouse=True)
+def models_live_as_long_as_their_test() -> Iterator[None]:
+    yield
+    KEPT.clear()
+
+
 def train(steps: int, *, seed: int = 0, watched: bool = True, name: str = "card", shown: bool = False) -> Any:
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 3))
+    KEPT.append(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     run = probe.watch(net, optimizer, name=name, quiet=True) if watched else None
     display = LiveDisplay(run._shown_folder, interval_s=0.001) if run is not None and shown else None
