@@ -248,14 +248,18 @@ class _WholeRun:
 
 
 class AnomalyRateDetector:
-    """Emits `high_anomaly_rate`, a warning: told which steps had a warning or worse by `note`."""
+    """Emits `high_anomaly_rate`, a warning: told which steps had a warning or worse by `note`.
+
+    Attributes:
+        newest: number of the step that was observed last; -1: none yet.
+    """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
         self._rate, self._window = thresholds.anomaly_rate, thresholds.anomaly_window
         self._steps: set[int] = set()
         """Noted, in whatever order: a verdict may come after those of later steps, or before its sample."""
         self._first: int | None = None
-        self._last = -1
+        self.newest = -1
 
     def note(self, step: int) -> None:
         """Some detector has found a warning or worse at this step; several at one step count once."""
@@ -270,14 +274,20 @@ class AnomalyRateDetector:
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding while too many of the recent steps had one."""
-        if self._first is None or sample.step < self._last:
+        if self._first is None or sample.step < self.newest:
             self._first = sample.step
-            if sample.step < self._last:
+            if sample.step < self.newest:
                 self._steps.clear()
-        self._last = sample.step
+        self.newest = sample.step
         self._steps = {step for step in self._steps if step > sample.step - self._window}
-        seen = min(sample.step - self._first + 1, self._window)
-        count = sum(sample.step - seen < step <= sample.step for step in self._steps)
+        return self.again()
+
+    def again(self) -> list[Finding]:
+        """Return the same of the newest step that was observed, by what has been noted since, too."""
+        if self._first is None:
+            return []
+        seen = min(self.newest - self._first + 1, self._window)
+        count = sum(self.newest - seen < step <= self.newest for step in self._steps)
         share = count / seen
         if seen < min(MIN_STEPS, self._window) or share <= self._rate:
             return []
@@ -286,7 +296,7 @@ class AnomalyRateDetector:
                 kind="high_anomaly_rate",
                 severity="warning",
                 subject="run",
-                message=f"{count} of the last {seen} steps up to step {sample.step} had a warning or worse",
+                message=f"{count} of the last {seen} steps up to step {self.newest} had a warning or worse",
                 value=share,
                 threshold=self._rate,
             )

@@ -7,7 +7,7 @@ what the script logged. Nothing can be replayed any more; these faults are slow 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from ..detectors.base import Finding
@@ -79,9 +79,17 @@ class SampleJudge:
         self._judged_at, self._has_news = measured.time, False
         return True
 
-    def note_alarm(self, step: int) -> None:
-        """The detectors that see every step have found something at one."""
-        self._bank.anomaly_rate.note(step)
+    def note_alarms(self, steps: Collection[int]) -> None:
+        """The detectors that see every step have found something at these; under the lock of `incidents`.
+
+        They may come to them after the samples of the same steps: then too many are told of now.
+        """
+        rate = self._bank.anomaly_rate
+        for step in steps:
+            rate.note(step)
+        if found := rate.again():
+            stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
+            self._incidents.report_sampled(found, rate.newest, self._taken_at, stack=stack)
 
     def take(self, measured: MeasuredStep) -> Verdict:
         """Judge a finished step."""

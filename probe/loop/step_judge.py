@@ -76,7 +76,7 @@ class StepJudge:
         self._raises = mode == "raise"
         self._judges_each = judges_each or self._raises
         self._anomaly: AnomalyError | None = None
-        self.queue = StepQueue(incidents, guard, arrive=self._arrive, note_alarm=samples.note_alarm)
+        self.queue = StepQueue(incidents, guard, arrive=self._arrive, note_alarms=samples.note_alarms)
 
     def begin_step(self, step: int) -> None:
         """A step begins: decide when it is to be judged."""

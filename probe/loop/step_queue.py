@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -95,7 +95,7 @@ class StepQueue:
         guard: of the training thread.
         arrive: called with a late step, and the guard of the thread, under the lock of `incidents`: takes
             its values; if it is a quiet one it waits from then on, else it has been judged.
-        note_alarm: called with each step with a warning, under the lock: verdicts are not taken for long
+        note_alarms: called with the steps with a warning, under the lock: verdicts are not taken for long
             while C follows the steps.
     """
 
@@ -105,10 +105,10 @@ class StepQueue:
         guard: Guard,
         *,
         arrive: Callable[[QueuedStep, Guard], None],
-        note_alarm: Callable[[int], None],
+        note_alarms: Callable[[Collection[int]], None],
     ) -> None:
         self._incidents, self._guard, self._arrive = incidents, guard, arrive
-        self._note_alarm = note_alarm
+        self._note_alarms = note_alarms
         self._thread_guard = guard.for_thread()
         """A guard's clock is that of one thread, and `look` comes on the recorder's."""
         self._steps: deque[QueuedStep | QueuedRun] = deque()
@@ -172,8 +172,8 @@ class StepQueue:
         if verdict is NOTHING_FOUND:
             return
         self._verdicts.append(verdict)
-        for step in verdict.alarms:
-            self._note_alarm(step)
+        if verdict.alarms:
+            self._note_alarms(verdict.alarms)
 
     def take_verdicts(self) -> list[Verdict]:
         """Return what the detectors have found since the last call."""

@@ -23,6 +23,7 @@ from dashboard.ingest.spool import SpoolIngest
 from dashboard.page.callbacks.documents import documents_view
 from dashboard.store.duck import DuckStore
 from probe.actions.analysis.regions import MAX_REGIONS, MAX_RUNS
+from probe.loop.step_queue import MOST_WAITING, StepQueue
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -338,3 +339,15 @@ def test_high_anomaly_rate_begins_anew_after_clearing() -> None:
         run.clear(report=False)
         loop.train(80, logs=True)
         assert "high_anomaly_rate" not in run.get_debug_summary()["event_counts"]
+
+
+def test_high_anomaly_rate_is_found_where_steps_are_judged_after_their_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As on a machine where the recorder's thread gets no turn: the training thread judges many steps at once.
+    monkeypatch.setattr(StepQueue, "look", lambda queue: [])
+    loop = Loop()
+    with loop.run as run:
+        quiet = 3 * MOST_WAITING
+        loop.train(quiet + MOST_WAITING - 8, range(quiet + 1, 10**4), logs=True)
+        assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1

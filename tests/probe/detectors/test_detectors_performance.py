@@ -197,6 +197,22 @@ def test_anomaly_rate_knows_steps_whose_verdict_came_late() -> None:
     assert finding.value == pytest.approx(29 / 200)
 
 
+@pytest.mark.parametrize("noted", [(30, 0), (30, 10), (4, 30), (0, 8)])
+def test_anomaly_rate_is_the_same_whenever_verdicts_come(noted: tuple[int, int]) -> None:
+    before, after = noted
+    late, early = AnomalyRateDetector(OPTIONS), AnomalyRateDetector(OPTIONS)
+    assert late.again() == []
+    for step in range(100):
+        late.observe(plain(step))
+        early.observe(plain(step))
+    for step in range(100 - before - after, 100):
+        early.note(step)
+        late.note(step)
+        if step < 100 - after:
+            late.observe(plain(99))
+    assert late.again() == early.observe(plain(99)) == early.again()
+
+
 def test_anomaly_rate_forgets_steps_that_come_again() -> None:
     detector = AnomalyRateDetector(OPTIONS)
     for step in range(100):

@@ -134,7 +134,7 @@ class Queue:
 
     def judged(self) -> list[Any]:
         """Every step of the queue: all that the detectors see of it."""
-        queue = StepQueue(self.judge, Guard(), arrive=None, note_alarm=None)  # type: ignore[arg-type]
+        queue = StepQueue(self.judge, Guard(), arrive=None, note_alarms=None)  # type: ignore[arg-type]
         if not self.items:
             return []
         batch, times, stacks = queue._judge(self.items)  # type: ignore[misc]

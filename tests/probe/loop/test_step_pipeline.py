@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -84,8 +84,8 @@ class Samples:
         self.taken.append({name: read() for name, read in measured.logged.items()})
         return NOTHING_FOUND
 
-    def note_alarm(self, step: int) -> None:
-        self.alarms.append(step)
+    def note_alarms(self, steps: Collection[int]) -> None:
+        self.alarms += steps
 
 
 class Schedule:

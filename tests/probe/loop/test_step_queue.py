@@ -87,7 +87,7 @@ class Queue:
             cast(IncidentReporter, self.judge),
             self.guard,
             arrive=self._arrive,
-            note_alarm=self.alarms.append,
+            note_alarms=self.alarms.extend,
         )
         monkeypatch.setattr(step_queue.time, "monotonic", lambda: self.now_s)
 
@@ -258,7 +258,10 @@ def test_failure_on_the_recorders_thread_switches_the_part_off_on_both(steps: Qu
 def test_two_threads_judge_each_step_once_and_in_order() -> None:
     judge = Judge()
     queue = StepQueue(
-        cast(IncidentReporter, judge), Guard(), arrive=lambda late, guard: None, note_alarm=lambda step: None
+        cast(IncidentReporter, judge),
+        Guard(),
+        arrive=lambda late, guard: None,
+        note_alarms=lambda steps: None,
     )
     is_over = threading.Event()
 
