@@ -7,13 +7,14 @@ and a line is that of its function's beginning.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import profiler as autograd_profiler
 
-from .profiler_starts import STARTS
+from .profiler_starts import ProfilerStarts
 from .torch_lookup import symbol
 
 _enabled: Callable[[], bool] | None = symbol("_autograd", "_profiler_enabled")
@@ -63,29 +64,21 @@ class OtherProfilers:
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        self._originals: dict[str, Callable[[Any], None]] = {}
+        self._starts = ProfilerStarts(self._tell_once)
 
     def watch(self) -> None:
         """From now on."""
-        kind: Any = autograd_profiler.profile
-        self._originals = {name: getattr(kind, name) for name in STARTS if hasattr(kind, name)}
-        for name, original in self._originals.items():
-            setattr(kind, name, self._telling(original))
+        self._starts.watch()
 
-    def _telling(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def begin(profiler: Any) -> None:
-            if self._originals:
-                self.stop()
-                self._tell()
-            original(profiler)
-
-        return begin
+    @contextmanager
+    def _tell_once(self) -> Iterator[None]:
+        self.stop()
+        self._tell()
+        yield
 
     def stop(self) -> None:
         """No more. Idempotent."""
-        originals, self._originals = self._originals, {}
-        for name, original in originals.items():
-            setattr(autograd_profiler.profile, name, original)
+        self._starts.stop()
 
 
 class PythonCalls(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity
 
 import probe
+from probe.compat.profiler_starts import STARTS, ProfilerStarts
+from probe.compat.torch_profiler import OtherProfilers
 
 PROGRAM = """
 import collections, contextlib, json, sys, torch
@@ -86,3 +91,69 @@ def test_start_of_profiles_is_torchs_own_again_after_a_session(tmp_path: Path) -
     with probe.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), spool=tmp_path, connect=""):
         assert (kind._prepare_trace, kind._start_trace) != before
     assert (kind._prepare_trace, kind._start_trace) == before
+
+
+class Starts(ProfilerStarts):
+    """Counts the starts that something was done around."""
+
+    def __init__(self) -> None:
+        super().__init__(self._around_one)
+        self.count = 0
+
+    @contextmanager
+    def _around_one(self) -> Iterator[None]:
+        self.count += 1
+        yield
+
+    def sees(self) -> bool:
+        """Whether it sees a profile of now."""
+        before = self.count
+        with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+            pass
+        return self.count > before
+
+
+def _strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in STARTS:
+        below = getattr(autograd_profiler.profile, name)
+        monkeypatch.setattr(
+            autograd_profiler.profile, name, lambda profile, *args, below=below: below(profile, *args)
+        )
+
+
+@pytest.mark.parametrize("begins", ["before", "within", "never"])
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_profiles_are_seen_again_whatever_others_put_there_and_took_away(begins: str, ends: str) -> None:
+    own = [getattr(autograd_profiler.profile, name) for name in STARTS]
+    starts = Starts()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if begins == "before":
+            _strangers(monkeypatch)
+        starts.watch()
+        if begins == "within":
+            _strangers(monkeypatch)
+        assert starts.sees()
+        if ends == "before":
+            starts.stop()
+    starts.stop()
+    starts.watch()
+    starts.watch()
+    assert starts.sees()
+    starts.stop()
+    assert [getattr(autograd_profiler.profile, name) for name in STARTS] == own and not starts.sees()
+
+
+@pytest.mark.parametrize("first", ["begun", "ended"])
+def test_watches_of_profiles_end_in_any_order(first: str) -> None:
+    own = [getattr(autograd_profiler.profile, name) for name in STARTS]
+    told: list[bool] = []
+    starts, others = Starts(), OtherProfilers(lambda: told.append(True))
+    for watch in (starts, others) if first == "begun" else (others, starts):
+        watch.watch()
+    assert starts.sees() and told == [True]
+    assert starts.sees() and told == [True]
+    others.watch()
+    for watch in (starts, others):
+        watch.stop()
+    assert [getattr(autograd_profiler.profile, name) for name in STARTS] == own
+    assert not starts.sees() and told == [True]
