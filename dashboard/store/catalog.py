@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
-import duckdb
 import msgspec
 
 from probe.delivery.recorder.process_identity import is_gone
@@ -37,7 +36,7 @@ LIVE_WITHIN_S: Final = 300.0
 
 MAX_RETURNS: Final = 64
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
-_Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)]
+_Number = Annotated[int, msgspec.Meta(ge=0)]
 _STREAM: Final = tuple[RunId, WriterId, StreamName, _Count, _Count, _Count, _Count]
 _INCARNATION: Final = tuple[RunId, _Count, _Count, bytes, bytes]
 _LAYOUT: Final = tuple[RunId, _Count, _Count, _Count, _Number, bytes]
@@ -51,6 +50,10 @@ LAYER: Final = "layer"
 PARAMETER: Final = "parameter"
 MODULE: Final = "module"
 HISTOGRAM: Final = "histogram"
+
+
+ReadTable = Callable[[str], Iterable[tuple[Any, ...]]]
+"""Returns the rows of a table of names, in the order of its columns; of layouts without their data."""
 
 
 class FullError(ValueError):
@@ -188,11 +191,33 @@ class SavedRows:
     gaps: list[GapRow]
 
 
+class Numbers(Protocol):
+    """Numbers that several processes give alike."""
+
+    def of_timeline(self, run: str, rank: int, digest: bytes) -> int:
+        """The number of the scalars of a rank (empty digest), or of a layout of it."""
+        ...
+
+    def of_series(self, timeline: int, kind: str, name: str) -> int:
+        """The number of a series of a timeline."""
+        ...
+
+
 class Catalog:
     """Names and numbers. Not thread-safe: the store's lock guards it."""
 
-    def __init__(self, load_layout: Callable[[int], bytes], odd: OddRows) -> None:
+    def __init__(
+        self, load_layout: Callable[[int], bytes], odd: OddRows, *, numbers: Numbers | None = None
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            load_layout: Reads the encoded layout of a timeline.
+            odd: Takes the rows that cannot be read.
+            numbers: Gives timelines and series their numbers; None counts them.
+        """
         self._odd = odd
+        self._numbers = numbers
         self.streams: dict[StreamKey, StreamState] = {}
         self.incarnations: dict[tuple[str, int, int], Incarnation] = {}
         self.gaps: dict[tuple[str, str, str, int], GapRow] = {}
@@ -211,38 +236,52 @@ class Catalog:
 
     # -- reading back
 
-    def load(self, database: duckdb.DuckDBPyConnection) -> None:
-        """Fill an empty catalog from the database."""
-        for run, writer, stream, next_seq, stored, gaps, dropped in self._rows(database, "streams", _STREAM):
-            state = StreamState(next_seq, stored, gaps, dropped)
-            state.durable = state.account()
-            self.streams[StreamKey(run=run, writer=writer, stream=stream)] = state
-            self.limits.add(run, "streams")
-        for run, rank, number, start, kept in self._rows(database, "incarnations", _INCARNATION):
-            self._load_incarnation(self._entry(run, rank, number), start, kept)
-            self.limits.add(run, "start_bytes", more=len(start))
-        for run, rank, number, layout, timeline, _ in self._rows(database, "layouts", _LAYOUT):
-            self._entry(run, rank, number).layouts[layout] = timeline
-            self.limits.add(run, "layouts")
-        for timeline, run, rank, digest in self._rows(database, "timelines", _TIMELINE):
+    def load(self, read: ReadTable) -> None:
+        """Take what the tables say: all of it at first, later what another process has written.
+
+        What is here and not yet committed stays.
+        """
+        for run, writer, stream, *account in self._rows(read, "streams", _STREAM):
+            self._load_stream(StreamKey(run=run, writer=writer, stream=stream), StreamState(*account))
+        for run, rank, number, start, kept in self._rows(read, "incarnations", _INCARNATION):
+            if (run, rank, number) not in self.changes.incarnations:
+                self._load_incarnation(self._entry(run, rank, number), start, kept)
+        for run, rank, number, layout, timeline, _ in self._rows(read, "layouts", _LAYOUT):
+            known = self._entry(run, rank, number).layouts
+            if layout not in known:
+                known[layout] = timeline
+                self.limits.add(run, "layouts")
+        for timeline, run, rank, digest in self._rows(read, "timelines", _TIMELINE):
             self._timelines[run, rank, digest] = timeline
             self._run_of[timeline] = run
-        for series, timeline, kind, name in self._rows(database, "series", _SERIES):
-            self._keep_series(timeline, kind, name, series)
-        for values in self._rows(database, "gaps", _GAP):
+        for series, timeline, kind, name in self._rows(read, "series", _SERIES):
+            if (timeline, kind, name) not in self._series:
+                self._keep_series(timeline, kind, name, series)
+        for values in self._rows(read, "gaps", _GAP):
             self._keep_gap(GapRow(**dict(zip(GapRow.__slots__, values, strict=True))))
 
-    def _rows(self, database: duckdb.DuckDBPyConnection, table: str, form: Any) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, read: ReadTable, table: str, form: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table that have its form; the others are noted."""
-        columns = "run, rank, incarnation, number, timeline, ''::BLOB" if table == "layouts" else "*"
-        for row in database.execute(f"SELECT {columns} FROM {table}").fetchall():
+        for row in read(table):
             try:
                 yield msgspec.convert(row, form)
             except msgspec.ValidationError:
                 self._odd.add(table, repr(row[:4])[:200])
 
+    def _load_stream(self, key: StreamKey, found: StreamState) -> None:
+        state = self.streams.get(key)
+        if state is None:
+            state = self.streams[key] = StreamState()
+            self.limits.add(key.run, "streams")
+        if found.next_seq >= state.durable[0]:
+            state.durable = found.account()
+        if found.next_seq >= state.next_seq:
+            state.next_seq, state.stored, state.gaps, state.dropped = found.account()
+
     def _load_incarnation(self, entry: Incarnation, start: bytes, kept: bytes) -> None:
         """Fill in what of it can be read."""
+        if start and entry.start is None:
+            self.limits.add(entry.run, "start_bytes", more=len(start))
         try:
             entry.start = _run_start(decode_record(start)) if start else None
         except WireError:
@@ -363,11 +402,11 @@ class Catalog:
 
     def tensor_timelines(self, run: str, rank: int) -> list[int]:
         """Return the timelines of all layouts of the rank, oldest first."""
-        return sorted(
+        return [
             timeline
             for (a, b, digest), timeline in self._timelines.items()
             if (a, b) == (run, rank) and digest
-        )
+        ]
 
     def scalar_timeline(self, run: str, rank: int) -> int:
         """Return the number of the rank's scalar timeline, made if needed."""
@@ -376,7 +415,10 @@ class Catalog:
     def _timeline(self, run: str, rank: int, digest: bytes) -> int:
         number = self._timelines.get((run, rank, digest))
         if number is None:
-            number = max(self._timelines.values(), default=-1) + 1
+            if self._numbers is None:
+                number = max(self._timelines.values(), default=-1) + 1
+            else:
+                number = self._numbers.of_timeline(run, rank, digest)
             self._timelines[run, rank, digest] = number
             self._run_of[number] = run
             self.changes.timelines.append((number, run, rank, digest))
@@ -392,7 +434,8 @@ class Catalog:
                 too_many = f"more than {MAX_SERIES:,} series of a rank or layout"
                 self.limits.leave_out(run, too_many if is_full else self.limits.reason("series"))
                 return None
-            number = self._next_series
+            numbers = self._numbers
+            number = self._next_series if numbers is None else numbers.of_series(timeline, kind, name)
             self._keep_series(timeline, kind, name, number)
             self.changes.series.append((number, timeline, kind, name))
         return number

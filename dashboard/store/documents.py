@@ -22,9 +22,8 @@ def read_documents(
     snapshot: Snapshot, run: str, kind: str, *, rank: int | None = None
 ) -> list[StoredDocument]:
     """Return a run's documents of a kind by time, uncommitted ones too; of all ranks where none is given."""
-    query = f"SELECT {_COLUMNS} FROM documents WHERE run = ? AND kind = ?"
     latest: dict[tuple[str, int, int, str, str], StoredDocument] = {}
-    for row in snapshot.cursor.execute(query, [run, kind]).fetchall():
+    for row in snapshot.rows.documents(run, kind):
         found = _of_row(row)
         latest[found.identity] = found
     for item in snapshot.edge:
@@ -37,18 +36,14 @@ def read_documents(
 
 def document_kinds(snapshot: Snapshot, run: str) -> list[str]:
     """Return the kinds of a run's documents, sorted; uncommitted ones too."""
-    query = "SELECT DISTINCT kind FROM documents WHERE run = ?"
-    kinds = {str(kind) for (kind,) in snapshot.cursor.execute(query, [run]).fetchall()}
+    kinds = set(snapshot.rows.document_kinds(run))
     kinds |= {one.document.kind for item in snapshot.edge for one in item.documents if one.run == run}
     return sorted(kinds)
 
 
 def document_sizes(snapshot: Snapshot, run: str) -> list[tuple[object, int]]:
     """Return identity and bytes of the body of each document of a run, uncommitted ones too."""
-    query = "SELECT run, rank, incarnation, kind, key, octet_length(data) FROM documents WHERE run = ?"
-    sizes: dict[object, int] = {
-        tuple(row[:5]): row[5] for row in snapshot.cursor.execute(query, [run]).fetchall()
-    }
+    sizes: dict[object, int] = {tuple(row[:5]): row[5] for row in snapshot.rows.document_sizes(run)}
     for item in snapshot.edge:
         for found in item.documents:
             if found.run == run:

@@ -8,57 +8,35 @@ state: a snapshot of the database and the blocks of the live edge that the snaps
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
-import pandas as pd
-
-from probe.wire import Event, Layout, RunStart, StreamKey, encode
 
 from ..errors import DashboardError
-from . import removal, retention, runs
-from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
-from .documents import document_sizes
-from .edge import MAX_SEQ, Pending
-from .event_shelf import EventShelf
-from .heatmaps import plan_heatmap, read_heatmap, statistic_names
-from .histograms import histogram_mark, histogram_subjects, plan_histograms, read_histograms
-from .ingest import Intake, decode
-from .kept import KeptThings
+from . import removal, retention
+from .base import StoreBase
+from .catalog import Catalog, SavedRows
+from .edge import Pending
+from .marks import write_mark
 from .mending import Mending
-from .odd_rows import OddRows
-from .protocol import (
-    GapRange,
-    Heatmap,
-    MagnitudeHistogram,
-    RunSummary,
-    StepRange,
-    StreamPosition,
-)
-from .queries import Snapshot, read_scalars
-from .rank_scalars import RankReads
+from .notes import delete_note, save_note
+from .protocol import RunMark, StepNote
+from .queries import Snapshot
 from .reading import Reading
 from .schema import explain, open_cursor
-from .tensor_reads import TensorReads
-from .whole_norms import WHOLE, Join, plan_joins, whole_series
+from .whole_norms import Join
 
-ALL_STEPS: Final = StepRange()
 RETENTION_EVERY: Final = 50
 """Commits between two looks at what is old."""
-MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
-"""While commits fail, appends beyond this are not taken; the journal keeps them for later."""
 
 
-class DuckStore(Mending, KeptThings, RankReads, TensorReads):
+class DuckStore(Mending, StoreBase):
     """Durable home of every run in `folder/nanscope.duckdb`; see `Store` for what the methods mean.
 
-    A step belongs to the newest incarnation that has it; of what that has of a repeated step, reads show the
-    last to arrive. Ranges are widened to whole columns. A file that turns out to be damaged is replaced.
+    A file that turns out to be damaged is replaced.
     """
 
     def __init__(
@@ -75,17 +53,7 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
         Raises:
             DashboardError: another process has the file open, or the folder cannot be used.
         """
-        KeptThings.__init__(self)
-        self._clock = clock
-        self._raw_steps = raw_steps
-        self._lock = threading.Lock()
-        self._commit_lock = threading.RLock()
-        self._removed: set[tuple[str, str]] = set()
-        """(run, writer) whose late records are taken and thrown away."""
-        self._closed = False
-        self._revisions: Counter[str | None] = Counter()
-        self._shelf = EventShelf()
-        self._odd = OddRows()
+        StoreBase.__init__(self, clock, raw_steps=raw_steps)
         self._reading = Reading(
             self._lock,
             self._shelf,
@@ -99,137 +67,17 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
         self._odd.clear()
         catalog = Catalog(self._load_layout, self._odd)
-        catalog.load(database)
+        catalog.load(lambda table: _catalog_rows(database, table))
         return catalog
 
-    # -- delivery
+    # -- writing
 
-    def position(self, key: StreamKey) -> StreamPosition:
-        """Where this stream continues (durable); zeros for one never seen."""
-        with self._lock:
-            stream = self._catalog.streams.get(key)
-            return position_of(key, stream.durable if stream else (0, 0, 0, 0))
+    def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
+        """All in one transaction; see `StoreBase._write`."""
+        with self._written("cannot write, and tries again"):
+            self._transaction(saved, taken, joins)
 
-    def refuses(self, key: StreamKey) -> str | None:
-        """Why a stream is not taken; see `Store.refuses`."""
-        with self._lock:
-            return self._catalog.refuses(key)
-
-    def limit_notices(self) -> list[str]:
-        """What runs had too much of, for the page; empty while nothing was left out."""
-        with self._lock:
-            return self._catalog.limits.notices()
-
-    def positions(self, run: str) -> list[StreamPosition]:
-        """The delivery account of every stream of a run."""
-        with self._lock:
-            known = [(key, state.durable) for key, state in self._catalog.streams.items() if key.run == run]
-        return [position_of(key, account) for key, account in sorted(known, key=lambda pair: str(pair[0]))]
-
-    def append(
-        self, key: StreamKey, first_seq: int, records: list[bytes], *, generation: int | None = None
-    ) -> int:
-        """Queue encoded records; see `Store.append`."""
-        self._mend()
-        with self._lock:
-            expected = self._next_seq(key)
-            if (key.run, key.writer) in self._removed:
-                return max(expected, first_seq + len(records))
-            size = sum(map(len, records))
-            if generation not in (None, self._generation):
-                return expected
-            if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
-                return expected
-            if first_seq + len(records) > MAX_SEQ or self._catalog.refuses(key):
-                return expected
-            is_followed = self._ranks.knows(key.run) and self._items.knows(key.run)
-        decoded = decode(records[max(0, expected - first_seq) :])
-        known = [] if is_followed else self._events(key.run, is_writer=True)
-        documents = [] if is_followed else self._document_sizes(key.run)
-        with self._lock:
-            self._ranks.begin(key.run, known)
-            if not self._items.knows(key.run):
-                self._items.begin(key.run, ((e.id, len(encode(e))) for e in known), documents)
-            self._require_open()
-            if generation not in (None, self._generation):
-                return self._next_seq(key)
-            if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
-                return self._next_seq(key)
-            intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks, items=self._items)
-            pending, refused = intake.take(expected, decoded)
-            stream = self._catalog.stream(key)
-            stream.next_seq += len(decoded)
-            stream.dropped += refused
-            stream.stored += len(decoded) - refused
-            self._queued_bytes += size
-            self._edge.add(pending)
-            self._shelf.add(event for event, _ in pending.events)
-            self._documents_seen[key.run] += len(pending.documents)
-            self._note_change(key.run)
-            return stream.next_seq
-
-    def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:
-        """Count `[first_seq, end_seq)` as a gap under the same rules as `append`."""
-        with self._lock:
-            self._require_open()
-            expected = self._next_seq(key)
-            if (key.run, key.writer) in self._removed:
-                return end_seq
-            if first_seq > expected or end_seq <= expected or end_seq > MAX_SEQ:
-                return expected
-            if self._catalog.refuses(key):
-                return expected
-            stream = self._catalog.stream(key)
-            stream.gaps += end_seq - expected
-            stream.next_seq = end_seq
-            runs.note_skip(self._catalog, key, first_seq=expected, end_seq=end_seq, reason=reason)
-            self._note_change(key.run)
-            return end_seq
-
-    def _next_seq(self, key: StreamKey) -> int:
-        stream = self._catalog.streams.get(key)
-        return stream.next_seq if stream else 0
-
-    def commit(self) -> dict[StreamKey, int]:
-        """Write everything queued in one transaction; return the durable next sequence numbers that moved.
-
-        Raises:
-            DashboardError: the database refuses (a full disk, say); everything stays queued for the next try.
-        """
-        self._mend()
-        with self._commit_lock:
-            with self._lock:
-                self._require_open()
-                taken = self._edge.take(self._epoch + 1)
-                joins = plan_joins(self._catalog, taken)
-                changes, self._catalog.changes = self._catalog.changes, Changes()
-                if not changes.streams:
-                    self._catalog.changes = changes
-                    return {}
-                saved = self._catalog.snapshot(changes)
-                queued, self._queued_bytes = self._queued_bytes, 0
-            durable = False
-            try:
-                self._transaction(saved, taken, joins)
-                durable = True
-            except duckdb.Error as error:
-                self._suspect(error)
-                raise DashboardError(explain("cannot write, and tries again", error)) from error
-            finally:
-                if not durable:
-                    with self._lock:
-                        self._catalog.changes = changes.followed_by(self._catalog.changes)
-                        self._queued_bytes += queued
-            with self._lock:
-                self._epoch += 1
-                self._edge.forget(self._epoch)
-                for run in {join.run for join in joins}:
-                    self._note_change(run)
-                moved = self._catalog.settle(saved)
-            self._note_runs({row[0] for row in saved.incarnations})
-            return moved
-
-    def _transaction(self, saved: SavedRows, taken: list[Pending], joins: list[Join]) -> None:
+    def _transaction(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
         self._database.execute("BEGIN")
         done = False
         try:
@@ -243,6 +91,30 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
             if not done:
                 with contextlib.suppress(duckdb.Error):
                     self._database.execute("ROLLBACK")
+
+    def _committed(self, saved: SavedRows) -> None:
+        self._note_runs({row[0] for row in saved.incarnations})
+
+    @contextlib.contextmanager
+    def _written(self, what: str) -> Iterator[None]:
+        """Say in one sentence what the database has refused."""
+        try:
+            yield
+        except duckdb.Error as error:
+            self._suspect(error)
+            raise DashboardError(explain(what, error)) from error
+
+    def _save_mark(self, run: str, mark: RunMark) -> None:
+        with self._written("cannot write"):
+            write_mark(self._database, run, mark)
+
+    def _save_note(self, run: str, note: StepNote) -> None:
+        with self._written("cannot write"):
+            save_note(self._database, run, note)
+
+    def _delete_note(self, run: str, note_id: str) -> None:
+        with self._written("cannot delete"):
+            delete_note(self._database, run, note_id)
 
     def close(self) -> None:
         """Commit what is queued and release the file. Idempotent."""
@@ -289,27 +161,15 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
 
     # -- reading
 
-    def revision(self, run: str | None = None) -> int:
-        """A number that changes with whatever reads of a run, or of any, show; see `Store.revision`."""
-        return self._revisions[run]
-
     def view(self) -> contextlib.AbstractContextManager[None]:
         """Reads of this thread see one state of the store; see `Store.view`."""
         self._mend()
         return self._reading.view()
 
-    def _snapshot(self) -> contextlib.AbstractContextManager[Snapshot]:
-        self._mend()
-        return self._reading.snapshot()
-
-    def _note_change(self, run: str) -> None:
-        """Count a change of a run; under the lock, after it can be read."""
-        self._revisions[run] += 1
-        self._revisions[None] += 1
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise DashboardError("the store is closed")
+    def _snapshot(self, *, is_writer: bool = False) -> contextlib.AbstractContextManager[Snapshot]:
+        if not is_writer:
+            self._mend()
+        return self._reading.snapshot(is_writer=is_writer)
 
     def _load_layout(self, timeline: int) -> bytes:
         """Return the encoded layout of a timeline; called under the lock."""
@@ -323,139 +183,8 @@ class DuckStore(Mending, KeptThings, RankReads, TensorReads):
             raise ValueError(f"the data file has lost the layout of timeline {timeline}")
         return bytes(row[0] or b"")
 
-    def runs(self) -> list[RunSummary]:
-        """All runs, newest first."""
-        with self._snapshot() as snapshot:
-            counts, listed = self._counts.read(snapshot), snapshot.runs
-        with self._lock:
-            return runs.with_counts(listed if listed is not None else self._list_runs(), counts)
 
-    def _list_runs(self) -> list[RunSummary]:
-        return runs.summarise(self._catalog, self._clock())
-
-    def run_start(self, run: str, rank: int = 0) -> RunStart | None:
-        """The newest incarnation's description; None for an unknown run or rank."""
-        with self._lock:
-            newest = self._catalog.newest(run, rank)
-            return newest.description() if newest else None
-
-    def layout(self, run: str, rank: int = 0) -> Layout | None:
-        """The newest layout of the newest incarnation that has one."""
-        self._mend()
-        with self._lock:
-            found = self._catalog.newest_layout(run, rank)
-            return found[1] if found else None
-
-    def scalar_names(self, run: str, rank: int = 0) -> list[str]:
-        """Names of all scalar series of the rank, sorted."""
-        with self._lock:
-            timeline = self._catalog.find_scalar_timeline(run, rank)
-            names = [] if timeline is None else self._catalog.series_names(timeline, SCALAR)
-            has_whole = WHOLE not in names and whole_series(self._catalog, run, rank) is not None
-            return sorted([*names, WHOLE]) if has_whole else names
-
-    def scalars(
-        self, run: str, rank: int, names: list[str], steps: StepRange = ALL_STEPS, max_points: int = 1000
-    ) -> pd.DataFrame:
-        """Read scalar series; see `Store.scalars`. Unknown names have no rows."""
-        with self._lock:
-            timeline = self._catalog.find_scalar_timeline(run, rank)
-            numbers = (
-                {}
-                if timeline is None
-                else {
-                    number: name
-                    for name in names
-                    if (number := self._catalog.find_series(timeline, SCALAR, name)) is not None
-                }
-            )
-            whole = whole_series(self._catalog, run, rank) if WHOLE in names else None
-        points = max(1, max_points)
-        with self._snapshot() as snapshot:
-            found = read_scalars(snapshot, timeline or 0, numbers, steps=steps, max_points=points)
-            if whole is None or whole[0] == timeline:
-                return found
-            # The lowest rank of those that hold the model has it, for all of them.
-            more = read_scalars(snapshot, whole[0], {whole[1]: WHOLE}, steps=steps, max_points=points)
-            return pd.concat([found, more]).sort_values(["name", "step"], ignore_index=True)
-
-    def heatmap(
-        self,
-        run: str,
-        rank: int,
-        statistic: str = "grad_norm",
-        steps: StepRange = ALL_STEPS,
-        max_columns: int = 1000,
-        unfolded: tuple[str, ...] = (),
-    ) -> Heatmap | None:
-        """Pool a statistic to at most `max_columns` columns; None before the first layout."""
-        self._mend()
-        with self._lock:
-            request = plan_heatmap(self._catalog, run, rank, statistic=statistic, unfolded=unfolded)
-        if request is None:
-            return None
-        with self._snapshot() as snapshot:
-            return read_heatmap(snapshot, request, steps=steps, max_columns=max(1, max_columns))
-
-    def statistic_names(self, run: str, rank: int = 0) -> list[str]:
-        """Names of the statistics that `heatmap` has values for, sorted."""
-        with self._lock:
-            return statistic_names(self._catalog, run, rank)
-
-    def histograms(
-        self, run: str, rank: int, subject: str, steps: StepRange = ALL_STEPS
-    ) -> list[MagnitudeHistogram]:
-        """Newest histograms of a parameter, layer or module; see `Store.histograms`."""
-        self._mend()
-        with self._lock:
-            wanted = plan_histograms(self._catalog, run, rank, subject=subject)
-        if not wanted:
-            return []
-        with self._snapshot() as snapshot:
-            return read_histograms(snapshot, wanted, steps=steps)
-
-    def histogram_subjects(self, run: str, rank: int = 0) -> list[str]:
-        """Names of what `histograms` can be asked for, in model order; empty where there are none."""
-        with self._lock:
-            return histogram_subjects(self._catalog, run, rank)
-
-    def histogram_mark(self, run: str, rank: int = 0) -> int | None:
-        """A number that changes with every new histogram; None where there are none."""
-        with self._lock:
-            return histogram_mark(self._catalog, run, rank)
-
-    def events(self, run: str, rank: int | None = None) -> list[Event]:
-        """Events in their latest state, by step; includes uncommitted ones."""
-        return [event for event in self._events(run) if rank in (None, event.rank)]
-
-    def _events(self, run: str, *, is_writer: bool = False) -> list[Event]:
-        self._mend()
-        with self._lock:
-            self._require_open()
-            found, mark = self._shelf.events(run), self._shelf.mark(run)
-        if found is None:
-            with self._reading.snapshot(is_writer=is_writer) as snapshot:
-                found = runs.read_events(snapshot, run, odd=self._odd)
-            with self._lock:
-                self._shelf.put(run, found, mark=mark)
-        return found
-
-    def _document_sizes(self, run: str) -> list[tuple[object, int]]:
-        with self._reading.snapshot(is_writer=True) as snapshot:
-            return document_sizes(snapshot, run)
-
-    def event(self, run: str, event_id: str) -> Event | None:
-        """One event; None if there is none."""
-        with self._snapshot() as snapshot:
-            found = runs.read_events(snapshot, run, event_id=event_id, odd=self._odd)
-            return found[0] if found else None
-
-    def run_of_event(self, event_id: str) -> str | None:
-        """The run that has an event; None where none has it."""
-        with self._snapshot() as snapshot:
-            return runs.run_of_event(snapshot, event_id)
-
-    def gaps(self, run: str, rank: int | None = None) -> list[GapRange]:
-        """Known holes of the metrics streams."""
-        with self._lock:
-            return runs.list_gaps(self._catalog, run, rank=rank)
+def _catalog_rows(database: duckdb.DuckDBPyConnection, table: str) -> list[tuple[Any, ...]]:
+    columns = "run, rank, incarnation, number, timeline, ''::BLOB" if table == "layouts" else "*"
+    rows: list[tuple[Any, ...]] = database.execute(f"SELECT {columns} FROM {table}").fetchall()
+    return rows

@@ -30,7 +30,7 @@ class ScalarBlock:
     incarnation: int
     frame_steps: Ints
     """One element per frame."""
-    series: npt.NDArray[np.int32]
+    series: Ints
     step: Ints
     seq: Ints
     time: npt.NDArray[np.float64]

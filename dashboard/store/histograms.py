@@ -25,6 +25,7 @@ from .heatmaps import same_model
 from .layers import Geometry
 from .protocol import HistogramColumns, MagnitudeHistogram, StepRange
 from .queries import Snapshot
+from .rows import HistogramKey
 from .tensors import Columns, insert_columns, objects
 
 KEPT: Final = 64
@@ -183,20 +184,17 @@ def _counts(data: bytes, rows: list[int]) -> npt.NDArray[np.int64]:
 def _stored(snapshot: Snapshot, series: list[int], steps: StepRange) -> Iterator[tuple[int, int, bytes]]:
     """Yield (series, step, counts) of the newest `KEPT` rows, oldest first, the live edge's among them."""
     first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
-    marks = ",".join("?" * len(series))
-    query = f"""SELECT incarnation, seq, series, step, data FROM histograms
-        WHERE series IN ({marks}) AND step >= ? AND step < ?
-        ORDER BY incarnation DESC, seq DESC LIMIT {KEPT}"""
-    packed = snapshot.cursor.execute(query, [*series, first, end]).fetchall()
+    keys = snapshot.rows.histogram_keys(series, first=first, end=end, most=KEPT)
     plain = {
         (row.incarnation, row.seq, row.series, row.step): row.data
         for item in snapshot.edge
         for row in item.histograms
         if row.series in series and first <= row.step < end
     }
-    stored = {(incarnation, seq, number, step): data for incarnation, seq, number, step, data in packed}
-    for key in sorted({*plain, *stored})[-KEPT:]:
-        yield key[2], key[3], plain[key] if key in plain else _unpacked(snapshot, stored[key], key)
+    chosen = sorted({*plain, *keys})[-KEPT:]
+    packed = _fetch(snapshot, [key for key in chosen if key not in plain])
+    for key in chosen:
+        yield key[2], key[3], plain[key] if key in plain else packed[key]
 
 
 def _newest_first(
@@ -204,13 +202,8 @@ def _newest_first(
 ) -> Iterator[tuple[int, int, bytes]]:
     """Yield (series, step, counts) of the newest rows, those of the live edge among them."""
     first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
-    marks = ",".join("?" * len(series))
-    query = f"""SELECT incarnation, seq, series, step FROM histograms
-        WHERE series IN ({marks}) AND step >= ? AND step < ?
-        ORDER BY incarnation DESC, seq DESC LIMIT {MAX_LOOKED_AT}"""
-    found: dict[tuple[int, int, int, int], bytes | None] = dict.fromkeys(
-        snapshot.cursor.execute(query, [*series, first, end]).fetchall()
-    )
+    keys = snapshot.rows.histogram_keys(series, first=first, end=end, most=MAX_LOOKED_AT)
+    found: dict[HistogramKey, bytes | None] = dict.fromkeys(keys)
     found |= {
         (row.incarnation, row.seq, row.series, row.step): row.data
         for item in snapshot.edge
@@ -218,14 +211,12 @@ def _newest_first(
         if row.series in series and first <= row.step < end
     }
     for key in sorted(found, reverse=True)[:MAX_LOOKED_AT]:
-        yield key[2], key[3], found[key] or _fetch(snapshot, *key[:3])
+        yield key[2], key[3], found[key] or _fetch(snapshot, [key])[key]
 
 
-def _fetch(snapshot: Snapshot, incarnation: int, seq: int, series: int) -> bytes:
-    query = "SELECT data FROM histograms WHERE series = ? AND incarnation = ? AND seq = ?"
-    row = snapshot.cursor.execute(query, [series, incarnation, seq]).fetchone()
-    assert row is not None
-    return _unpacked(snapshot, row[0], (incarnation, seq, series))
+def _fetch(snapshot: Snapshot, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes]:
+    packed = snapshot.rows.histograms(keys) if keys else {}
+    return {key: _unpacked(snapshot, packed.get(key), key) for key in keys}
 
 
 def _unpacked(snapshot: Snapshot, data: bytes | None, key: tuple[int, ...]) -> bytes:

@@ -288,7 +288,7 @@ def _scalar_block(
         timeline=timeline,
         incarnation=incarnation,
         frame_steps=np.array([frame.step for _, frame in frames], dtype=np.int64),
-        series=np.array([numbers[name] for scalars in kept for name in scalars], dtype=np.int32),
+        series=np.array([numbers[name] for scalars in kept for name in scalars], dtype=np.int64),
         step=np.repeat(np.array([frame.step for _, frame in frames], dtype=np.int64), counts),
         seq=np.repeat(np.array([seq for seq, _ in frames], dtype=np.int64), counts),
         time=np.repeat(np.array([frame.time for _, frame in frames], dtype=np.float64), counts),

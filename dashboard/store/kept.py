@@ -1,4 +1,4 @@
-"""The part of `DuckStore` that is not measured step by step: documents, starts, what people say of runs."""
+"""The part of a store that is not measured step by step: documents, starts, what people say of runs."""
 
 from __future__ import annotations
 
@@ -7,36 +7,34 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from ..callers import require_control
-from ..errors import DashboardError
 from .catalog import Catalog
 from .documents import document_kinds, read_documents
-from .marks import read_marks, write_mark
-from .notes import delete_note, note_order, read_notes, save_note
+from .notes import note_order
 from .protocol import RankStart, RunMark, StepNote, StoredDocument
 from .queries import Snapshot
 from .runs import list_starts
-from .schema import explain
 
 
 class KeptThings:
-    """Reads and writes of these; the fields are those of `DuckStore`."""
+    """Reads and writes of these; the fields are those of `StoreBase`."""
 
     _documents_seen: Counter[str]
     _catalog: Catalog
     _lock: threading.Lock
     _commit_lock: threading.RLock
-    _database: duckdb.DuckDBPyConnection
 
     if TYPE_CHECKING:
 
-        def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
+        def _snapshot(self, *, is_writer: bool = False) -> AbstractContextManager[Snapshot]: ...
+
+        def _save_mark(self, run: str, mark: RunMark) -> None: ...
+
+        def _save_note(self, run: str, note: StepNote) -> None: ...
+
+        def _delete_note(self, run: str, note_id: str) -> None: ...
 
         def _note_change(self, run: str) -> None: ...
-
-        def _suspect(self, error: duckdb.Error) -> None: ...
 
         def _mend(self) -> None: ...
 
@@ -58,7 +56,7 @@ class KeptThings:
     def marks(self) -> dict[str, RunMark]:
         """Run -> what a person has said of it, of the runs that have a mark."""
         with self._snapshot() as snapshot:
-            return read_marks(snapshot.cursor)
+            return snapshot.rows.marks()
 
     def mark_run(self, run: str, *, note: str | None = None, starred: bool | None = None) -> RunMark:
         """Change a run's note or star; see `Store.mark_run`."""
@@ -70,11 +68,7 @@ class KeptThings:
                 note=before.note if note is None else note,
                 starred=before.starred if starred is None else starred,
             )
-            try:
-                write_mark(self._database, run, mark)
-            except duckdb.Error as error:
-                self._suspect(error)
-                raise DashboardError(explain("cannot write", error)) from error
+            self._save_mark(run, mark)
             return mark
 
     def notes(self, run: str) -> list[StepNote]:
@@ -82,7 +76,7 @@ class KeptThings:
         found = self._notes.get(run)
         if found is None:
             with self._snapshot() as snapshot:
-                read = read_notes(snapshot.cursor, run)
+                read = sorted(snapshot.rows.notes(run), key=note_order)
             # Who writes meanwhile has put newer ones there.
             with self._lock:
                 found = self._notes.setdefault(run, read)
@@ -94,11 +88,7 @@ class KeptThings:
         self._mend()
         with self._commit_lock:
             others = [one for one in self.notes(run) if one.id != note.id]
-            try:
-                save_note(self._database, run, note)
-            except duckdb.Error as error:
-                self._suspect(error)
-                raise DashboardError(explain("cannot write", error)) from error
+            self._save_note(run, note)
             self._show_notes(run, [*others, note])
 
     def remove_note(self, run: str, note_id: str) -> bool:
@@ -110,11 +100,7 @@ class KeptThings:
             left = [one for one in before if one.id != note_id]
             if len(left) == len(before):
                 return False
-            try:
-                delete_note(self._database, run, note_id)
-            except duckdb.Error as error:
-                self._suspect(error)
-                raise DashboardError(explain("cannot delete", error)) from error
+            self._delete_note(run, note_id)
             self._show_notes(run, left)
             return True
 

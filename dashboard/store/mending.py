@@ -24,15 +24,12 @@ from .damage import Said, first_line, is_corrupt, is_suspicious
 from .edge import Edge
 from .event_shelf import EventShelf
 from .known_runs import KnownRuns
-from .limits import ItemLimits
 from .marks import write_mark
 from .notes import save_note
 from .odd_rows import OddRows
 from .protocol import StepNote
-from .rank_events import RankEvents
 from .reading import Reading
 from .renewal import Renewal
-from .runs import EventCounts
 from .schema import Opened, open_cursor, open_database, read_epoch
 from .writer import Writer
 
@@ -63,7 +60,11 @@ class Mending:
 
         def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog: ...
 
+        _edge: Edge
+
         def _note_change(self, run: str) -> None: ...
+
+        def _begin(self) -> None: ...
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         """Open or create the database.
@@ -160,17 +161,12 @@ class Mending:
 
     def _use(self, opened: Opened[Catalog]) -> None:
         """Begin with a database; the fields that say what it holds are new."""
+        self._begin()
         self._root = opened.connection
         self._catalog = opened.loaded
         self._database = open_cursor(self._root)
         self._writer = Writer(self._database)
-        self._edge = Edge()
-        self._ranks = RankEvents()
-        self._items = ItemLimits()
-        self._counts = EventCounts()
         self._epoch = read_epoch(self._database)
-        self._queued_bytes = 0
-        self._notes.clear()
         self._reading.begin(self._root, self._edge)
 
     def _renewed(self, opened: Opened[Catalog], problem: str | None) -> Renewal | None:

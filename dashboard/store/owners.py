@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 
 from .pyramid import Steps
+
+
+class OwnerRows(Protocol):
+    """The part of `Rows` that is asked here."""
+
+    def owners(
+        self, timeline: int, kinds: Sequence[str], *, low: int, high: int
+    ) -> tuple[Steps, npt.NDArray[np.int64]]:
+        """See `Rows.owners`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ class Owners:
 
 
 def read_owners(
-    cursor: duckdb.DuckDBPyConnection,
+    rows: OwnerRows,
     timeline: int,
     kinds: Sequence[str],
     blocks: Sequence[tuple[int, Steps]],
@@ -44,7 +55,7 @@ def read_owners(
     """Return to whom the uncommitted steps belong; None where no step has come twice.
 
     Args:
-        cursor: of the read's snapshot.
+        rows: of the read's snapshot.
         timeline: whose rows.
         kinds: prefixes of the tables that hold them.
         blocks: incarnation and steps of uncommitted frames.
@@ -58,9 +69,8 @@ def read_owners(
     )
     low, high = int(steps.min()), min(int(steps.max()), next_step - 1)
     if low <= high:
-        found = cursor.execute(_newest(kinds), {"timeline": timeline, "low": low, "high": high}).fetchnumpy()
-        steps = np.concatenate([steps, np.asarray(found["step"], np.int64)])
-        numbers = np.concatenate([numbers, np.asarray(found["newest"], np.int64)])
+        committed, newest = rows.owners(timeline, kinds, low=low, high=high)
+        steps, numbers = np.concatenate([steps, committed]), np.concatenate([numbers, newest])
     order = np.lexsort((numbers, steps))
     steps, numbers = steps[order], numbers[order]
     last = np.r_[steps[1:] != steps[:-1], True]
@@ -73,14 +83,14 @@ def supersede_older(
     """Of the steps `low` to `high` leave the rows of the start that each belongs to."""
     for kind in kinds:
         database.execute(
-            f"""UPDATE {kind}_raw AS row SET superseded = true FROM ({_newest(kinds)}) AS owner
+            f"""UPDATE {kind}_raw AS row SET superseded = true FROM ({newest_query(kinds)}) AS owner
             WHERE row.timeline = $timeline AND row.step = owner.step AND row.incarnation < owner.newest
             AND NOT row.superseded""",
             {"timeline": timeline, "low": low, "high": high},
         )
 
 
-def _newest(kinds: Sequence[str]) -> str:
+def newest_query(kinds: Sequence[str]) -> str:
     """The query of each step's newest incarnation."""
     rows = " UNION ALL ".join(
         f"SELECT step, incarnation FROM {kind}_raw WHERE timeline = $timeline AND step BETWEEN $low AND $high"

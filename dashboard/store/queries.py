@@ -1,6 +1,6 @@
 """Reads: one snapshot of the database, merged with the live edge, pooled to what a view can show.
 
-Called by `DuckStore` on any thread, each read with its own cursor and transaction. Nothing here writes.
+Called by a store on any thread. Nothing here writes, and nothing knows the engine: that is `rows.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -33,16 +32,14 @@ from .pyramid import (
     pool_rows,
     uncovered,
 )
-from .retention import RESIDUE, kept_ranges, kinds_of
+from .retention import RESIDUE, kinds_of
+from .rows import Rows
 from .tensors import (
     Columns,
     Progress,
     SeriesRows,
     chosen_rows,
-    fetch_rows,
     merge_rows,
-    read_progress,
-    without_masks,
 )
 
 SCALAR_COLUMNS: Final = ("name", "step", "time", "min", "mean", "max", "nan", "inf", "pooled")
@@ -52,9 +49,9 @@ _NO_STEPS: Final[Steps] = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A consistent view: a cursor inside a transaction, and what that transaction does not contain."""
+    """A consistent view: committed rows, and what is not among them."""
 
-    cursor: duckdb.DuckDBPyConnection
+    rows: Rows
     edge: list[Pending]
     events_mark: int = 0
     """A number that changes with every event, of all runs."""
@@ -124,11 +121,11 @@ def read_extent(
     snapshot: Snapshot, timeline: int, blocks: Sequence[tuple[int, Steps]], *, is_scalar: bool
 ) -> Extent:
     """Return what a timeline holds, given incarnation and steps of its uncommitted frames."""
-    progress = read_progress(snapshot.cursor, [timeline]).get(timeline)
-    kept = kept_ranges(snapshot.cursor, timeline) if progress and progress.raw_floor else []
+    progress = snapshot.rows.progress([timeline]).get(timeline)
+    kept = snapshot.rows.kept([timeline])[timeline] if progress and progress.raw_floor else []
     unsettled = np.unique(np.concatenate([_NO_STEPS, *(steps for _, steps in blocks)]))
     next_step = progress.max_step + 1 if progress else 0
-    owners = read_owners(snapshot.cursor, timeline, kinds_of(is_scalar), blocks, next_step=next_step)
+    owners = read_owners(snapshot.rows, timeline, kinds_of(is_scalar), blocks, next_step=next_step)
     return Extent(progress, unsettled, kept, owners)
 
 
@@ -147,7 +144,7 @@ def read_scalars(
         return _scalar_frame(None, series)
     grid = choose_grid(*span, max_columns=max_points, finest=extent.finest_level(*span))
     numbers = list(series)
-    parts = [_fetch_scalars(snapshot, timeline, numbers, piece) for piece in extent.pieces(grid)]
+    parts = [snapshot.rows.scalars(timeline, numbers, piece) for piece in extent.pieces(grid)]
     parts.append(_edge_scalars(blocks, numbers, grid))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if extent.owners is not None:
@@ -156,24 +153,6 @@ def read_scalars(
     if len(parts[-1]["step"]):
         joined = _newest_only(joined)
     return _scalar_frame(_pool_scalars(joined, grid), series)
-
-
-def _fetch_scalars(snapshot: Snapshot, timeline: int, series: list[int], piece: Piece) -> Columns:
-    marks = ",".join("?" * len(series))
-    if piece.level == 1:
-        query = f"""SELECT series, step, time, incarnation, seq, value AS min, value AS mean, value AS max,
-            isfinite(value)::BIGINT AS finite, isnan(value)::BIGINT AS nan, isinf(value)::BIGINT AS inf,
-            1::BIGINT AS pooled
-            FROM scalar_raw WHERE timeline = ? AND step >= ? AND step < ? AND NOT superseded
-            AND series IN ({marks})"""
-        values = [timeline, piece.first, piece.end, *series]
-    else:
-        query = f"""SELECT series, step, time, -1::BIGINT AS incarnation, -1::BIGINT AS seq, min, mean, max,
-            finite, nan, inf, pooled
-            FROM scalar_pooled WHERE timeline = ? AND step >= ? AND step < ? AND level = ?
-            AND series IN ({marks})"""
-        values = [timeline, piece.first, piece.end, piece.level, *series]
-    return without_masks(snapshot.cursor.execute(query, values).fetchnumpy())
 
 
 def _edge_scalars(blocks: Sequence[ScalarBlock], series: list[int], grid: Grid) -> Columns:
@@ -290,15 +269,8 @@ def read_picture(
     pending = _edge_rows(snapshot, timeline, series)
     for piece in extent.pieces(grid):
         level, first, end = piece.level, piece.first, piece.end
-        parts = fetch_rows(
-            snapshot.cursor,
-            kind,
-            [timeline],
-            level=level,
-            first=first,
-            end=end,
-            series=series,
-            odd=snapshot.odd,
+        parts = snapshot.rows.tensors(
+            kind, timeline, series=series, level=level, first=first, end=end, odd=snapshot.odd
         )
         if level == 1:
             parts += [part for rows in pending if (part := _between(rows, first, end))]

@@ -1,7 +1,7 @@
 """Scalars of all ranks of a run side by side: one query, pooled to the columns that a view can show.
 
 Used by `DuckStore`: a read is planned under the store's lock and done with a snapshot. What one rank has at a
-step is the same as in `queries.read_scalars`; here DuckDB pools it, since hundreds of ranks are read at once.
+step is the same as in `queries.read_scalars`; here the engine pools it: hundreds of ranks are read at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy.typing as npt
 from .catalog import SCALAR, Catalog, Incarnation
 from .edge import ScalarBlock
 from .protocol import RankScalars, RankSeries, StepRange
-from .pyramid import MEASURED, SAW_INF, SAW_NAN, Grid, Piece, Steps, choose_grid, join_ranges
+from .pyramid import MEASURED, SAW_INF, SAW_NAN, Grid, Piece, Steps, choose_grid
 from .queries import Extent, Snapshot
-from .tensors import Columns, Progress, without_masks
+from .tensors import Columns
 
 MOST_RANKS: Final = 1024
 """Ranks that have sent nothing have rows in runs of so many at most."""
@@ -42,14 +42,14 @@ class RankSource:
 
 
 class RankReads:
-    """The part of `DuckStore` that reads all ranks at once; the fields are those of `DuckStore`."""
+    """The part of a store that reads all ranks at once; the fields are those of `StoreBase`."""
 
     _lock: threading.Lock
     _catalog: Catalog
 
     if TYPE_CHECKING:
 
-        def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
+        def _snapshot(self, *, is_writer: bool = False) -> AbstractContextManager[Snapshot]: ...
 
     def rank_scalars(
         self, run: str, names: list[str], steps: StepRange = _ALL_STEPS, max_columns: int = 1000
@@ -107,7 +107,7 @@ def read_ranks(
     for source in sources:
         if source.timeline is not None:
             parts.add(source.timeline, source.series.values())
-    rows = _fetch(snapshot, parts, grid.width)
+    rows = snapshot.rows.rank_scalars(parts.columns)
     numbers = [number for source in sources for number in source.series.values()]
     return _answer(sources, names, grid, _newest(rows, _edge_rows(blocks, numbers, grid)))
 
@@ -115,14 +115,7 @@ def read_ranks(
 def read_extents(snapshot: Snapshot, timelines: set[int], blocks: Sequence[ScalarBlock]) -> dict[int, Extent]:
     """Return what each timeline holds; two queries for all of them."""
     chosen = sorted(timelines)
-    execute = snapshot.cursor.execute
-    query = "SELECT timeline, first_step, max_step, raw_floor FROM progress WHERE list_contains(?, timeline)"
-    progress = {row[0]: Progress(*row[1:]) for row in execute(query, [chosen]).fetchall()}
-    kept: dict[int, list[tuple[int, int]]] = {timeline: [] for timeline in chosen}
-    query = """SELECT timeline, first_step, end_step FROM kept WHERE list_contains(?, timeline)
-        ORDER BY first_step"""
-    for timeline, first, end in execute(query, [chosen]).fetchall():
-        kept[timeline].append((first, end))
+    progress, kept = snapshot.rows.progress(chosen), snapshot.rows.kept(chosen)
     unsettled: dict[int, list[Steps]] = {timeline: [_NO_STEPS] for timeline in chosen}
     for block in blocks:
         unsettled[block.timeline].append(block.frame_steps)
@@ -130,7 +123,7 @@ def read_extents(snapshot: Snapshot, timelines: set[int], blocks: Sequence[Scala
         timeline: Extent(
             progress.get(timeline),
             np.unique(np.concatenate(unsettled[timeline])),
-            join_ranges(kept[timeline]),
+            kept[timeline],
         )
         for timeline in chosen
     }
@@ -173,45 +166,6 @@ class _Parts:
         at = max(piece.first, int(inside.min()) // width * width)
         settled = [(Piece(1, piece.first, at), width)] if at > piece.first else []
         return [*settled, (Piece(1, at, piece.end), 1)]
-
-
-_POOLED: Final = """min(step) AS step, max(incarnation) AS incarnation, max(seq) AS seq,
-    max(high) FILTER (finite > 0) AS high,
-    sum(mean * 1e-15 * finite) FILTER (finite > 0) / sum(finite) * 1e15 AS mean,
-    sum(finite)::BIGINT AS finite, sum(nan)::BIGINT AS nan, sum(inf)::BIGINT AS inf"""
-_QUERY: Final = f"""
-    WITH parts AS MATERIALIZED (
-        SELECT unnest($1::BIGINT[]) AS series, unnest($2::BIGINT[]) AS level, unnest($3::BIGINT[]) AS first,
-            unnest($4::BIGINT[]) AS last, unnest($5::BIGINT[]) AS width)
-    SELECT series, {_POOLED}, width FROM (
-        SELECT r.series, r.step, r.value AS high, r.value AS mean, isfinite(r.value)::BIGINT AS finite,
-            isnan(r.value)::BIGINT AS nan, isinf(r.value)::BIGINT AS inf, width,
-            CASE WHEN width = 1 THEN r.incarnation ELSE -1 END AS incarnation,
-            CASE WHEN width = 1 THEN r.seq ELSE -1 END AS seq
-        FROM scalar_raw r JOIN parts p
-            ON r.series = p.series AND p.level = 1 AND r.step >= p.first AND r.step < p.last
-        WHERE NOT r.superseded AND r.step >= $6 AND r.step < $7
-        UNION ALL
-        SELECT r.series, r.step, r.max, r.mean, r.finite, r.nan, r.inf, width, -1, -1
-        FROM scalar_pooled r JOIN parts p
-            ON r.series = p.series AND r.level = p.level AND r.step >= p.first AND r.step < p.last
-        WHERE r.step >= $8 AND r.step < $9 AND r.level >= $10)
-    GROUP BY series, step // width, width"""
-
-
-def _fetch(snapshot: Snapshot, parts: _Parts, width: int) -> Columns:
-    """Return the committed rows; `incarnation` is -1 where a row stands for several steps."""
-    raw, pooled = _bounds(parts.columns, is_raw=True), _bounds(parts.columns, is_raw=False)
-    level = min((level for level in parts.columns[1] if level != 1), default=0)
-    rows = snapshot.cursor.execute(_QUERY, [*parts.columns, *raw, *pooled, level]).fetchnumpy()
-    return without_masks({name: column for name, column in rows.items() if name != "width"})
-
-
-def _bounds(columns: Sequence[Sequence[int]], *, is_raw: bool) -> tuple[int, int]:
-    """Return the first step and the end of all parts of a table: most of it need not be looked at."""
-    _, levels, firsts, ends, _ = columns
-    inside = [at for at, level in enumerate(levels) if (level == 1) == is_raw]
-    return min((firsts[at] for at in inside), default=0), max((ends[at] for at in inside), default=0)
 
 
 def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid) -> Columns:

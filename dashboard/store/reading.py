@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import duckdb
 
 from ..errors import DashboardError
+from .duck_rows import DuckRows
 from .edge import Edge
 from .event_shelf import EventShelf
 from .odd_rows import OddRows
@@ -106,9 +107,8 @@ class Reading:
             with self._lock:
                 edge = self._edge.beyond(epoch)
                 if edge is not None:
-                    return Snapshot(
-                        cursor, edge, self._shelf.mark_of_all, self._runs() if is_view else None, self._odd
-                    )
+                    listed = self._runs() if is_view else None
+                    return Snapshot(DuckRows(cursor), edge, self._shelf.mark_of_all, listed, self._odd)
             cursor.execute("ROLLBACK")
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

@@ -28,11 +28,8 @@ def read_events(snapshot: Snapshot, run: str, *, odd: OddRows, event_id: str | N
 
     What does not decode is left out, and noted.
     """
-    query, values = "SELECT id, data FROM events WHERE run = ?", [run]
-    if event_id is not None:
-        query, values = f"{query} AND id = ?", [run, event_id]
     latest: dict[str, Event] = {}
-    for number, data in snapshot.cursor.execute(query, values).fetchall():
+    for number, data in snapshot.rows.events(run, event_id):
         try:
             record = decode_record(data or b"")
         except WireError:
@@ -51,8 +48,8 @@ def read_events(snapshot: Snapshot, run: str, *, odd: OddRows, event_id: str | N
 def run_of_event(snapshot: Snapshot, event_id: str) -> str | None:
     """Return the run of an event by its id alone, which no two runs share."""
     edge = (event.run for item in snapshot.edge for event, _ in item.events if event.id == event_id)
-    found = snapshot.cursor.execute("SELECT run FROM events WHERE id = ? LIMIT 1", [event_id]).fetchone()
-    return next(edge, None) if found is None else str(found[0])
+    found = snapshot.rows.run_of_event(event_id)
+    return next(edge, None) if found is None else found
 
 
 class EventCounts:
@@ -74,12 +71,10 @@ def count_events(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Return run -> severity -> number of events."""
     pending = {(event.run, event.id): event.severity for item in snapshot.edge for event, _ in item.events}
     counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SEVERITIES, 0))
-    query = "SELECT run, severity, count(*) FROM events GROUP BY run, severity"
-    for run, severity, count in snapshot.cursor.execute(query).fetchall():
+    for run, severity, count in snapshot.rows.event_counts():
         counts[run][severity] += count
     for (run, number), severity in pending.items():
-        query = "SELECT severity FROM events WHERE run = ? AND id = ?"
-        for (old,) in snapshot.cursor.execute(query, [run, number]).fetchall():
+        for old in snapshot.rows.severities(run, number):
             counts[run][old] -= 1
         counts[run][severity] += 1
     return counts

@@ -1,6 +1,6 @@
 """Reads of one parameter, layer or module: its statistics over steps, and its stored histograms.
 
-The part of `DuckStore` that the panel of a tensor asks; on any thread.
+The part of a store that the panel of a tensor asks; on any thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ALL_STEPS: Final = StepRange()
 
 
 class TensorReads:
-    """Reads of one tensor; the fields are those of `DuckStore`."""
+    """Reads of one tensor; the fields are those of `StoreBase`."""
 
     _catalog: Catalog
     _lock: threading.Lock
 
     if TYPE_CHECKING:
 
-        def _snapshot(self) -> AbstractContextManager[Snapshot]: ...
+        def _snapshot(self, *, is_writer: bool = False) -> AbstractContextManager[Snapshot]: ...
 
     def gradient_stage(self, run: str, rank: int = 0) -> str:
         """Which gradients the rank's newest statistics are of; see `Store.gradient_stage`."""

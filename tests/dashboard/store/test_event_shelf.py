@@ -8,7 +8,7 @@ import msgspec
 import page_runs
 import pytest
 
-from dashboard.store import duck, runs
+from dashboard.store import base, runs
 from dashboard.store.duck import DuckStore
 from dashboard.store.event_shelf import MAX_RUNS, EventShelf
 from dashboard.store.odd_rows import OddRows
@@ -28,7 +28,7 @@ def test_store_events_are_decoded_once_and_stay_true(tmp_path: Path, monkeypatch
     store.events("demo-run")
     reads: list[str] = []
     whole = runs.read_events
-    monkeypatch.setattr(duck.runs, "read_events", lambda *a, **k: reads.append(a[1]) or whole(*a, **k))
+    monkeypatch.setattr(base.runs, "read_events", lambda *a, **k: reads.append(a[1]) or whole(*a, **k))
     for count in range(2, 5):
         page_runs.add_event(store, msgspec.structs.replace(page_runs.event(1), count=count))
         page_runs.add_event(store, page_runs.event(count, subject=f"layer{count}"))

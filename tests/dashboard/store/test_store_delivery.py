@@ -272,7 +272,7 @@ def test_extreme_numbers_are_kept(store):
 
 
 def test_append_while_commits_fail_is_refused_beyond_the_limit(store, monkeypatch):
-    monkeypatch.setattr("dashboard.store.duck.MAX_QUEUED_BYTES", 2000)
+    monkeypatch.setattr("dashboard.store.base.MAX_QUEUED_BYTES", 2000)
     key = begin(store)
     store.commit()
     records = loss_frames(0, 100)

@@ -209,7 +209,7 @@ def fail_reads(store: DuckStore, monkeypatch: pytest.MonkeyPatch, error: duckdb.
         monkeypatch.undo()
         raise error
 
-    monkeypatch.setattr("dashboard.store.duck.read_scalars", read_scalars)
+    monkeypatch.setattr("dashboard.store.base.read_scalars", read_scalars)
     with pytest.raises(DashboardError):
         store.scalars(RUN, 0, ["loss"])
 
