@@ -17,18 +17,19 @@ TRACKER_TESTS := tests/dashboard/export/trackers
 BROWSER_PACKAGES := chromium-headless-shell fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
 NODE_PACKAGES := nodejs npm
+CLICKHOUSE_PACKAGES := clickhouse-server
 # A file's tests stay together on one worker: they share what the file has trained, and its one Chromium. A worker
 # waits for half of its time, for pages, programs and clocks: one more than there are processors, up to four.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js trackers promtool capabilities faults soak detection browser compiler node clean
+.PHONY: demo test lint js trackers promtool capabilities faults soak detection browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-test: compiler $(VENV)/.dev browser lint js trackers
+test: compiler $(VENV)/.dev browser clickhouse lint js trackers
 	$(BIN)/python -m pytest -m "fresh_process or alone" -n0 tests/probe/memory tests/integration/test_shared_processors.py
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
@@ -103,6 +104,13 @@ browser:
 	elif [ "$$(id -u)" = 0 ]; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER_PACKAGES) >/dev/null; \
 	else echo "Chromium is missing: the browser tests skip. To run them: sudo apt-get install $(BROWSER_PACKAGES)"; fi
+
+# 80 MB, for the tests of the store in it, which run servers of their own; where it cannot be had, they skip.
+clickhouse:
+	@if command -v clickhouse-server >/dev/null || [ -x /usr/sbin/clickhouse-server ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CLICKHOUSE_PACKAGES) >/dev/null; then :; \
+	else echo "ClickHouse is missing: its tests skip. To run them: sudo apt-get install --no-install-recommends $(CLICKHOUSE_PACKAGES)"; fi
 
 compiler:
 	@if command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null; then :; \

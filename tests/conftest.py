@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import clickhouse_server
 import hypothesis
 import psutil
 import pytest
 from capability_table import ROWS_FILE, CapabilityTable, read_rows
+from clickhouse_server import ClickHouseServer
 from cpu_table import CpuTable
 from forked_scripts import TORCH, ForkedScripts
 
@@ -181,7 +183,12 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Not a process that has ended in the meantime, nor one of the browser's, which ends in its own time."""
+    """Not a process that has ended in the meantime, nor one of the browser's, which ends in its own time.
+
+    Nor a server of the whole worker.
+    """
+    if pid in clickhouse_server.shared_pids:
+        return False
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -239,6 +246,19 @@ def forked() -> Iterator[ForkedScripts]:
     """A process that has torch and the probe, to fork programs from: one for all the files of a worker."""
     with ForkedScripts(*TORCH, "probe.session") as scripts:
         yield scripts
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseServer]:
+    """A real ClickHouse for all tests of a worker, each with its own database; without one they skip."""
+    if problem := clickhouse_server.what_is_missing():
+        pytest.skip(problem)
+    server = ClickHouseServer(tmp_path_factory.mktemp("clickhouse"))
+    server.start()
+    clickhouse_server.shared_pids.add(server.pid)
+    yield server
+    clickhouse_server.shared_pids.discard(server.pid)
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import page_runs
 import pytest
+from store_engines import OpenStore
 
 from dashboard.store import base, runs
 from dashboard.store.duck import DuckStore
@@ -40,8 +41,8 @@ def test_store_events_are_decoded_once_and_stay_true(tmp_path: Path, monkeypatch
     store.close()
 
 
-def test_store_events_given_away_are_a_copy(tmp_path: Path) -> None:
-    store = DuckStore(tmp_path)
+def test_store_events_given_away_are_a_copy(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     page_runs.fill(store, steps=range(3))
     page_runs.add_event(store, page_runs.event(1))
     store.events("demo-run").clear()

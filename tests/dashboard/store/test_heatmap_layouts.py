@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from store_engines import OpenStore
 
-from dashboard.store.duck import DuckStore
 from probe.wire import Frame, LayerInfo, Layout, ParameterInfo, StreamKey, encode
 from probe.wire.columns import pack_column
 
@@ -23,9 +23,9 @@ def layout(number: int, *names: str) -> Layout:
 @pytest.mark.parametrize("is_committed", [False, True])
 @pytest.mark.parametrize("columns", [1, 3, 100])
 def test_heatmap_rows_that_an_older_layout_lacks_are_not_measured_there(
-    tmp_path: Path, is_committed: bool, columns: int
+    open_store: OpenStore, tmp_path: Path, is_committed: bool, columns: int
 ) -> None:
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     key = StreamKey(run="run", writer="0-1", stream="events")
     store.append(key, 0, [encode(layout(0, "a")), encode(layout(1, "a", "b"))])
     frames = [

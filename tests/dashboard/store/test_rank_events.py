@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,10 +19,11 @@ from ranks_run import (
     write_rank,
     write_ranks,
 )
+from store_engines import OpenStore
 
 from dashboard.commands.events import load_events
 from dashboard.ingest.spool import SpoolIngest
-from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from probe.delivery.journal.journal import JournalWriter
 from probe.detectors.ranks.rank_watch import RankWatch
 from probe.wire import Event, Evidence, HostSample, Origin, Record, RunEnd, StreamKey, encode, event_id
@@ -35,10 +35,8 @@ def spool(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckStore]:
-    store = DuckStore(tmp_path / "data")
-    yield store
-    store.close()
+def store(open_store: OpenStore, tmp_path: Path) -> Store:
+    return open_store(tmp_path / "data")
 
 
 def expected_id(rank: int, step: int, *, kind: str = "rank_divergence", subject: str = "parameters") -> str:
@@ -53,12 +51,12 @@ def expected_id(rank: int, step: int, *, kind: str = "rank_divergence", subject:
     )
 
 
-def ingest(store: DuckStore, spool: Path) -> list[Event]:
+def ingest(store: Store, spool: Path) -> list[Event]:
     SpoolIngest(store, spool).run()
     return store.events(RUN)
 
 
-def append(store: DuckStore, rank: int, stream: str, records: list[Record]) -> None:
+def append(store: Store, rank: int, stream: str, records: list[Record]) -> None:
     """As the collector does with what a helper ships."""
     writer = f"{rank}-{incarnation_of(rank)}"
     key = StreamKey(run=RUN, writer=writer, stream=stream)
@@ -81,7 +79,7 @@ def test_journals_alone_name_the_rank_and_the_step(spool: Path) -> None:
     assert (event.propagated_to, event.count, event.last_step, event.ended) == (["b"], 18, 290, True)
 
 
-def test_store_and_journals_have_the_same_event(spool: Path, store: DuckStore) -> None:
+def test_store_and_journals_have_the_same_event(spool: Path, store: Store) -> None:
     write_ranks(spool, 3, 1000, bad_from(2, 600))
     assert ingest(store, spool) == list(load_events(str(spool)).events)
 
@@ -99,7 +97,7 @@ def test_journals_that_a_helper_has_watched_are_not_compared_again(spool: Path) 
     assert found == [[], [expected_id(2, 120)]]
 
 
-def test_ranks_of_two_hosts_are_compared_in_the_store(store: DuckStore) -> None:
+def test_ranks_of_two_hosts_are_compared_in_the_store(store: Store) -> None:
     """Two ranks on each of two hosts, of which each alone has no majority."""
     written = {rank: list(frames(rank, range(200), bad_from(3, 100))) for rank in range(4)}
     for rank in range(4):
@@ -113,7 +111,7 @@ def test_ranks_of_two_hosts_are_compared_in_the_store(store: DuckStore) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_batches_in_any_order_make_the_same_event(store: DuckStore, seed: int) -> None:
+def test_batches_in_any_order_make_the_same_event(store: Store, seed: int) -> None:
     shuffled = random.Random(seed)
     waiting = {rank: list(frames(rank, range(300), bad_from(1, 110))) for rank in range(3)}
     for rank in shuffled.sample(range(3), 3):
@@ -127,15 +125,15 @@ def test_batches_in_any_order_make_the_same_event(store: DuckStore, seed: int) -
     assert event.id == expected_id(1, 110)
 
 
-def test_restarted_dashboard_goes_on_with_the_event(tmp_path: Path) -> None:
+def test_restarted_dashboard_goes_on_with_the_event(open_store: OpenStore, tmp_path: Path) -> None:
     written = {rank: list(frames(rank, range(300), bad_from(1, 100))) for rank in range(3)}
-    store = DuckStore(tmp_path / "data")
+    store = open_store(tmp_path / "data")
     for rank in range(3):
         append(store, rank, "events", [run_start(rank, 3), layout()])
     for rank in range(3):
         append(store, rank, "metrics", [*written[rank][:150]])
     store.close()
-    store = DuckStore(tmp_path / "data")
+    store = open_store(tmp_path / "data")
     for rank in range(3):
         append(store, rank, "metrics", [*written[rank][150:]])
     (event,) = store.events(RUN)
@@ -194,7 +192,7 @@ def test_divergence_before_a_restart_is_found_as_well(spool: Path) -> None:
     assert event.id == expected_id(2, 60)
 
 
-def test_store_that_reads_a_long_journal_compares_all_of_it(spool: Path, store: DuckStore) -> None:
+def test_store_that_reads_a_long_journal_compares_all_of_it(spool: Path, store: Store) -> None:
     """Each rank's journal is many pieces: read one after the other, the first would be forgotten."""
     write_ranks(spool, 2, 6000, bad_from(1, 1000))
     (event,) = ingest(store, spool)
@@ -275,7 +273,7 @@ def test_rank_that_keeps_its_nan_to_itself_is_told_of_by_its_own_event_alone(spo
     assert not write_nan_run(spool, 4, {2: [nonfinite(2, "nonfinite_loss", 40)]})
 
 
-def test_first_bad_rank_is_told_of_while_the_run_goes_on(store: DuckStore) -> None:
+def test_first_bad_rank_is_told_of_while_the_run_goes_on(store: Store) -> None:
     written = {rank: list(frames(rank, range(60))) for rank in range(3)}
     for rank in range(3):
         append(store, rank, "events", [run_start(rank, 3), layout()])
@@ -295,7 +293,7 @@ def test_first_bad_rank_is_told_of_while_the_run_goes_on(store: DuckStore) -> No
 # -- stragglers
 
 
-def test_rank_that_comes_late_to_backward_is_named(spool: Path, store: DuckStore) -> None:
+def test_rank_that_comes_late_to_backward_is_named(spool: Path, store: Store) -> None:
     noise = random.Random(3)
 
     def before_s(rank: int, step: int) -> float:
@@ -319,7 +317,7 @@ def test_rank_that_comes_late_to_backward_is_named(spool: Path, store: DuckStore
     ids=["it alone", "it above all", "hardly", "all alike"],
 )
 def test_rank_whose_processors_other_programs_have_is_information(
-    spool: Path, store: DuckStore, waits: float, others: float, severity: str
+    spool: Path, store: Store, waits: float, others: float, severity: str
 ) -> None:
     def before_s(rank: int, step: int) -> float:
         return 0.04 + (0.08 if rank == 2 else 0)
@@ -335,7 +333,7 @@ def test_rank_whose_processors_other_programs_have_is_information(
     assert ingest(store, spool) == [event]
 
 
-def test_rank_that_is_slow_in_backward_is_named(spool: Path, store: DuckStore) -> None:
+def test_rank_that_is_slow_in_backward_is_named(spool: Path, store: Store) -> None:
     """Every rank comes to backward at the same time; the others are done with theirs and wait."""
     noise = random.Random(4)
 
@@ -427,7 +425,7 @@ def test_straggler_that_recovers_ends_its_event(spool: Path) -> None:
     assert 300 <= event.last_step <= 368
 
 
-def test_run_end_record_without_frames_ends_the_wait(store: DuckStore) -> None:
+def test_run_end_record_without_frames_ends_the_wait(store: Store) -> None:
     """A rank that ends early (uneven inputs) does not hold up the judgement of the others."""
     written = {rank: list(frames(rank, range(200), bad_from(0, 100))) for rank in range(3)}
     for rank in range(4):

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, SMALL, begin, column_width, make_frame, stream_key
 
 from dashboard.store.duck import DuckStore
-from dashboard.store.protocol import RankScalars, StepRange
+from dashboard.store.protocol import RankScalars, StepRange, Store
 from probe.wire import RunStart, decode_record, encode
 
 MEASURED, NAN, INF = 1, 2, 4
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckStore]:
-    opened = DuckStore(tmp_path)
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path: Path) -> Store:
+    return open_store(tmp_path)
 
 
 def start(
-    store: DuckStore, rank: int, *, host: str = "", world: int = 1, incarnation: int = 1000, run: str = RUN
+    store: Store, rank: int, *, host: str = "", world: int = 1, incarnation: int = 1000, run: str = RUN
 ) -> None:
     record = RunStart(run=run, rank=rank, incarnation=incarnation, host=host, world_size=world)
     key = stream_key("events", rank=rank, incarnation=incarnation, run=run)
@@ -34,7 +32,7 @@ def start(
 
 
 def feed(
-    store: DuckStore,
+    store: Store,
     rank: int,
     values: dict[int, float],
     *,
@@ -90,7 +88,7 @@ def assert_is(found: RankScalars, ranks: list[dict[int, float]], first: int, las
 
 @pytest.mark.parametrize("columns", [2000, 400, 60, 7, 1])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_rank_scalars_pool_as_loops_do(store: DuckStore, columns: int, is_committed: bool) -> None:
+def test_rank_scalars_pool_as_loops_do(store: Store, columns: int, is_committed: bool) -> None:
     ranks = [walk(rank, range(1200 - 3 * rank)) for rank in range(5)]
     for rank, values in enumerate(ranks):
         start(store, rank)
@@ -106,7 +104,7 @@ def test_rank_scalars_pool_as_loops_do(store: DuckStore, columns: int, is_commit
     assert_is(part, ranks, 100, 999, columns)
 
 
-def test_rank_scalars_are_those_of_each_rank(store: DuckStore) -> None:
+def test_rank_scalars_are_those_of_each_rank(store: Store) -> None:
     for rank in range(3):
         start(store, rank)
         feed(store, rank, walk(rank, range(500)))
@@ -134,7 +132,7 @@ def test_rank_scalars_where_raw_rows_are_gone_come_from_the_pyramid(tmp_path: Pa
     store.close()
 
 
-def test_rank_scalars_ranks_of_another_pace_keep_their_own_steps(store: DuckStore) -> None:
+def test_rank_scalars_ranks_of_another_pace_keep_their_own_steps(store: Store) -> None:
     fast, slow, dead = walk(0, range(4000)), walk(1, range(900)), walk(2, range(37))
     for rank, values in enumerate((fast, slow, dead)):
         start(store, rank)
@@ -142,7 +140,7 @@ def test_rank_scalars_ranks_of_another_pace_keep_their_own_steps(store: DuckStor
     assert_is(store.rank_scalars(RUN, ["x"], max_columns=40), [fast, slow, dead], 0, 3999, 40)
 
 
-def test_rank_scalars_newest_incarnation_counts(store: DuckStore) -> None:
+def test_rank_scalars_newest_incarnation_counts(store: Store) -> None:
     for rank in range(2):
         start(store, rank)
         feed(store, rank, dict.fromkeys(range(40), 1.0))
@@ -154,7 +152,7 @@ def test_rank_scalars_newest_incarnation_counts(store: DuckStore) -> None:
     assert found.hosts == ("new", "new")
 
 
-def test_rank_scalars_late_record_of_an_older_start_changes_nothing(store: DuckStore) -> None:
+def test_rank_scalars_late_record_of_an_older_start_changes_nothing(store: Store) -> None:
     start(store, 0)
     start(store, 0, incarnation=2000)
     feed(store, 0, {5: 2.0}, incarnation=2000)
@@ -165,7 +163,7 @@ def test_rank_scalars_late_record_of_an_older_start_changes_nothing(store: DuckS
     assert found.series["x"].mean[0].tolist() == pytest.approx([1, 1, 1, math.nan, math.nan, 2], nan_ok=True)
 
 
-def test_rank_scalars_missing_rank_has_a_row_without_values(store: DuckStore) -> None:
+def test_rank_scalars_missing_rank_has_a_row_without_values(store: Store) -> None:
     start(store, 0, host="node0", world=3)
     start(store, 2, host="node1", world=3)
     feed(store, 0, {0: 1.0, 1: 1.5})
@@ -177,13 +175,13 @@ def test_rank_scalars_missing_rank_has_a_row_without_values(store: DuckStore) ->
     assert not found.series["nothing"].flags.any()
 
 
-def test_rank_scalars_world_beyond_the_limit_lists_known_ranks_only(store: DuckStore) -> None:
+def test_rank_scalars_world_beyond_the_limit_lists_known_ranks_only(store: Store) -> None:
     start(store, 0, world=1_000_000)
     start(store, 999_999, world=1_000_000)
     assert store.rank_scalars(RUN, ["x"]).ranks == (0, 999_999)
 
 
-def test_rank_scalars_before_the_first_step_and_of_no_run(store: DuckStore) -> None:
+def test_rank_scalars_before_the_first_step_and_of_no_run(store: Store) -> None:
     assert store.rank_scalars("nowhere", ["x"]).ranks == ()
     start(store, 0)
     start(store, 1)
@@ -191,8 +189,10 @@ def test_rank_scalars_before_the_first_step_and_of_no_run(store: DuckStore) -> N
     assert (found.ranks, found.series["x"].mean.shape, len(found.steps)) == ((0, 1), (2, 0), 0)
 
 
-def test_rank_scalars_stage_is_that_of_the_newest_gradient_and_survives_a_restart(tmp_path: Path) -> None:
-    store = DuckStore(tmp_path)
+def test_rank_scalars_stage_is_that_of_the_newest_gradient_and_survives_a_restart(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
     start(store, 0)
     start(store, 1)
     begin(store, rank=2)
@@ -204,6 +204,6 @@ def test_rank_scalars_stage_is_that_of_the_newest_gradient_and_survives_a_restar
     store.commit()
     assert store.rank_scalars(RUN, ["x"]).stages == (None, "reduced", None)
     store.close()
-    again = DuckStore(tmp_path)
+    again = open_store(tmp_path)
     assert again.rank_scalars(RUN, ["x"]).stages == (None, "reduced", None)
     again.close()

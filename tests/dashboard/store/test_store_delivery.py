@@ -8,22 +8,21 @@ import threading
 from pathlib import Path
 
 import pytest
+from store_engines import DUCKDB_ONLY, OpenStore
 from store_reference import RUN, begin, make_event, make_frame, make_layout, stream_key
 
 from dashboard.errors import DashboardError
-from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from probe.threads.hang_events import hang_event, renewed
 from probe.wire import Gap, LayerInfo, Layout, ParameterInfo, RunStart, StreamKey, encode
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data", clock=lambda: 0.0)
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data", clock=lambda: 0.0)
 
 
-def losses(store: DuckStore) -> dict[int, float]:
+def losses(store: Store) -> dict[int, float]:
     frame = store.scalars(RUN, 0, ["loss"])
     return dict(zip(frame["step"].tolist(), frame["mean"].tolist(), strict=True))
 
@@ -70,13 +69,13 @@ def test_append_above_expected_ignores_whole_batch(store):
     assert store.position(key).next_seq == 2
 
 
-def test_reopened_store_continues_and_ignores_a_resend(tmp_path):
-    store = DuckStore(tmp_path)
+def test_reopened_store_continues_and_ignores_a_resend(open_store, tmp_path):
+    store = open_store(tmp_path)
     key = begin(store)
     store.append(key, 0, loss_frames(0, 40))
     store.close()
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     assert store.position(key).next_seq == 40
     assert store.append(key, 0, loss_frames(0, 42)) == 42
     assert losses(store) == {step: float(step) for step in range(42)}
@@ -123,26 +122,26 @@ def test_loss_beyond_all_numbers_is_refused_and_stops_no_other_run(store, first_
     assert store.position(stream_key("events")).dropped == 1
 
 
-def test_losses_are_counted_up_to_the_largest_number(tmp_path):
-    store = DuckStore(tmp_path)
+def test_losses_are_counted_up_to_the_largest_number(open_store, tmp_path):
+    store = open_store(tmp_path)
     begin(store)
     for number, seq in enumerate((0, 5, 9)):
         gap = Gap(stream="metrics", first_seq=seq, end_seq=seq, reason="x", time=1.0, lost=2**62 - seq)
         store.append(stream_key("events"), 2 + number, [encode(gap)])
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     (run,) = store.runs()
     assert run.ranks[0].lost_before_write == 2**62 and len(store.gaps(RUN)) == 3
     store.close()
 
 
-def test_gaps_survive_a_restart(tmp_path):
-    store = DuckStore(tmp_path)
+def test_gaps_survive_a_restart(open_store, tmp_path):
+    store = open_store(tmp_path)
     key = begin(store)
     store.append(key, 0, loss_frames(0, 1))
     store.skip(key, 1, 3, "evicted")
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     store.skip(key, 3, 5, "evicted")
     store.append(key, 5, loss_frames(9, 10))
     store.commit()
@@ -186,13 +185,13 @@ def unnamed_frames(first: int, end: int, *, layout: int = 7) -> list[bytes]:
     ]
 
 
-def test_frames_of_an_unknown_layout_keep_their_scalars_and_are_counted(tmp_path):
-    store = DuckStore(tmp_path)
+def test_frames_of_an_unknown_layout_keep_their_scalars_and_are_counted(open_store, tmp_path):
+    store = open_store(tmp_path)
     key = stream_key()
     store.append(key, 0, unnamed_frames(5, 8))
     store.append(key, 3, [make_frame(8, scalars={"loss": 8.0}, layout=7), *unnamed_frames(9, 10)])
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     store.append(key, 5, unnamed_frames(10, 11))
     store.commit()
     position = store.position(key)
@@ -271,6 +270,7 @@ def test_extreme_numbers_are_kept(store):
     assert losses(store) == {0: 1.0, 2**62: -1e308}
 
 
+@DUCKDB_ONLY
 def test_append_while_commits_fail_is_refused_beyond_the_limit(store, monkeypatch):
     monkeypatch.setattr("dashboard.store.base.MAX_QUEUED_BYTES", 2000)
     key = begin(store)
@@ -325,11 +325,7 @@ def test_commit_full_disk_keeps_everything_queued_for_the_next_try(tmp_path):
 
 
 WRITE_FOREVER = """
-import sys
-from pathlib import Path
 from store_reference import begin, make_frame
-from dashboard.store.duck import DuckStore
-store = DuckStore(Path(sys.argv[1]))
 key = begin(store)
 sequence = store.position(key).next_seq
 while True:
@@ -342,12 +338,12 @@ while True:
 """
 
 
-def kill_while_committing(folder: Path, *, commits: int) -> int:
-    """Run a writer, kill -9 it after some acknowledgements; return the last one."""
+def kill_while_committing(opening: str, *, commits: int) -> int:
+    """Run a writer to an opened store, kill -9 it after some acknowledgements; return the last one."""
     here = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent.parent), str(here)])}
     with subprocess.Popen(
-        [sys.executable, "-c", WRITE_FOREVER, str(folder)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", opening + WRITE_FOREVER], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         lines = [process.stdout.readline() for _ in range(commits)]
         process.send_signal(signal.SIGKILL)
@@ -356,10 +352,10 @@ def kill_while_committing(folder: Path, *, commits: int) -> int:
     return int((lines + rest)[-1])
 
 
-def test_kill_during_commits_keeps_positions_and_rows_together(tmp_path):
+def test_kill_during_commits_keeps_positions_and_rows_together(open_store, tmp_path):
     for round_number in range(5):
-        acknowledged = kill_while_committing(tmp_path, commits=3 + round_number)
-        store = DuckStore(tmp_path)
+        acknowledged = kill_while_committing(open_store.source(tmp_path), commits=3 + round_number)
+        store = open_store(tmp_path)
         position = store.position(stream_key())
         rows = store.scalars(RUN, 0, ["loss"], max_points=10**6)
         picture = store.heatmap(RUN, 0, max_columns=10**6)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, begin, stream_key
 
-from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from probe.wire import Document, StreamKey, encode
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
 def record(
@@ -22,7 +21,7 @@ def record(
     return encode(Document(kind=kind, key=key, step=step, time=time, body=body))
 
 
-def add(store: DuckStore, *records: bytes, first: int = 2, rank: int = 0) -> None:
+def add(store: Store, *records: bytes, first: int = 2, rank: int = 0) -> None:
     store.append(stream_key("events", rank=rank), first, list(records))
 
 
@@ -49,11 +48,11 @@ def test_documents_are_of_their_kind_and_rank(store):
     assert store.documents("other", "snapshot") == []
 
 
-def test_document_survives_a_restart_of_the_store(store, tmp_path):
+def test_document_survives_a_restart_of_the_store(open_store, store, tmp_path):
     begin(store)
     add(store, record("a", time=1.0, body=b'{"x":1}'))
     store.close()
-    again = DuckStore(tmp_path / "data")
+    again = open_store(tmp_path / "data")
     assert [one.document.body for one in again.documents(RUN, "snapshot")] == [b'{"x":1}']
     again.close()
 

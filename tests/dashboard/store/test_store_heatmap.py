@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from store_engines import OpenStore
 from store_reference import RUN, SMALL, begin, make_frame, make_layout, stream_key
 
-from dashboard.store.duck import DuckStore
 from dashboard.store.layers import geometry_of, narrow, reduce_layers
-from dashboard.store.protocol import StepRange
+from dashboard.store.protocol import StepRange, Store
 from dashboard.store.pyramid import flags_of
 from probe.wire import encode
 
@@ -18,10 +18,8 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
 def cells(picture, row: int) -> list[float]:

@@ -10,11 +10,12 @@ import duckdb
 import msgspec
 import numpy as np
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, begin, make_layout, stream_key
 
 from dashboard.store.duck import DuckStore
 from dashboard.store.histograms import KEPT, MAX_LOOKED_AT
-from dashboard.store.protocol import StepRange
+from dashboard.store.protocol import StepRange, Store
 from dashboard.store.schema import FILE_NAME
 from probe.wire import Frame, Histogram, ModuleInfo, encode
 from probe.wire.magnitude_bins import BIN_EDGES, BINS, NAN_BIN
@@ -57,13 +58,11 @@ def frame(step: int, *names: str, **fields) -> bytes:
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
-def found(store: DuckStore, subject: str, **arguments) -> dict[str, tuple[int, list[int]]]:
+def found(store: Store, subject: str, **arguments) -> dict[str, tuple[int, list[int]]]:
     """Kind -> step and counts."""
     return {
         each.name: (each.step, each.counts.tolist())
@@ -71,8 +70,8 @@ def found(store: DuckStore, subject: str, **arguments) -> dict[str, tuple[int, l
     }
 
 
-def test_histograms_of_parameter_layer_and_module_are_those_of_their_values(tmp_path):
-    store = DuckStore(tmp_path)
+def test_histograms_of_parameter_layer_and_module_are_those_of_their_values(open_store, tmp_path):
+    store = open_store(tmp_path)
     key = begin(store, layout=layout())
     store.append(key, 0, [frame(0, "gradient", "parameter", "activation"), frame(1), frame(2, "gradient")])
     for turn in range(3):
@@ -91,7 +90,7 @@ def test_histograms_of_parameter_layer_and_module_are_those_of_their_values(tmp_
             store.commit()
         else:
             store.close()
-            store = DuckStore(tmp_path)
+            store = open_store(tmp_path)
     store.close()
 
 
@@ -121,8 +120,8 @@ def test_histograms_of_a_resumed_run_are_the_newest_incarnations(store):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_histograms_beyond_the_newest_are_removed(tmp_path, commits):
-    store = DuckStore(tmp_path)
+def test_histograms_beyond_the_newest_are_removed(open_store, tmp_path, commits):
+    store = open_store(tmp_path)
     key = begin(store, layout=layout())
     for step in range(KEPT + 9):
         store.append(key, step, [frame(step, "gradient", "parameter")])
@@ -132,6 +131,12 @@ def test_histograms_beyond_the_newest_are_removed(tmp_path, commits):
     assert found(store, "second")["gradient"] == (KEPT + 8, counted(values_of(KEPT + 8, 2)))
     assert found(store, "second", steps=StepRange(end=10))["parameter"][0] == 9
     assert found(store, "second", steps=StepRange(end=9)) == {}
+
+
+def test_histograms_that_are_removed_leave_no_row(tmp_path):
+    store = DuckStore(tmp_path)
+    key = begin(store, layout=layout())
+    store.append(key, 0, [frame(step, "gradient", "parameter") for step in range(KEPT + 9)])
     store.close()
     with duckdb.connect(str(tmp_path / FILE_NAME), read_only=True) as database:
         rows = database.execute("SELECT step, count(*) FROM histograms GROUP BY step").fetchall()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store_engines import DUCKDB_ONLY, OpenStore
 
 from dashboard.store import catalog as catalogue
 from dashboard.store import layout_cache, limits
-from dashboard.store.duck import DuckStore
 from dashboard.store.limits import Held
-from dashboard.store.protocol import StepRange
+from dashboard.store.protocol import StepRange, Store
 from probe.wire import (
     Document,
     Event,
@@ -36,10 +35,8 @@ NUMBER = 1_000_000_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckStore]:
-    opened = DuckStore(tmp_path)
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path: Path) -> Store:
+    return open_store(tmp_path)
 
 
 def at_most(monkeypatch: pytest.MonkeyPatch, what: Held, count: int) -> None:
@@ -50,7 +47,7 @@ def key(stream: StreamName, run: str = "run", writer: str = WRITER) -> StreamKey
     return StreamKey(run=run, writer=writer, stream=stream)
 
 
-def give(store: DuckStore, where: StreamKey, *records: Record) -> int:
+def give(store: Store, where: StreamKey, *records: Record) -> int:
     """Append at the stream's end; return what it expects next."""
     position = store.append(where, 10**9, [b""])
     return store.append(where, position, [encode(record) for record in records])
@@ -75,22 +72,23 @@ def frame(step: int, *names: str) -> Frame:
     return Frame(step=step, time=1.0, scalars=dict.fromkeys(names, 1.0))
 
 
-def begin(store: DuckStore, run: str = "run") -> None:
+def begin(store: Store, run: str = "run") -> None:
     give(store, key("events", run), start(run), layout())
 
 
-def dropped(store: DuckStore, where: StreamKey) -> int:
+def dropped(store: Store, where: StreamKey) -> int:
     store.commit()
     position = store.position(where)
     assert position.stored + position.gaps + position.dropped == position.next_seq
     return position.dropped
 
 
-def told(store: DuckStore) -> str:
+def told(store: Store) -> str:
+    """What the server asks of a store beyond the protocol."""
     return " ".join(store.limit_notices())
 
 
-def test_limits_of_healthy_runs_say_nothing(store: DuckStore) -> None:
+def test_limits_of_healthy_runs_say_nothing(store: Store) -> None:
     begin(store)
     give(store, key("metrics"), frame(0, "loss"), frame(1, "loss"))
     give(store, key("events"), event(0))
@@ -99,7 +97,7 @@ def test_limits_of_healthy_runs_say_nothing(store: DuckStore) -> None:
 
 
 def test_limits_new_series_in_every_record_are_left_out_beyond_the_most(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "MAX_SERIES", 20)
     begin(store)
@@ -118,7 +116,7 @@ def test_limits_new_series_in_every_record_are_left_out_beyond_the_most(
     assert "Of run run 481 things were left out: more than 20 series" in told(store)
 
 
-def test_limits_series_of_all_ranks_together(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_series_of_all_ranks_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(monkeypatch, "series", 6)
     for rank in range(4):
         writer = f"{rank}-{NUMBER}"
@@ -129,7 +127,7 @@ def test_limits_series_of_all_ranks_together(store: DuckStore, monkeypatch: pyte
 
 
 def test_limits_new_statistics_in_every_record_are_left_out(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import numpy as np
 
@@ -144,7 +142,7 @@ def test_limits_new_statistics_in_every_record_are_left_out(
 
 
 def test_limits_new_layout_in_every_record_is_refused_beyond_the_most(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_most(monkeypatch, "layouts", 10)
     begin(store)
@@ -153,14 +151,14 @@ def test_limits_new_layout_in_every_record_is_refused_beyond_the_most(
     assert "more than 10 layouts" in told(store)
 
 
-def test_limits_same_layout_again_takes_no_room(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_same_layout_again_takes_no_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(monkeypatch, "layouts", 3)
     begin(store)
     give(store, key("events"), *[layout()] * 50)
     assert dropped(store, key("events")) == 0
 
 
-def test_limits_starts_of_ranks_that_there_are_not(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_starts_of_ranks_that_there_are_not(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(monkeypatch, "incarnations", 10)
     begin(store, "other")
     host = key("host", writer="host-a")
@@ -174,7 +172,7 @@ def test_limits_starts_of_ranks_that_there_are_not(store: DuckStore, monkeypatch
     assert dropped(store, host) == 90
 
 
-def test_limits_descriptions_of_starts_have_a_size(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_descriptions_of_starts_have_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(monkeypatch, "start_bytes", 20_000)
     begin(store)
     big = start(options={str(number): "x" * 4000 for number in range(10)})
@@ -186,7 +184,7 @@ def test_limits_descriptions_of_starts_have_a_size(store: DuckStore, monkeypatch
 
 
 def test_limits_streams_of_a_run_are_refused_with_a_reason(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_most(monkeypatch, "streams", 5)
     for number in range(50):
@@ -200,7 +198,7 @@ def test_limits_streams_of_a_run_are_refused_with_a_reason(
 
 
 def test_limits_runs_beyond_the_most_wait_and_the_others_go_on(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_RUNS", 5)
     for number in range(200):
@@ -214,7 +212,7 @@ def test_limits_runs_beyond_the_most_wait_and_the_others_go_on(
 
 
 def test_limits_events_have_a_number_and_newer_states_are_taken(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_EVENTS", 10)
     begin(store)
@@ -226,7 +224,7 @@ def test_limits_events_have_a_number_and_newer_states_are_taken(
     assert events[3].message == "newer"
 
 
-def test_limits_events_have_a_size(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_events_have_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_EVENT_BYTES", 10_000)
     begin(store)
     give(store, key("events"), *(event(number, message="x" * 4000) for number in range(10)))
@@ -238,7 +236,7 @@ def test_limits_events_have_a_size(store: DuckStore, monkeypatch: pytest.MonkeyP
     ("name", "value", "left"), [("MAX_DOCUMENTS", 10, 10), ("MAX_DOCUMENT_BYTES", 300, 3)]
 )
 def test_limits_documents(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch, name: str, value: int, left: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, value: int, left: int
 ) -> None:
     monkeypatch.setattr(limits, name, value)
     begin(store)
@@ -250,7 +248,7 @@ def test_limits_documents(
 
 
 def test_limits_holes_are_counted_beyond_those_that_are_kept(
-    store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_most(monkeypatch, "gaps", 10)
     begin(store)
@@ -265,14 +263,16 @@ def test_limits_holes_are_counted_beyond_those_that_are_kept(
     assert len(store.gaps("run")) <= 10
 
 
-def test_limits_hold_after_opening_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_hold_after_opening_again(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_most(monkeypatch, "layouts", 3)
     at_most(monkeypatch, "streams", 2)
     monkeypatch.setattr(limits, "MAX_EVENTS", 4)
     monkeypatch.setattr(limits, "MAX_DOCUMENTS", 2)
     monkeypatch.setattr(catalogue, "MAX_SERIES", 4)
     for first in (0, 100):
-        store = DuckStore(tmp_path)
+        store = open_store(tmp_path)
         begin(store)
         give(store, key("events"), *(layout(first + n, name=f"{first}-{n}") for n in range(1, 9)))
         give(store, key("events"), *(event(first + n) for n in range(9)))
@@ -280,7 +280,7 @@ def test_limits_hold_after_opening_again(tmp_path: Path, monkeypatch: pytest.Mon
         give(store, key("events"), *documents)
         give(store, key("metrics"), *(frame(first + n, "loss", f"log/{first}-{n}") for n in range(9)))
         store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     assert len(store.events("run")) == 4
     assert len(store.documents("run", "p")) == 2
     assert len(store.scalar_names("run", 0)) == 4
@@ -288,7 +288,8 @@ def test_limits_hold_after_opening_again(tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
 
 
-def test_limits_layouts_in_memory_are_read_again(store: DuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@DUCKDB_ONLY
+def test_limits_layouts_in_memory_are_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_cache, "LAYOUT_CACHE_BYTES", 300)
     begin(store)
     for number in range(1, 30):
@@ -303,7 +304,7 @@ def test_limits_layouts_in_memory_are_read_again(store: DuckStore, monkeypatch: 
 
 
 @pytest.mark.parametrize("number", [2**62, 2**62 - 1, 2**53, sys.maxsize // 2])
-def test_limits_numbers_far_ahead_take_nothing_from_others(store: DuckStore, number: int) -> None:
+def test_limits_numbers_far_ahead_take_nothing_from_others(store: Store, number: int) -> None:
     begin(store)
     begin(store, "other")
     metrics = key("metrics")

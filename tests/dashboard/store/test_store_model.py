@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import Phase, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from store_engines import OpenStore
 from store_reference import RUN, SMALL, Reference, begin, column_width, make_frame, stream_key
 
-from dashboard.store.duck import DuckStore
-from dashboard.store.protocol import StepRange
+from dashboard.store.protocol import StepRange, Store
 
 number = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e308, -1e308, 1e-300])
@@ -57,9 +57,9 @@ view = st.fixed_dictionaries(
 )
 
 
-def play(folder: Path, items, scalars: Reference, tensors: Reference) -> DuckStore:
+def play(open_store: OpenStore, folder: Path, items, scalars: Reference, tensors: Reference) -> Store:
     """Feed the frames to a new store, which removes no old rows, and to the references."""
-    store = DuckStore(folder, raw_steps=ALL_STEPS)
+    store = open_store(folder, raw_steps=ALL_STEPS)
     for incarnation in (1000, 2000):
         begin(store, incarnation=incarnation)
     step, seqs = 0, {1000: 0, 2000: 0}
@@ -84,11 +84,11 @@ def play(folder: Path, items, scalars: Reference, tensors: Reference) -> DuckSto
             store.commit()
         if item["reopen"]:
             store.close()
-            store = DuckStore(folder, raw_steps=ALL_STEPS)
+            store = open_store(folder, raw_steps=ALL_STEPS)
     return store
 
 
-def check_scalars(store: DuckStore, reference: Reference, look) -> None:
+def check_scalars(store: Store, reference: Reference, look) -> None:
     steps = StepRange(first=look["first"], end=look["end"])
     found = store.scalars(RUN, 0, ["rare", "loss", "unknown"], steps, max_points=look["limit"])
     for name in ("loss", "rare"):
@@ -109,7 +109,7 @@ def check_points(mine: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-300 + 1e-13 * size)
 
 
-def check_parameters(store: DuckStore, reference: Reference, look) -> None:
+def check_parameters(store: Store, reference: Reference, look) -> None:
     steps = StepRange(first=look["first"], end=look["end"])
     picture = store.heatmap(RUN, 0, "grad_norm", steps, look["limit"], unfolded=("first", "second"))
     low = max(min(reference.steps), look["first"] or 0)
@@ -136,13 +136,18 @@ def check_cell(picture, row: int, column: int, mine: list[float]) -> None:
 
 
 # Shrinking would build thousands of databases: the failing example itself is printed.
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.function_scoped_fixture),
+)
 @example(items=LONG, looks=[{"first": None, "end": 600, "limit": 50}])
 @given(items=st.lists(frame, min_size=1, max_size=12), looks=st.lists(view, min_size=1, max_size=4))
-def test_store_any_stream_reads_like_a_dictionary_before_and_after_commit(items, looks):
+def test_store_any_stream_reads_like_a_dictionary_before_and_after_commit(open_store, items, looks):
     scalars, tensors = Reference(), Reference()
     with tempfile.TemporaryDirectory() as folder:
-        store = play(Path(folder), items, scalars, tensors)
+        store = play(open_store, Path(folder), items, scalars, tensors)
         for _ in range(2):
             for look in looks:
                 check_scalars(store, scalars, look)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import duckdb
 import numpy as np
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from dashboard.store.schema import FILE_NAME, TABLES
 from probe.wire import StreamKey, encode
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
-def fill(store: DuckStore, run: str, *, steps: int = 5, value: float = 1.0) -> StreamKey:
+def fill(store: Store, run: str, *, steps: int = 5, value: float = 1.0) -> StreamKey:
     key = begin(store, run=run)
     store.append(key, 0, [make_frame(step, scalars={"loss": value + step}) for step in range(steps)])
     return key
 
 
-def loss_of(store: DuckStore, run: str) -> list[float]:
+def loss_of(store: Store, run: str) -> list[float]:
     return store.scalars(run, 0, ["loss"])["mean"].tolist()
 
 
@@ -60,12 +60,12 @@ def test_runs_that_begin_after_a_removal_get_numbers_of_their_own(store):
     assert loss_of(store, "b")[0] == 7.0 and loss_of(store, "c")[0] == 20.0
 
 
-def test_removal_survives_a_restart(tmp_path):
-    store = DuckStore(tmp_path)
+def test_removal_survives_a_restart(open_store, tmp_path):
+    store = open_store(tmp_path)
     fill(store, "a"), fill(store, "b", value=7.0)
     store.remove_run("a")
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     assert [run.run for run in store.runs()] == ["b"] and loss_of(store, "b")[0] == 7.0
     store.close()
 

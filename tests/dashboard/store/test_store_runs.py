@@ -3,10 +3,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.store.catalog import GONE_AFTER_S, SILENT_AFTER_S
-from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from probe.delivery.recorder.process_identity import own_identity
 from probe.wire import HostSample, RunEnd, RunStart, StreamKey, encode
 
@@ -29,17 +30,15 @@ def clock():
 
 
 @pytest.fixture
-def store(tmp_path, clock):
-    opened = DuckStore(tmp_path / "data", clock=clock)
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path, clock) -> Store:
+    return open_store(tmp_path / "data", clock=clock)
 
 
-def add_events(store: DuckStore, *events, first_seq: int) -> None:
+def add_events(store: Store, *events, first_seq: int) -> None:
     store.append(stream_key("events"), first_seq, [encode(event) for event in events])
 
 
-def state(store: DuckStore) -> str:
+def state(store: Store) -> str:
     return store.runs()[0].ranks[0].state
 
 
@@ -70,13 +69,13 @@ def test_runs_newest_first_with_ranks_and_newest_incarnation(store):
     assert store.run_start(RUN).incarnation == 2000 and store.run_start(RUN, 1).incarnation == 1000
 
 
-def test_runs_survive_a_restart(tmp_path, clock):
-    store = DuckStore(tmp_path, clock=clock)
+def test_runs_survive_a_restart(open_store, tmp_path, clock):
+    store = open_store(tmp_path, clock=clock)
     key = begin(store, now=990.0)
     store.append(key, 0, [make_frame(4, time=995.0)])
     before = store.runs()
     store.close()
-    store = DuckStore(tmp_path, clock=clock)
+    store = open_store(tmp_path, clock=clock)
     assert store.runs() == before
     store.close()
 

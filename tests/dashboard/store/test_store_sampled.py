@@ -10,12 +10,14 @@ import duckdb
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from store_engines import OpenStore
 from store_reference import RUN, Reference, begin, make_frame, make_layout, stream_key
 
 from dashboard.store.duck import DuckStore
 from dashboard.store.layers import reduce_calls
+from dashboard.store.protocol import Store
 from dashboard.store.schema import FILE_NAME
 from probe.wire import Frame, ModuleColumn, ModuleInfo, encode
 from probe.wire.columns import pack_column
@@ -45,13 +47,11 @@ def frame(step: int, *, gradients: list[float] | None = None, **fields) -> bytes
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
-def picture_of(store: DuckStore, statistic: str, **arguments) -> dict[str, list[float | None]]:
+def picture_of(store: Store, statistic: str, **arguments) -> dict[str, list[float | None]]:
     """Row name -> one value per column; None where nothing was measured."""
     picture = store.heatmap(RUN, 0, statistic, **arguments)
     return {
@@ -225,7 +225,7 @@ step_kind = st.fixed_dictionaries(
 )
 
 
-def feed(store: DuckStore, item, step: int, seq: int, ratios: Reference, modules: Reference) -> None:
+def feed(store: Store, item, step: int, seq: int, ratios: Reference, modules: Reference) -> None:
     """Append one frame, and note what it says of every row."""
     fields: dict[str, object] = {}
     if item["ratios"] is not None:
@@ -245,7 +245,7 @@ def feed(store: DuckStore, item, step: int, seq: int, ratios: Reference, modules
     store.append(stream_key(), seq, [frame(step, gradients=gradients, scalars={"lr": 0.1}, **fields)])
 
 
-def check(store: DuckStore, statistic: str, reference: Reference, limit: int) -> None:
+def check(store: Store, statistic: str, reference: Reference, limit: int) -> None:
     picture = store.heatmap(RUN, 0, statistic, max_columns=limit, unfolded=("first", "second"))
     for row, (name, kind) in enumerate(zip(picture.rows, picture.row_kinds, strict=True)):
         for column, start in enumerate(picture.steps.tolist() if kind != "layer" else []):
@@ -261,12 +261,17 @@ def check(store: DuckStore, statistic: str, reference: Reference, limit: int) ->
 
 
 # Shrinking would build thousands of databases: the failing example itself is printed.
-@settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.function_scoped_fixture),
+)
 @given(items=st.lists(step_kind, min_size=1, max_size=8), limit=st.sampled_from([3, 40, 1000]))
-def test_store_any_sampled_stream_reads_like_a_dictionary(items, limit):
+def test_store_any_sampled_stream_reads_like_a_dictionary(open_store, items, limit):
     ratios, modules = Reference(), Reference()
     with tempfile.TemporaryDirectory() as folder:
-        store = DuckStore(Path(folder))
+        store = open_store(Path(folder))
         key = begin(store, layout=layout())
         step = seq = 0
         for item in items:
@@ -278,7 +283,7 @@ def test_store_any_sampled_stream_reads_like_a_dictionary(items, limit):
                 store.commit()
             if item["reopen"]:
                 store.close()
-                store = DuckStore(Path(folder))
+                store = open_store(Path(folder))
         for _ in range(2):
             check(store, "update_ratio", ratios, limit)
             check(store, "activation_rms", modules, limit)

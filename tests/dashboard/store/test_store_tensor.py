@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, begin, make_layout
 
-from dashboard.store.duck import DuckStore
 from dashboard.store.histograms import KEPT
-from dashboard.store.protocol import StepRange, TensorTrack
+from dashboard.store.protocol import StepRange, Store, TensorTrack
 from probe.wire import Frame, ModuleInfo, encode
 from probe.wire.columns import pack_column
 from probe.wire.magnitude_bins import BINS
@@ -43,13 +43,11 @@ def frame(step: int, **fields) -> bytes:
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = DuckStore(tmp_path / "data")
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path) -> Store:
+    return open_store(tmp_path / "data")
 
 
-def by_name(store: DuckStore, subject: str, **arguments) -> dict[tuple[str, str], TensorTrack]:
+def by_name(store: Store, subject: str, **arguments) -> dict[tuple[str, str], TensorTrack]:
     return {(each.kind, each.name): each for each in store.tensor_tracks(RUN, 0, subject, **arguments)}
 
 
@@ -154,13 +152,13 @@ def test_histogram_columns_without_any_are_none(store):
     assert store.histogram_columns(RUN, 0, "nobody") == []
 
 
-def test_gradient_stage_is_that_of_the_newest_gradients_and_survives_a_restart(tmp_path):
-    store = DuckStore(tmp_path)
+def test_gradient_stage_is_that_of_the_newest_gradients_and_survives_a_restart(open_store, tmp_path):
+    store = open_store(tmp_path)
     key = begin(store, layout=layout())
     assert store.gradient_stage(RUN, 0) == store.gradient_stage("other", 0) == ""
     store.append(key, 0, [frame(0, stage="scaled"), frame(1, stage="unscaled"), frame(2, columns=[])])
     assert store.gradient_stage(RUN, 0) == "unscaled"
     store.close()
-    store = DuckStore(tmp_path)
+    store = open_store(tmp_path)
     assert store.gradient_stage(RUN, 0) == "unscaled"
     store.close()

@@ -6,29 +6,27 @@ The reference is `math.fsum` over what was fed. Real ranks are in `tests/setups/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from store_engines import OpenStore
 from store_reference import RUN, SMALL, make_frame, stream_key
 
-from dashboard.store.duck import DuckStore
-from dashboard.store.protocol import StepRange
+from dashboard.store.protocol import StepRange, Store
 from probe.wire import RunStart, encode
 
 SECOND = 10**9
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckStore]:
-    opened = DuckStore(tmp_path, raw_steps=512)
-    yield opened
-    opened.close()
+def store(open_store: OpenStore, tmp_path: Path) -> Store:
+    return open_store(tmp_path, raw_steps=512)
 
 
-def start(store: DuckStore, rank: int, ranks: Sequence[int], *, at: int = 1000) -> None:
+def start(store: Store, rank: int, ranks: Sequence[int], *, at: int = 1000) -> None:
     """A start of a rank whose model lies on these ranks; `at` is its time, UNIX seconds."""
     layout = msgspec.structs.replace(SMALL, sharded_over=list(ranks))
     begun = RunStart(run=RUN, rank=rank, incarnation=at * SECOND, time=float(at), world_size=len(ranks))
@@ -37,7 +35,7 @@ def start(store: DuckStore, rank: int, ranks: Sequence[int], *, at: int = 1000) 
 
 
 def feed(
-    store: DuckStore, rank: int, parts: dict[int, float], *, at: int = 1000, measured: float | None = None
+    store: Store, rank: int, parts: dict[int, float], *, at: int = 1000, measured: float | None = None
 ) -> None:
     key = stream_key(rank=rank, incarnation=at * SECOND)
     time = at + 5.0 if measured is None else measured
@@ -49,14 +47,14 @@ def feed(
     store.commit()
 
 
-def whole(store: DuckStore, rank: int = 0, **how: object) -> dict[int, float]:
+def whole(store: Store, rank: int = 0, **how: object) -> dict[int, float]:
     found = store.scalars(RUN, rank, ["grad_norm_whole"], **how)  # type: ignore[arg-type]
     assert set(found["name"]) <= {"grad_norm_whole"}
     values = np.where(found["nan"] > 0, np.nan, np.where(found["inf"] > 0, np.inf, found["mean"]))
     return dict(zip(found["step"].tolist(), values.tolist(), strict=True))
 
 
-def test_root_of_the_sum_is_there_at_steps_that_all_ranks_have_sent(store: DuckStore) -> None:
+def test_root_of_the_sum_is_there_at_steps_that_all_ranks_have_sent(store: Store) -> None:
     draw = np.random.default_rng(3)
     parts = draw.uniform(0.1, 4.0, (3, 40)).tolist()
     for rank in range(3):
@@ -72,7 +70,7 @@ def test_root_of_the_sum_is_there_at_steps_that_all_ranks_have_sent(store: DuckS
     assert whole(store) == pytest.approx(expected, rel=1e-12)
 
 
-def test_every_rank_shows_the_norm_of_its_model(store: DuckStore) -> None:
+def test_every_rank_shows_the_norm_of_its_model(store: Store) -> None:
     for rank in range(4):
         group = (0, 1) if rank < 2 else (2, 3)
         start(store, rank, group)
@@ -83,7 +81,7 @@ def test_every_rank_shows_the_norm_of_its_model(store: DuckStore) -> None:
     assert both["name"].tolist() == ["grad_norm", "grad_norm_whole"]
 
 
-def test_model_that_is_not_sharded_has_no_whole_norm(store: DuckStore) -> None:
+def test_model_that_is_not_sharded_has_no_whole_norm(store: Store) -> None:
     for rank in range(2):
         start(store, rank, ())
         feed(store, rank, {0: 1.0})
@@ -91,7 +89,7 @@ def test_model_that_is_not_sharded_has_no_whole_norm(store: DuckStore) -> None:
     assert "grad_norm_whole" not in store.scalar_names(RUN, 1)
 
 
-def test_bad_part_makes_the_whole_bad(store: DuckStore) -> None:
+def test_bad_part_makes_the_whole_bad(store: Store) -> None:
     for rank in range(2):
         start(store, rank, range(2))
     feed(store, 0, {0: math.nan, 1: 1.0, 2: math.inf, 3: 1.0})
@@ -101,7 +99,7 @@ def test_bad_part_makes_the_whole_bad(store: DuckStore) -> None:
     assert math.isnan(found[3])  # no square is negative
 
 
-def test_parts_of_two_starts_are_not_added(store: DuckStore) -> None:
+def test_parts_of_two_starts_are_not_added(store: Store) -> None:
     """Rank 1 has sent step 5 before it died; both come again, rank 0 is there first."""
     for rank in range(2):
         start(store, rank, range(2))
@@ -114,19 +112,21 @@ def test_parts_of_two_starts_are_not_added(store: DuckStore) -> None:
     assert whole(store) == pytest.approx({4: 18**0.5, 5: 3**0.5})
 
 
-def test_store_that_was_closed_between_two_parts_puts_them_together(tmp_path: Path) -> None:
-    first = DuckStore(tmp_path)
+def test_store_that_was_closed_between_two_parts_puts_them_together(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    first = open_store(tmp_path)
     for rank in range(2):
         start(first, rank, range(2))
     feed(first, 0, {0: 1.0, 1: 1.0})
     first.close()
-    again = DuckStore(tmp_path)
+    again = open_store(tmp_path)
     feed(again, 1, {0: 3.0, 1: 8.0})
     assert whole(again) == pytest.approx({0: 2.0, 1: 3.0})
     again.close()
 
 
-def test_pooled_and_aged_values_are_of_the_whole(store: DuckStore) -> None:
+def test_pooled_and_aged_values_are_of_the_whole(store: Store) -> None:
     """Old steps are kept in sixteens only; the second rank is half a bucket behind at every commit."""
     draw = np.random.default_rng(5)
     parts = draw.uniform(0.1, 4.0, (2, 4000))
@@ -143,7 +143,7 @@ def test_pooled_and_aged_values_are_of_the_whole(store: DuckStore) -> None:
         np.testing.assert_allclose(found[name], pooled, rtol=1e-12)
 
 
-def test_layout_that_names_ranks_which_never_come_waits_for_them(store: DuckStore) -> None:
+def test_layout_that_names_ranks_which_never_come_waits_for_them(store: Store) -> None:
     start(store, 0, [0, 7])
     feed(store, 0, {0: 1.0})
     start(store, 1, range(1_000_000))
