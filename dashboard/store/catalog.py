@@ -440,6 +440,10 @@ class Catalog:
             self.changes.series.append((number, timeline, kind, name))
         return number
 
+    def run_of(self, timeline: int) -> str:
+        """Return the run that a timeline is of."""
+        return self._run_of[timeline]
+
     def find_series(self, timeline: int, kind: str, name: str) -> int | None:
         """Return the number of a series; None if nothing of it was ever appended."""
         return self._series.get((timeline, kind, name))

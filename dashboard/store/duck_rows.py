@@ -83,7 +83,7 @@ class DuckRows:
             self.cursor, kind, [timeline], level=level, first=first, end=end, series=series, odd=odd
         )
 
-    def rank_scalars(self, parts: Sequence[Sequence[int]]) -> Columns:
+    def rank_scalars(self, parts: Sequence[Sequence[int]], timelines: Sequence[int]) -> Columns:
         """See `Rows.rank_scalars`."""
         raw, pooled = _bounds(parts, is_raw=True), _bounds(parts, is_raw=False)
         level = min((level for level in parts[1] if level != 1), default=0)

@@ -107,7 +107,7 @@ def read_ranks(
     for source in sources:
         if source.timeline is not None:
             parts.add(source.timeline, source.series.values())
-    rows = snapshot.rows.rank_scalars(parts.columns)
+    rows = snapshot.rows.rank_scalars(parts.columns, sorted(wanted))
     numbers = [number for source in sources for number in source.series.values()]
     return _answer(sources, names, grid, _newest(rows, _edge_rows(blocks, numbers, grid)))
 

@@ -50,7 +50,7 @@ class Rows(Protocol):
         """Rows of one series in `[first, end)`, under the same rules. Those of an odd length go to `odd`."""
         ...
 
-    def rank_scalars(self, parts: Sequence[Sequence[int]]) -> Columns:
+    def rank_scalars(self, parts: Sequence[Sequence[int]], timelines: Sequence[int]) -> Columns:
         """Scalars pooled to the width of their part.
 
         Columns: series, step, incarnation, seq, high, mean, finite, nan, inf.
@@ -58,6 +58,7 @@ class Rows(Protocol):
         Args:
             parts: series, level, first, end and width of each part, as columns. Rows of width 1 have their
                 incarnation and sequence number, others -1.
+            timelines: that the series belong to.
         """
         ...
 

@@ -95,10 +95,10 @@ def fetch_rows(
         f"WHERE {among(timelines)} AND step >= ? AND step < ? AND {extra}",
         values,
     ).fetchnumpy()
-    return _split_series({name: np.asarray(column) for name, column in fetched.items()}, odd)
+    return split_series({name: np.asarray(column) for name, column in fetched.items()}, odd)
 
 
-def _split_series(rows: Columns, odd: OddRows | None) -> list[SeriesRows]:
+def split_series(rows: Columns, odd: OddRows | None) -> list[SeriesRows]:
     """Group fetched rows by series, each ascending in step."""
     if not len(rows["series"]):
         return []

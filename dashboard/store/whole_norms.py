@@ -41,6 +41,8 @@ class Join:
     """Of the whole norm."""
     parts: tuple[int, ...]
     """Series of the parts, the lowest rank's first."""
+    timelines: tuple[int, ...]
+    """That have the parts."""
     steps: Ints
     """Distinct, ascending."""
 
@@ -78,16 +80,17 @@ def _plan(catalog: Catalog, run: str, ranks: tuple[int, ...], steps: Ints) -> Jo
     timelines = [catalog.find_scalar_timeline(run, rank) for rank in ranks]
     parts = [None if t is None else catalog.find_series(t, SCALAR, PART) for t in timelines]
     known = tuple(part for part in parts if part is not None)
+    having = tuple(timeline for timeline in timelines if timeline is not None)
     if not parts or timelines[0] is None or len(known) < len(parts):
         return None
     whole = catalog.add_series(timelines[0], SCALAR, WHOLE)
-    return None if whole is None else Join(run, timelines[0], whole, known, steps)
+    return None if whole is None else Join(run, timelines[0], whole, known, having, steps)
 
 
 def join_parts(database: duckdb.DuckDBPyConnection, join: Join) -> Ints:
     """Write the whole norms of the steps of which all parts are there; return these steps."""
     rows = _fetch_parts(database, join)
-    norms = _whole_norms(rows, join)
+    norms = whole_norms(rows, join)
     if len(norms["step"]):
         query = "DELETE FROM scalar_raw WHERE timeline = ? AND series = ? AND list_contains(?, step)"
         database.execute(query, [join.timeline, join.series, norms["step"].tolist()])
@@ -104,7 +107,7 @@ def _fetch_parts(database: duckdb.DuckDBPyConnection, join: Join) -> Columns:
     return {name: column[wanted] for name, column in rows.items()}
 
 
-def _whole_norms(rows: Columns, join: Join) -> Columns:
+def whole_norms(rows: Columns, join: Join) -> Columns:
     """Add up the parts of each step that has all of them, of one start of the training.
 
     A part that was measured before another's rank had started is of a start before.
@@ -124,8 +127,8 @@ def _whole_norms(rows: Columns, join: Join) -> Columns:
         norm = np.empty(0)
     lead = {name: rows[name][first] for name in ("step", "incarnation", "seq", "time")}
     return {
-        "timeline": np.full(len(first), join.timeline, np.int32),
-        "series": np.full(len(first), join.series, np.int32),
+        "timeline": np.full(len(first), join.timeline, np.int64),
+        "series": np.full(len(first), join.series, np.int64),
         "step": lead["step"],
         "incarnation": lead["incarnation"],
         "seq": lead["seq"],

@@ -1,0 +1,357 @@
+"""`ClickRows`: the committed rows of a ClickHouse database.
+
+A server shows each insert as it comes: a read asks first how far a timeline is, and leaves later steps out.
+Rows of one key may be there several times until the server has merged them: the largest version counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..odd_rows import OddRows
+from ..protocol import RunMark, StepNote
+from ..pyramid import Piece, Ranges, Steps, join_ranges
+from ..rows import HistogramKey
+from ..tensors import POOLED_TABLES, RAW_TABLES, Columns, Progress, SeriesRows, objects, split_series
+from .connection import Connections
+
+RAW: Final = ("timeline", "series", "step", "incarnation", "seq", "time", "value")
+POOLED: Final = (
+    *("timeline", "series", "step", "version", "first", "time", "least", "mean", "most", "finite"),
+    *("nans", "infs", "pooled"),
+)
+_NO_NUMBERS: Final[Steps] = np.empty(0, np.int64)
+
+
+class ClickRows:
+    """See `Rows` for what the methods mean.
+
+    Args:
+        database: of this thread's clients.
+        progress: what was asked before in this view: later steps are not seen; None outside of one.
+    """
+
+    def __init__(self, database: Connections, progress: dict[int, Progress | None] | None = None) -> None:
+        self._database = database
+        self._progress = progress
+
+    # -- timelines
+
+    def progress(self, timelines: Sequence[int]) -> dict[int, Progress]:
+        """See `Rows.progress`."""
+        known = self._progress if self._progress is not None else {}
+        missing = [timeline for timeline in timelines if timeline not in known]
+        found = known | self._read_progress(missing)
+        if self._progress is not None:
+            self._progress |= {timeline: found.get(timeline) for timeline in missing}
+        return {timeline: at for timeline in timelines if (at := found.get(timeline)) is not None}
+
+    def _read_progress(self, timelines: Sequence[int]) -> dict[int, Progress | None]:
+        if not timelines:
+            return {}
+        floors = dict(
+            self._database.rows(
+                f"SELECT timeline, max(raw_floor) FROM floors WHERE {among(timelines)} GROUP BY timeline"
+            )
+        )
+        query = f"""SELECT timeline, min(first_step), max(max_step) FROM progress WHERE {among(timelines)}
+            GROUP BY timeline"""
+        return {
+            timeline: Progress(first, last, floors.get(timeline, 0))
+            for timeline, first, last in self._database.rows(query)
+        }
+
+    def kept(self, timelines: Sequence[int]) -> dict[int, Ranges]:
+        """See `Rows.kept`."""
+        found: dict[int, Ranges] = {timeline: [] for timeline in timelines}
+        if timelines:
+            query = f"""SELECT DISTINCT timeline, first_step, end_step FROM kept WHERE {among(timelines)}
+                ORDER BY first_step"""
+            for timeline, first, end in self._database.rows(query):
+                found[timeline].append((first, end))
+        return {timeline: join_ranges(ranges) for timeline, ranges in found.items()}
+
+    def owners(
+        self, timeline: int, kinds: Sequence[str], *, low: int, high: int
+    ) -> tuple[Steps, npt.NDArray[np.int64]]:
+        """See `Rows.owners`."""
+        query = f"""SELECT step, max(incarnation) FROM frames WHERE timeline = {timeline}
+            AND step >= {low} AND step <= {high} GROUP BY step"""
+        found = self._database.columns(query, ("step", "newest"))
+        return found["step"].astype(np.int64), found["newest"].astype(np.int64)
+
+    def _shown(self, rows: Columns) -> Columns:
+        """Leave one row of each series and step, of the start that the step belongs to."""
+        order = np.lexsort([rows[name] for name in ("seq", "incarnation", "step", "series", "timeline")])
+        rows = {name: column[order] for name, column in rows.items()}
+        if not len(order):
+            return rows
+        last = np.r_[_changes(rows, ("timeline", "series", "step"))[1:], True]
+        rows = {name: column[last] for name, column in rows.items()}
+        for timeline in np.unique(rows["timeline"]).tolist():
+            mine = rows["timeline"] == timeline
+            low, high = int(rows["step"][mine].min()), int(rows["step"][mine].max())
+            if not self._has_restarted(timeline, low, high):
+                continue
+            steps, newest = self.owners(timeline, (), low=low, high=high)
+            order = np.argsort(steps)
+            steps, newest = steps[order], newest[order]
+            place = np.minimum(np.searchsorted(steps, rows["step"]), max(len(steps) - 1, 0))
+            is_older = mine & (steps[place] == rows["step"]) & (rows["incarnation"] < newest[place])
+            rows = {name: column[~is_older] for name, column in rows.items()}
+        return rows
+
+    def _has_restarted(self, timeline: int, low: int, high: int) -> bool:
+        query = f"""SELECT min(incarnation), max(incarnation) FROM frames WHERE timeline = {timeline}
+            AND step >= {low} AND step <= {high}"""
+        ((oldest, newest),) = self._database.rows(query) or [(0, 0)]
+        return bool(oldest != newest)
+
+    # -- scalars
+
+    def scalars(self, timeline: int, series: Sequence[int], piece: Piece) -> Columns:
+        """See `Rows.scalars`."""
+        first, end = piece.first, piece.end
+        if piece.level == 1:
+            rows = as_pooled(self.raw_scalars([timeline], series, first=first, end=end))
+        else:
+            rows = _named(self.pooled_scalars([timeline], series, level=piece.level, first=first, end=end))
+        return {name: column for name, column in rows.items() if name != "timeline"}
+
+    def raw_scalars(
+        self, timelines: Sequence[int], series: Sequence[int] | None, *, first: int, end: int
+    ) -> Columns:
+        """Return raw rows as shown: timeline, series, step, incarnation, seq, time, value."""
+        chosen = "" if series is None else f"AND series IN ({_listed(series)})"
+        query = f"""SELECT {", ".join(RAW)} FROM scalar_raw WHERE {among(timelines)}
+            AND step >= {first} AND step < {end} {chosen}"""
+        return self._shown(self._database.columns(query, RAW))
+
+    def pooled_scalars(
+        self, timelines: Sequence[int], series: Sequence[int] | None, *, level: int, first: int, end: int
+    ) -> Columns:
+        """Return the newest version of each row of a level, without those that stand for nothing."""
+        chosen = "" if series is None else f"AND series IN ({_listed(series)})"
+        query = f"""SELECT {", ".join(POOLED)} FROM scalar_pooled WHERE {among(timelines)}
+            AND level = {level} AND step >= {first} AND step < {end} {chosen}"""
+        rows = _newest_version(self._database.columns(query, POOLED))
+        return {name: column[rows["pooled"] > 0] for name, column in rows.items()}
+
+    def rank_scalars(self, parts: Sequence[Sequence[int]], timelines: Sequence[int]) -> Columns:
+        """See `Rows.rank_scalars`."""
+        found: list[Columns] = []
+        alike: dict[tuple[int, int, int, int], list[int]] = {}
+        for series, level, first, end, width in zip(*parts, strict=True):
+            alike.setdefault((level, first, end, width), []).append(series)
+        for (level, first, end, width), series_alike in alike.items():
+            if level == 1:
+                raw = self.raw_scalars(timelines, series_alike, first=first, end=end)
+                rows = as_pooled(raw)
+                if width > 1:
+                    rows["incarnation"] = rows["seq"] = np.full(len(rows["step"]), -1, np.int64)
+            else:
+                rows = _named(self.pooled_scalars(timelines, series_alike, level=level, first=first, end=end))
+            found.append(rows)
+        names = ("series", "step", "incarnation", "seq", "max", "mean", "finite", "nan", "inf")
+        empty = {name: np.empty(0, np.float64 if name in ("max", "mean") else np.int64) for name in names}
+        joined = {name: np.concatenate([empty[name], *(rows[name] for rows in found)]) for name in names}
+        joined["high"] = joined.pop("max")
+        return joined
+
+    # -- tensors
+
+    def tensors(
+        self, kind: str, timeline: int, *, series: int, level: int, first: int, end: int, odd: OddRows
+    ) -> list[SeriesRows]:
+        """See `Rows.tensors`."""
+        return self.tensor_rows(kind, [timeline], series=series, level=level, first=first, end=end, odd=odd)
+
+    def tensor_rows(
+        self,
+        kind: str,
+        timelines: Sequence[int],
+        *,
+        level: int,
+        first: int,
+        end: int,
+        series: int | None = None,
+        odd: OddRows | None = None,
+    ) -> list[SeriesRows]:
+        """Return the rows of one series or of all, each series ascending in step."""
+        is_raw = level == 1
+        table = (RAW_TABLES if is_raw else POOLED_TABLES)[kind]
+        order = "incarnation, seq" if is_raw else "version, version"
+        chosen = "" if series is None else f"AND series = {series}"
+        chosen += "" if is_raw else f" AND level = {level}"
+        query = f"""SELECT timeline, series, step, {order}, data, flags FROM {table}
+            WHERE {among(timelines)} AND step >= {first} AND step < {end} {chosen}"""
+        found = self._database.rows(query)
+        if not found:
+            return []
+        *numbers, data, flags = zip(*found, strict=True)
+        names = ("timeline", "series", "step", "incarnation", "seq")
+        rows: Columns = {
+            name: np.array(column, np.int64) for name, column in zip(names, numbers, strict=True)
+        }
+        rows["data"], rows["flags"] = objects(data), objects(flags)
+        if is_raw:
+            rows = self._shown(rows)
+        else:
+            rows["version"] = rows["incarnation"]
+            rows = _newest_version(rows)
+            full = np.array([len(blob) > 0 for blob in rows["data"]], np.bool_)
+            rows = {name: column[full] for name, column in rows.items()}
+            rows["incarnation"] = rows["seq"] = np.full(len(rows["step"]), -1, np.int64)
+        return split_series(rows, odd)
+
+    # -- histograms
+
+    def histogram_keys(self, series: Sequence[int], *, first: int, end: int, most: int) -> list[HistogramKey]:
+        """See `Rows.histogram_keys`."""
+        query = f"""SELECT DISTINCT incarnation, seq, series, step FROM histograms
+            WHERE series IN ({_listed(series)}) AND step >= {first} AND step < {end}
+            ORDER BY incarnation DESC, seq DESC LIMIT {most}"""
+        return [(row[0], row[1], row[2], row[3]) for row in self._database.rows(query)]
+
+    def histograms(self, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
+        """See `Rows.histograms`."""
+        wanted = ", ".join(f"({incarnation}, {seq}, {series})" for incarnation, seq, series, _ in keys)
+        query = f"""SELECT incarnation, seq, series, step, data FROM histograms
+            WHERE series IN ({_listed(sorted({key[2] for key in keys}))})
+            AND (incarnation, seq, series) IN ({wanted})"""
+        return {(row[0], row[1], row[2], row[3]): row[4] for row in self._database.rows(query)}
+
+    # -- events and documents
+
+    def events(self, run: str, event_id: str | None = None) -> list[tuple[str, bytes | None]]:
+        """See `Rows.events`."""
+        chosen = "" if event_id is None else "AND id = %(id)s"
+        query = f"SELECT id, data FROM events FINAL WHERE run = %(run)s {chosen} AND {_PRESENT}"
+        found = self._database.rows(query, {"run": run, "id": event_id})
+        return [(text(number), data) for number, data in found]
+
+    def run_of_event(self, event_id: str) -> str | None:
+        """See `Rows.run_of_event`."""
+        query = f"SELECT run FROM {_of_all_runs('events', 'id')} AND id = %(id)s LIMIT 1"
+        found = self._database.rows(query, {"id": event_id})
+        return text(found[0][0]) if found else None
+
+    def event_counts(self) -> list[tuple[str, str, int]]:
+        """See `Rows.event_counts`."""
+        rows = _of_all_runs("events", "severity")
+        query = f"SELECT run, severity, count() FROM {rows} GROUP BY run, severity"
+        return [(text(run), text(severity), count) for run, severity, count in self._database.rows(query)]
+
+    def severities(self, run: str, event_id: str) -> list[str]:
+        """See `Rows.severities`."""
+        query = f"""SELECT severity FROM events FINAL WHERE run = %(run)s AND id = %(id)s
+            AND {_PRESENT}"""
+        return [text(row[0]) for row in self._database.rows(query, {"run": run, "id": event_id})]
+
+    def documents(self, run: str, kind: str) -> list[tuple[Any, ...]]:
+        """See `Rows.documents`."""
+        query = f"""SELECT run, rank, incarnation, kind, key, step, time, data FROM documents FINAL
+            WHERE run = %(run)s AND kind = %(kind)s AND {_PRESENT}"""
+        found = self._database.rows(query, {"run": run, "kind": kind})
+        return [
+            (text(name), rank, incarnation, text(of), text(key), None if step < 0 else step, time, data)
+            for name, rank, incarnation, of, key, step, time, data in found
+        ]
+
+    def document_kinds(self, run: str) -> list[str]:
+        """See `Rows.document_kinds`."""
+        query = f"SELECT DISTINCT kind FROM documents WHERE run = %(run)s AND {_PRESENT}"
+        return [text(row[0]) for row in self._database.rows(query, {"run": run})]
+
+    def document_sizes(self, run: str) -> list[tuple[Any, ...]]:
+        """See `Rows.document_sizes`."""
+        query = f"""SELECT run, rank, incarnation, kind, key, length(data) FROM documents FINAL
+            WHERE run = %(run)s AND {_PRESENT}"""
+        return [
+            (text(name), rank, incarnation, text(kind), text(key), size)
+            for name, rank, incarnation, kind, key, size in self._database.rows(query, {"run": run})
+        ]
+
+    def marks(self) -> dict[str, RunMark]:
+        """See `Rows.marks`."""
+        query = f"SELECT run, note, starred FROM {_of_all_runs('marks', 'note, starred')}"
+        return {
+            text(run): RunMark(note=text(note), starred=bool(starred))
+            for run, note, starred in self._database.rows(query)
+        }
+
+    def notes(self, run: str) -> list[StepNote]:
+        """See `Rows.notes`."""
+        query = f"""SELECT id, step, text, time FROM notes FINAL WHERE run = %(run)s AND gone = 0
+            AND {_PRESENT}"""
+        return [
+            StepNote(id=text(number), step=step, text=text(words), time=time)
+            for number, step, words, time in self._database.rows(query, {"run": run})
+        ]
+
+
+_PRESENT: Final = "version > (SELECT max(version) FROM gone_runs WHERE run = %(run)s)"
+"""Of a run's rows those that were not written before it was deleted."""
+
+
+def _of_all_runs(table: str, columns: str) -> str:
+    """The rows of all runs that were not written before their run was deleted."""
+    return f"""(SELECT run, version, {columns} FROM {table} FINAL) AS found
+        ANY LEFT JOIN (SELECT run, max(version) AS gone_at FROM gone_runs GROUP BY run) AS gone USING run
+        WHERE version > gone_at"""
+
+
+def text(value: bytes) -> str:
+    """Return a string of the server."""
+    return value.decode("utf-8", "surrogatepass")
+
+
+def among(timelines: Sequence[int]) -> str:
+    """Return the condition for rows of these timelines, of which there must be one."""
+    return f"timeline IN ({_listed(timelines)})"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(int(number)) for number in numbers)
+
+
+def _changes(rows: Columns, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Whether each row has another key than the one before it."""
+    count = len(rows[names[0]])
+    result: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
+    if count:
+        result[1:] = False
+        for name in names:
+            result[1:] |= rows[name][1:] != rows[name][:-1]
+    return result
+
+
+def _newest_version(rows: Columns) -> Columns:
+    order = np.lexsort([rows[name] for name in ("version", "step", "series", "timeline")])
+    rows = {name: column[order] for name, column in rows.items()}
+    last = np.r_[_changes(rows, ("timeline", "series", "step"))[1:], True] if len(order) else order > 0
+    return {name: column[last] for name, column in rows.items()}
+
+
+def as_pooled(raw: Columns) -> Columns:
+    """Return raw rows in the form of pooled ones, each of one step."""
+    value = raw["value"].astype(np.float64)
+    rows = {name: raw[name] for name in ("timeline", "series", "step", "time", "incarnation", "seq")}
+    rows |= {"min": value, "mean": value, "max": value}
+    for name, test in (("finite", np.isfinite), ("nan", np.isnan), ("inf", np.isinf)):
+        rows[name] = test(value).astype(np.int64)
+    rows["pooled"] = np.ones(len(value), np.int64)
+    return rows
+
+
+def _named(pooled: Columns) -> Columns:
+    """Return pooled rows under the names that reads use; their step is the first that was measured."""
+    none = np.full(len(pooled["step"]), -1, np.int64)
+    rows = {name: pooled[name] for name in ("timeline", "series", "time", "mean", "finite", "pooled")}
+    rows |= {"step": pooled["first"], "min": pooled["least"], "max": pooled["most"]}
+    rows |= {"nan": pooled["nans"], "inf": pooled["infs"], "incarnation": none, "seq": none}
+    return rows

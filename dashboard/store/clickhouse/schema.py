@@ -1,0 +1,173 @@
+"""Tables of a ClickHouse database, and the numbers that all collectors give alike.
+
+Everything may be written again: rows of one key are one row, of the largest version. One run is one
+partition, of raw rows one for each `BLOCK_STEPS` steps: what is old, or deleted, goes with its partition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Final
+
+from ...errors import DashboardError
+from .connection import Connections
+
+SCHEMA_VERSION: Final = 1
+BLOCK_STEPS: Final = 8192
+_KEY: Final = "run Int64, timeline Int64"
+_RAW_TENSOR: Final = (
+    f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, data String, flags String",
+    f"ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, {BLOCK_STEPS})) "
+    "ORDER BY (timeline, series, step, incarnation) SETTINGS index_granularity = 64",
+)
+_POOLED_TENSOR: Final = (
+    f"{_KEY}, level Int64, series Int64, step Int64, version Int64, data String, flags String",
+    "ReplacingMergeTree(version) PARTITION BY run ORDER BY (timeline, series, level, step) "
+    "SETTINGS index_granularity = 64",
+)
+_NAMED: Final = "version Int64, at DateTime DEFAULT now()"
+"""Of tables of names: when a row was written, by the writer's clock in ns, and by the server's in seconds."""
+TABLES: Final[dict[str, tuple[str, str]]] = {
+    "meta": ("name String, value Int64, version Int64", "ReplacingMergeTree(version) ORDER BY name"),
+    "streams": (
+        """run String, writer String, stream String, next_seq Int64, stored Int64, gaps Int64, dropped Int64,
+        written Int64, at DateTime DEFAULT now()""",
+        "ReplacingMergeTree(next_seq) ORDER BY (run, writer, stream)",
+    ),
+    "incarnations": (
+        f"run String, rank Int64, incarnation Int64, start String, state String, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, rank, incarnation)",
+    ),
+    "layouts": (
+        f"run String, rank Int64, incarnation Int64, number Int64, timeline Int64, data String, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, rank, incarnation, number) "
+        "SETTINGS index_granularity = 64",
+    ),
+    "timelines": (
+        f"timeline Int64, run String, rank Int64, digest String, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, timeline)",
+    ),
+    "series": (
+        f"run String, series Int64, timeline Int64, kind String, name String, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, timeline, series)",
+    ),
+    "gaps": (
+        f"""run String, writer String, source String, first_seq Int64, end_seq Int64, reason String,
+        first_step Int64, last_step Int64, {_NAMED}""",
+        "ReplacingMergeTree(version) ORDER BY (run, writer, source, first_seq)",
+    ),
+    "gone_runs": (f"run String, {_NAMED}", "ReplacingMergeTree(version) ORDER BY run"),
+    "events": (
+        f"""run String, id String, rank Int64, incarnation Int64, step Int64, severity String, data String,
+        {_NAMED}""",
+        "ReplacingMergeTree(version) ORDER BY (run, id) SETTINGS index_granularity = 64",
+    ),
+    "documents": (
+        f"""run String, rank Int64, incarnation Int64, kind String, key String, step Int64, time Float64,
+        data String, {_NAMED}""",
+        "ReplacingMergeTree(version) ORDER BY (run, kind, rank, incarnation, key) "
+        "SETTINGS index_granularity = 64",
+    ),
+    "host_samples": (
+        f"run String, rank Int64, incarnation Int64, time Float64, data String, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, rank, incarnation, time)",
+    ),
+    "marks": (
+        f"run String, note String, starred UInt8, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY run",
+    ),
+    "notes": (
+        f"run String, id String, step Int64, text String, time Float64, gone UInt8, {_NAMED}",
+        "ReplacingMergeTree(version) ORDER BY (run, id)",
+    ),
+    "frames": (
+        f"{_KEY}, step Int64, incarnation Int64, seq Int64",
+        "ReplacingMergeTree() PARTITION BY run ORDER BY (timeline, step, incarnation, seq)",
+    ),
+    "progress": (
+        f"{_KEY}, first_step Int64, max_step Int64",
+        "ReplacingMergeTree(max_step) PARTITION BY run ORDER BY timeline",
+    ),
+    "floors": (
+        f"{_KEY}, raw_floor Int64",
+        "ReplacingMergeTree(raw_floor) PARTITION BY run ORDER BY timeline",
+    ),
+    "kept": (
+        f"{_KEY}, first_step Int64, end_step Int64",
+        "ReplacingMergeTree() PARTITION BY run ORDER BY (timeline, first_step, end_step)",
+    ),
+    "scalar_raw": (
+        f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, time Float64, value Float64",
+        f"ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, {BLOCK_STEPS})) "
+        "ORDER BY (timeline, step, series, incarnation)",
+    ),
+    "scalar_pooled": (
+        f"""{_KEY}, level Int64, series Int64, step Int64, version Int64, first Int64, time Float64,
+        least Float64, mean Float64, most Float64, finite Int64, nans Int64, infs Int64, pooled Int64""",
+        "ReplacingMergeTree(version) PARTITION BY run ORDER BY (timeline, level, series, step)",
+    ),
+    "layer_raw": _RAW_TENSOR,
+    "parameter_raw": _RAW_TENSOR,
+    "module_raw": _RAW_TENSOR,
+    "layer_pooled": _POOLED_TENSOR,
+    "parameter_pooled": _POOLED_TENSOR,
+    "module_pooled": _POOLED_TENSOR,
+    "histograms": (
+        f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, data String",
+        "ReplacingMergeTree() PARTITION BY run ORDER BY (series, incarnation, seq) "
+        "SETTINGS index_granularity = 64",
+    ),
+}
+"""Table -> columns, and how it is kept. A *timeline* is one rank's scalars, or one layout's tensors."""
+OF_RUNS: Final = tuple(name for name, (columns, _) in TABLES.items() if columns.startswith(_KEY))
+"""Tables whose rows go with their partition."""
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
+"""Version -> statements that make its tables those of the next version; each may be repeated."""
+
+
+def create_tables(database: Connections) -> None:
+    """Make what is missing, and bring tables of an earlier release to this version.
+
+    Raises:
+        DashboardError: they are of a later release.
+    """
+    database.create_database()
+    for name, (columns, engine) in TABLES.items():
+        database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
+    versions = [row[0] for row in database.rows("SELECT value FROM meta WHERE name = 'schema'")]
+    version = max(versions, default=SCHEMA_VERSION)
+    if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
+        raise DashboardError(
+            f"the store at {database.address} has tables of schema {version}, this release knows "
+            f"{SCHEMA_VERSION}: use the release that made them, or another database"
+        )
+    for step in range(version, SCHEMA_VERSION):
+        for statement in MIGRATIONS[step]:
+            database.run(statement)
+    if not versions or version != SCHEMA_VERSION:
+        row = [("schema", SCHEMA_VERSION, SCHEMA_VERSION)]
+        database.run_rows("meta", ("name", "value", "version"), row)
+
+
+def number_of(*parts: object) -> int:
+    """Return 63 bits of a hash: the same in every process, so that collectors share no counter."""
+    text = "\0".join(part.hex() if isinstance(part, bytes) else str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+class HashedNumbers:
+    """Numbers of timelines and series; see `catalog.Numbers`."""
+
+    def of_timeline(self, run: str, rank: int, digest: bytes) -> int:
+        """See `Numbers.of_timeline`."""
+        return number_of("timeline", run, rank, digest)
+
+    def of_series(self, timeline: int, kind: str, name: str) -> int:
+        """See `Numbers.of_series`."""
+        return number_of("series", timeline, kind, name)
+
+
+def now_ns() -> int:
+    """Return a version for a row that is written now."""
+    return time.time_ns()

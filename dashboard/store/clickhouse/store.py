@@ -1,0 +1,300 @@
+"""`ClickStore`: the `Store` of any number of `serve` processes, a ClickHouse database.
+
+Each process knows the names, and what it has taken and not yet committed; all else is in the database. What
+other processes write is asked for several times a second. Any of them may be lost: what it had not committed
+was not acknowledged, and comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from probe.wire import StreamKey
+
+from ...errors import DashboardError
+from .. import retention
+from ..base import StoreBase
+from ..catalog import Catalog, SavedRows
+from ..edge import Pending
+from ..protocol import RunMark, StepNote, StreamPosition
+from ..queries import Snapshot
+from ..whole_norms import Join
+from .connection import FAILURES, Connections, explained, parse_address, read_password
+from .rows import ClickRows, text
+from .schema import OF_RUNS, HashedNumbers, create_tables, now_ns, number_of
+from .writer import NO_STEP, Writer
+
+FOLLOW_S: Final = 0.25
+"""How often other processes' positions are asked for."""
+_APART_S: Final = 5
+"""Rows that the server took so many seconds before the newest known ones are asked for again: they may have
+been on their way."""
+_log = logging.getLogger(__name__)
+
+
+class ClickStore(StoreBase):
+    """Durable home of every run in a database that several processes share; see `Store`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        password: str | None = None,
+        clock: Callable[[], float] = time.time,
+        raw_steps: int = retention.RAW_STEPS,
+        commit_every_s: float = 0.0,
+    ) -> None:
+        """Connect, and make what is missing there.
+
+        Args:
+            url: ``clickhouse://user@host:9000/database``.
+            password: Of the user; None: as the environment says.
+            clock: UNIX seconds; decides when a rank is silent.
+            raw_steps: Newest steps of a rank that are kept one by one.
+            commit_every_s: A commit so soon after the one before waits for more; each makes parts, which the
+                server has to merge.
+
+        Raises:
+            DashboardError: the server does not answer or refuses, or its tables are of a later release.
+        """
+        super().__init__(clock, raw_steps=raw_steps)
+        self._address = parse_address(url)
+        self._database = Connections(self._address, read_password() if password is None else password)
+        self._commit_every_s, self._committed_at = commit_every_s, -float("inf")
+        self._generation = 0
+        self._mine = threading.local()
+        self._seen_at = 0
+        self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
+        self._writer = Writer(self._database, self._catalog.run_of)
+        try:
+            with explained(self._address, "cannot be used"):
+                create_tables(self._database)
+                self._follow()
+        except DashboardError:
+            self._database.close()
+            raise
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow_on, name="nanscope-store", daemon=True)
+        self._thread.start()
+
+    # -- what `serve` tells of a store
+
+    @property
+    def notice(self) -> str | None:
+        """What the user must be told about the data; None if nothing."""
+        return self._odd.text() or None
+
+    def note_journals(self, runs: object) -> None:
+        """Nothing is found again by reading journals: the database is not this process's own."""
+
+    def generation(self) -> int:
+        """How often positions have gone back; see `Store.generation`."""
+        return self._generation
+
+    # -- following other processes
+
+    def _follow_on(self) -> None:
+        is_lost = False
+        while not self._stop.wait(FOLLOW_S):
+            try:
+                self._follow()
+                is_lost = False
+            except FAILURES as error:
+                if not is_lost and not self._stop.is_set():
+                    _log.warning("The store at %s does not answer: %s", self._address, error)
+                is_lost = True
+
+    def _follow(self) -> None:
+        """Take in what was written since the last time, by whomever."""
+        seen_at, since = self._seen_at, self._seen_at - _APART_S
+        tables = {name: self._named_rows(name, since) for name in _NAMES}
+        moved = self._moved_streams(since)
+        tables["streams"] = [row[:-1] for row in moved]
+        newest = [row[-1] for row in moved]
+        self._seen_at = max([seen_at, *newest])
+        with self._lock:
+            before = {key: state.durable[0] for key, state in self._catalog.streams.items()}
+            self._catalog.load(lambda table: tables[table])
+            changed: dict[str, set[str]] = {}
+            for run, writer, stream, next_seq, *_ in tables["streams"]:
+                key = StreamKey(run=run, writer=writer, stream=stream)
+                if next_seq > before.get(key, -1):
+                    changed.setdefault(run, set()).add(stream)
+            for run, streams in changed.items():
+                if streams - {"metrics"}:
+                    self._shelf.forget(run)
+                    self._documents_seen[run] += 1
+                self._notes.pop(run, None)
+                self._note_change(run)
+
+    def _moved_streams(self, since: int) -> list[tuple[Any, ...]]:
+        query = f"""SELECT run, writer, stream, next_seq, stored, gaps, dropped, at_s FROM
+            (SELECT run, writer, stream, next_seq, stored, gaps, dropped, written, toUInt32(at) AS at_s
+            FROM streams FINAL WHERE at >= toDateTime({max(since, 0)})) AS found
+            ANY LEFT JOIN {_GONE} USING run WHERE written > gone_at"""
+        return [(text(row[0]), text(row[1]), text(row[2]), *row[3:]) for row in self._database.rows(query)]
+
+    def _named_rows(self, table: str, since: int) -> list[tuple[Any, ...]]:
+        query = f"""SELECT {_NAMES[table]} FROM
+            (SELECT * FROM {table} FINAL WHERE at >= toDateTime({max(since, 0)})) AS found
+            ANY LEFT JOIN {_GONE} USING run WHERE version > gone_at ORDER BY version"""
+        read = _READ[table]
+        return [read(row) for row in self._database.rows(query)]
+
+    def _load_layout(self, timeline: int) -> bytes:
+        query = f"SELECT data FROM layouts WHERE timeline = {timeline} LIMIT 1"
+        with explained(self._address, "cannot be read"):
+            found = self._database.rows(query)
+        if not found:
+            raise ValueError(f"the store has lost the layout of timeline {timeline}")
+        return bytes(found[0][0])
+
+    # -- delivery
+
+    def position(self, key: StreamKey) -> StreamPosition:
+        """Where this stream continues, whoever has taken it so far; zeros for one never seen."""
+        with explained(self._address, "cannot be read"):
+            self._follow()
+        return super().position(key)
+
+    def commit(self) -> dict[StreamKey, int]:
+        """Write everything queued; see `Store.commit`."""
+        now = time.monotonic()
+        if now - self._committed_at < self._commit_every_s and not self._closed:
+            return {}
+        self._committed_at = now
+        return super().commit()
+
+    def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
+        with explained(self._address, "cannot write, and tries again"):
+            self._writer.write(saved, taken, joins)
+
+    def remove_run(self, run: str) -> None:
+        """Delete a run, for all processes; see `Store.remove_run`."""
+        with self._commit_lock:
+            with self._lock:
+                self._require_open()
+                writers = {(run, key.writer) for key in self._catalog.streams if key.run == run}
+                before, self._removed = self._removed, self._removed | writers
+            try:
+                self._committed_at = -float("inf")
+                self.commit()
+                with explained(self._address, "cannot delete"):
+                    self._delete(run)
+            except DashboardError:
+                self._removed = before
+                raise
+            with self._lock:
+                self._epoch += 1
+                self._edge.forget(self._epoch)
+                self._catalog.forget_run(run)
+                self._shelf.forget(run)
+                self._ranks.forget(run)
+                self._items.forget(run)
+                self._notes.pop(run, None)
+                self._note_change(run)
+
+    def _delete(self, run: str) -> None:
+        """Hide the run's names first, then drop its partitions; it may be done again at any time."""
+        self._database.run_rows("gone_runs", ("run", "version"), [(run, now_ns())])
+        number = number_of("run", run)
+        query = """SELECT DISTINCT table, partition FROM system.parts WHERE active
+            AND database = %(database)s AND (partition = %(one)s OR partition LIKE %(many)s)"""
+        values = {"database": self._address.database, "one": str(number), "many": f"({number},%"}
+        for table, partition in self._database.rows(query, values):
+            if text(table) in OF_RUNS:
+                self._database.run(f"ALTER TABLE {text(table)} DROP PARTITION {text(partition)}")
+
+    def close(self) -> None:
+        """Commit what is queued and leave the server. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+        self._stop.set()
+        self._thread.join()
+        try:
+            self._committed_at = -float("inf")
+            self.commit()
+        finally:
+            with self._commit_lock, self._lock:
+                self._closed = True
+            self._database.close()
+
+    # -- reading
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[None]:
+        """Reads of this thread see one state of the store; see `Store.view`."""
+        with self._snapshot() as held:
+            before = getattr(self._mine, "snapshot", None)
+            with self._lock:
+                listed = self._list_runs() if before is None else held.runs
+            rows = ClickRows(self._database, progress={}) if before is None else held.rows
+            self._mine.snapshot = Snapshot(rows, held.edge, held.events_mark, listed, self._odd)
+            try:
+                yield
+            finally:
+                self._mine.snapshot = before
+
+    @contextlib.contextmanager
+    def _snapshot(self, *, is_writer: bool = False) -> Iterator[Snapshot]:
+        if (held := getattr(self._mine, "snapshot", None)) is not None:
+            yield held
+            return
+        with self._lock:
+            self._require_open()
+            # Taken first: what is committed meanwhile is then in both, and counts once.
+            edge, mark = self._edge.all(), self._shelf.mark_of_all
+        with explained(self._address, "cannot be read"):
+            yield Snapshot(ClickRows(self._database), edge, mark, None, self._odd)
+
+    # -- what people say
+
+    def _save_mark(self, run: str, mark: RunMark) -> None:
+        with explained(self._address, "cannot write"):
+            row = (run, mark.note, int(mark.starred), now_ns())
+            self._database.run_rows("marks", ("run", "note", "starred", "version"), [row])
+
+    def _save_note(self, run: str, note: StepNote) -> None:
+        self._put_note(run, note, is_gone=False)
+
+    def _delete_note(self, run: str, note_id: str) -> None:
+        self._put_note(run, StepNote(id=note_id, step=0, text="", time=0.0), is_gone=True)
+
+    def _put_note(self, run: str, note: StepNote, *, is_gone: bool) -> None:
+        with explained(self._address, "cannot write"):
+            names = ("run", "id", "step", "text", "time", "gone", "version")
+            row = (run, note.id, note.step, note.text, note.time, int(is_gone), now_ns())
+            self._database.run_rows("notes", names, [row])
+
+
+_GONE: Final = "(SELECT run, max(version) AS gone_at FROM gone_runs GROUP BY run) AS gone"
+_NAMES: Final = {
+    "incarnations": "run, rank, incarnation, start, state",
+    "layouts": "run, rank, incarnation, number, timeline",
+    "timelines": "timeline, run, rank, digest",
+    "series": "series, timeline, kind, name",
+    "gaps": "run, writer, source, first_seq, end_seq, reason, first_step, last_step",
+}
+
+
+def _step(number: int) -> int | None:
+    return None if number == NO_STEP else number
+
+
+_READ: Final[dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]] = {
+    "incarnations": lambda row: (text(row[0]), *row[1:]),
+    "layouts": lambda row: (text(row[0]), *row[1:], b""),
+    "timelines": lambda row: (row[0], text(row[1]), row[2], row[3]),
+    "series": lambda row: (row[0], row[1], text(row[2]), text(row[3])),
+    "gaps": lambda row: (
+        *(text(part) for part in row[:3]),
+        *(row[3], row[4], text(row[5]), _step(row[6]), _step(row[7])),
+    ),
+}
+"""A row as the catalogue takes it."""

@@ -1,0 +1,484 @@
+"""One commit: rows, then frames, then what is pooled of them, names, progress, and the positions last.
+
+Each step may be repeated, by another collector, too: what a key has is decided by the rows alone. A pooled
+row's version is the number of frames known in its bucket, which are read before the rows: the row that knows
+most stays. An acknowledgement is a row of `streams`; whatever it counts was written before it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..catalog import SCALAR, SavedRows
+from ..edge import Pending, ScalarBlock, TensorBlock
+from ..pyramid import FACTOR, LEVELS, closing, pool_rows
+from ..retention import RESIDUE, kinds_of
+from ..tensors import (
+    POOLED_TABLES,
+    RAW_TABLES,
+    Columns,
+    Progress,
+    SeriesRows,
+    chosen_rows,
+    flag_blobs,
+    group_by_series,
+    objects,
+    value_blobs,
+)
+from ..whole_norms import Join, whole_norms
+from .connection import Connections
+from .rows import POOLED, ClickRows, among, as_pooled
+from .schema import now_ns, number_of
+
+MOST_TIMELINES: Final = 64
+"""Timelines whose buckets are closed together: their raw rows are in memory meanwhile."""
+_EPOCH_MS: Final = 1_577_836_800_000
+"""2020, in ms: what is left fits into 40 bits until 2054."""
+NO_STEP: Final = -1
+"""Stands for no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Frames that were just written to a timeline."""
+
+    timeline: int
+    steps: npt.NDArray[np.int64]
+    is_scalar: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Buckets of one level to write: steps `[first, end)`."""
+
+    kind: str
+    level: int
+    first: int
+    end: int
+    was_closed: bool
+    """There may be rows of them already, and raw rows may have been removed."""
+
+
+class Writer:
+    """Writes commits. Keeps nothing that the database does not hold.
+
+    Args:
+        database: To write to.
+        run_of: Returns the run of a timeline.
+    """
+
+    def __init__(self, database: Connections, run_of: Callable[[int], str]) -> None:
+        self._database = database
+        self._run_of = run_of
+        self._rows = ClickRows(database)
+
+    def write(self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join]) -> None:
+        """Write everything, and what the joins put together of it."""
+        scalars = [block for item in pending for block in item.scalars]
+        tensors = [block for item in pending for block in item.tensors]
+        self._insert_scalars(scalars)
+        self._insert_tensors(tensors)
+        self._insert_histograms(pending)
+        moves = self._insert_frames(scalars, tensors)
+        self._save_events(pending)
+        self._save_names(saved)
+        self._advance([*moves, *self._join(joins)])
+        self._save_streams(saved)
+
+    # -- rows
+
+    def _runs(self, timelines: Sequence[int], lengths: Sequence[int]) -> Columns:
+        """Return the columns run and timeline of blocks of so many rows."""
+        runs = [number_of("run", self._run_of(timeline)) for timeline in timelines]
+        return {
+            "run": np.repeat(np.array(runs, np.int64), lengths),
+            "timeline": np.repeat(np.array(timelines, np.int64), lengths),
+        }
+
+    def _insert_scalars(self, blocks: Sequence[ScalarBlock]) -> None:
+        if not blocks:
+            return
+        lengths = [len(block.step) for block in blocks]
+        columns = self._runs([block.timeline for block in blocks], lengths)
+        for name in ("series", "step", "seq", "time", "value"):
+            columns[name] = np.concatenate([getattr(block, name) for block in blocks])
+        columns["incarnation"] = np.repeat([block.incarnation for block in blocks], lengths).astype(np.int64)
+        self._database.insert("scalar_raw", columns)
+
+    def _insert_tensors(self, blocks: Sequence[TensorBlock]) -> None:
+        for kind, table in RAW_TABLES.items():
+            chosen = [(block, rows) for block in blocks for rows in block.rows if rows.kind == kind]
+            if not chosen:
+                continue
+            lengths = [len(rows.step) for _, rows in chosen]
+            columns = self._runs([block.timeline for block, _ in chosen], lengths)
+            numbers = {
+                "series": [rows.series for _, rows in chosen],
+                "incarnation": [block.incarnation for block, _ in chosen],
+            }
+            for name, values in numbers.items():
+                columns[name] = np.repeat(np.array(values, np.int64), lengths)
+            for name in ("step", "seq"):
+                columns[name] = np.concatenate([getattr(rows, name) for _, rows in chosen])
+            columns["data"] = objects(blob for _, rows in chosen for blob in value_blobs(rows.values))
+            columns["flags"] = objects(
+                blob for _, rows in chosen for blob in flag_blobs(rows.flags, len(rows.step))
+            )
+            self._database.insert(table, columns)
+
+    def _insert_histograms(self, pending: Sequence[Pending]) -> None:
+        rows = [row for item in pending for row in item.histograms]
+        if not rows:
+            return
+        columns = self._runs([row.timeline for row in rows], [1] * len(rows))
+        for name in ("series", "step", "incarnation", "seq"):
+            columns[name] = np.array([getattr(row, name) for row in rows], np.int64)
+        columns["data"] = objects(zlib.compress(row.data, 1) for row in rows)
+        self._database.insert("histograms", columns)
+
+    def _insert_frames(self, scalars: Sequence[ScalarBlock], tensors: Sequence[TensorBlock]) -> list[_Move]:
+        """Note which start has which step; after their rows."""
+        found: list[tuple[int, int, npt.NDArray[np.int64]]] = []
+        steps: dict[tuple[int, bool], list[npt.NDArray[np.int64]]] = defaultdict(list)
+        for block in scalars:
+            pairs = np.stack([block.step, block.seq])
+            bare = block.frame_steps[~np.isin(block.frame_steps, block.step)]
+            more = np.stack([bare, np.zeros(len(bare), np.int64)])
+            found.append((block.timeline, block.incarnation, np.concatenate([pairs, more], axis=1)))
+            steps[block.timeline, True].append(block.frame_steps)
+        for tensor in tensors:
+            parts = [np.stack([rows.step, rows.seq]) for rows in tensor.rows]
+            empty = np.empty((2, 0), np.int64)
+            found.append((tensor.timeline, tensor.incarnation, np.concatenate([empty, *parts], axis=1)))
+            steps[tensor.timeline, False].append(tensor.step)
+        distinct = [(timeline, number, np.unique(pairs, axis=1)) for timeline, number, pairs in found]
+        if not distinct:
+            return []
+        lengths = [pairs.shape[1] for _, _, pairs in distinct]
+        columns = self._runs([timeline for timeline, _, _ in distinct], lengths)
+        columns["step"] = np.concatenate([pairs[0] for _, _, pairs in distinct])
+        columns["incarnation"] = np.repeat(np.array([n for _, n, _ in distinct], np.int64), lengths)
+        columns["seq"] = np.concatenate([pairs[1] for _, _, pairs in distinct])
+        self._database.insert("frames", columns)
+        return [
+            _Move(timeline, np.concatenate(parts), is_scalar)
+            for (timeline, is_scalar), parts in steps.items()
+            if sum(map(len, parts))
+        ]
+
+    def _join(self, joins: Sequence[Join]) -> Iterator[_Move]:
+        """Write the whole norms of the steps of which all parts are there."""
+        for join in joins:
+            low, end = int(join.steps[0]), int(join.steps[-1]) + 1
+            rows = self._rows.raw_scalars(join.timelines, join.parts, first=low, end=end)
+            inside = np.isin(rows["step"], join.steps)
+            norms = whole_norms({name: column[inside] for name, column in rows.items()}, join)
+            if count := len(norms["step"]):
+                columns = self._runs([join.timeline], [count])
+                names = ("series", "step", "incarnation", "seq", "time", "value")
+                self._database.insert("scalar_raw", columns | {name: norms[name] for name in names})
+                # What is put together comes without a frame: it may be later than the bucket's.
+                yield _Move(join.timeline, norms["step"], is_scalar=True)
+
+    # -- names
+
+    def _save_events(self, pending: Sequence[Pending]) -> None:
+        version = now_ns()
+        latest = {(event.run, event.id): (event, data) for item in pending for event, data in item.events}
+        self._database.run_rows(
+            "events",
+            ("run", "id", "rank", "incarnation", "step", "severity", "data", "version"),
+            [
+                (*key, event.rank, event.incarnation, event.step, event.severity, data, version)
+                for key, (event, data) in latest.items()
+            ],
+        )
+        self._database.run_rows(
+            "host_samples",
+            ("run", "rank", "incarnation", "time", "data", "version"),
+            [(*row, version) for item in pending for row in item.host_samples],
+        )
+        documents = {found.identity: found.document for item in pending for found in item.documents}
+        self._database.run_rows(
+            "documents",
+            ("run", "rank", "incarnation", "kind", "key", "step", "time", "data", "version"),
+            [
+                (*identity, NO_STEP if one.step is None else one.step, one.time, one.body, version)
+                for identity, one in documents.items()
+            ],
+        )
+
+    def _save_names(self, saved: SavedRows) -> None:
+        version = now_ns()
+        self._put(
+            "layouts", ("run", "rank", "incarnation", "number", "timeline", "data"), saved.layouts, version
+        )
+        self._put("timelines", ("timeline", "run", "rank", "digest"), saved.timelines, version)
+        series = [(self._run_of(row[1]), *row) for row in saved.series]
+        self._put("series", ("run", "series", "timeline", "kind", "name"), series, version)
+        gaps = [
+            (
+                *(gap.run, gap.writer, gap.source, gap.first_seq, gap.end_seq, gap.reason),
+                *(NO_STEP if step is None else step for step in (gap.first_step, gap.last_step)),
+            )
+            for gap in saved.gaps
+        ]
+        of_gaps = ("run", "writer", "source", "first_seq", "end_seq", "reason", "first_step", "last_step")
+        self._put("gaps", of_gaps, gaps, version)
+        of_starts = ("run", "rank", "incarnation", "start", "state")
+        self._put("incarnations", of_starts, saved.incarnations, version)
+
+    def _put(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]], version: int) -> None:
+        self._database.run_rows(table, (*names, "version"), [(*row, version) for row in rows])
+
+    def _save_streams(self, saved: SavedRows) -> None:
+        written = now_ns()
+        self._database.run_rows(
+            "streams",
+            ("run", "writer", "stream", "next_seq", "stored", "gaps", "dropped", "written"),
+            [(key.run, key.writer, key.stream, *account, written) for key, account in saved.streams],
+        )
+
+    # -- pyramid
+
+    def _advance(self, moves: Sequence[_Move]) -> None:
+        """Close the buckets that frames have come to the end of, write again those that they touch."""
+        if not moves:
+            return
+        known = self._rows.progress(sorted({move.timeline for move in moves}))
+        places: dict[_Place, list[int]] = defaultdict(list)
+        progress: dict[int, Progress] = {}
+        for move in moves:
+            low, high = int(move.steps.min()), int(move.steps.max())
+            at = known.get(move.timeline) or Progress(low, -1, 0)
+            before, after = at.max_step + 1, max(at.max_step, high) + 1
+            touched = move.steps[move.steps < before]
+            for place in _places(move, touched, before=before, after=after):
+                if move.timeline not in places[place]:
+                    places[place].append(move.timeline)
+            earlier = progress.get(move.timeline, at)
+            progress[move.timeline] = Progress(
+                min(earlier.first_step, low), max(earlier.max_step, after - 1), at.raw_floor
+            )
+        # A level is made of the one below.
+        for place in sorted(places, key=lambda place: place.level):
+            for start in range(0, len(places[place]), MOST_TIMELINES):
+                timelines = places[place][start : start + MOST_TIMELINES]
+                floors = {known[timeline].raw_floor for timeline in timelines if timeline in known}
+                is_old = place.was_closed and place.first < max(floors, default=0)
+                if place.kind == SCALAR:
+                    self._close_scalars(timelines, place, is_old=is_old)
+                else:
+                    self._close_tensors(timelines, place, is_old=is_old)
+        columns = self._runs(list(progress), [1] * len(progress))
+        columns["first_step"] = np.array([at.first_step for at in progress.values()], np.int64)
+        columns["max_step"] = np.array([at.max_step for at in progress.values()], np.int64)
+        self._database.insert("progress", columns)
+
+    def _known_frames(self, timelines: Sequence[int], place: _Place) -> dict[tuple[int, int], int]:
+        """Return how many frames each timeline has in each bucket; asked for before their rows."""
+        query = f"""SELECT timeline, intDiv(step, {place.level}) AS bucket, count() FROM
+            (SELECT DISTINCT timeline, step, incarnation, seq FROM frames WHERE {among(timelines)}
+            AND step >= {place.first} AND step < {place.end}) AS distinct_frames
+            GROUP BY timeline, bucket"""
+        return {(timeline, bucket): count for timeline, bucket, count in self._database.rows(query)}
+
+    def _versions(
+        self, known: dict[tuple[int, int], int], rows: Columns, level: int
+    ) -> npt.NDArray[np.int64]:
+        """Return the number of frames known in the bucket of each row; of two equal ones the later counts."""
+        pairs = zip(rows["timeline"].tolist(), (rows["step"] // level).tolist(), strict=True)
+        counts = np.array([known.get(pair, 0) for pair in pairs], np.int64)
+        return (counts << 40) | (time.time_ns() // 10**6 - _EPOCH_MS)
+
+    def _close_scalars(self, timelines: Sequence[int], place: _Place, *, is_old: bool) -> None:
+        known = self._known_frames(timelines, place)
+        first, end, below = place.first, place.end, place.level // FACTOR
+        if place.level == FACTOR:
+            rows = as_pooled(self._rows.raw_scalars(timelines, None, first=first, end=end))
+            if is_old:
+                rows = _joined(rows, self._residue(timelines, place))
+        else:
+            rows = _renamed(self._rows.pooled_scalars(timelines, None, level=below, first=first, end=end))
+        pooled = pool_scalars(rows, place.level)
+        pooled["version"] = self._versions(known, pooled, place.level)
+        self._insert_pooled(pooled, place.level)
+        if place.was_closed:
+            before = self._rows.pooled_scalars(timelines, None, level=place.level, first=first, end=end)
+            self._insert_pooled(
+                _without_rows(before, pooled, self._versions(known, before, place.level)), place.level
+            )
+
+    def _insert_pooled(self, pooled: Columns, level: int) -> None:
+        if not len(pooled["step"]):
+            return
+        columns = self._runs(pooled["timeline"].tolist(), [1] * len(pooled["step"]))
+        columns["level"] = np.full(len(pooled["step"]), level, np.int64)
+        chosen = {name: pooled[name] for name in POOLED if name != "timeline"}
+        self._database.insert("scalar_pooled", columns | chosen)
+
+    def _residue(self, timelines: Sequence[int], place: _Place) -> Columns:
+        """Return what stands for raw rows that were removed, put by where that has not been done yet."""
+        first, end = place.first, place.end
+        kept = self._rows.pooled_scalars(timelines, None, level=RESIDUE, first=first, end=end)
+        there = self._rows.pooled_scalars(timelines, None, level=FACTOR, first=first, end=end)
+        is_new = ~np.isin(there["step"], np.unique(kept["step"]))
+        fresh = {name: column[is_new] for name, column in there.items()}
+        self._insert_pooled(fresh, RESIDUE)
+        return _joined(_renamed(kept), _renamed(fresh))
+
+    def _close_tensors(self, timelines: Sequence[int], place: _Place, *, is_old: bool) -> None:
+        known = self._known_frames(timelines, place)
+        below, first, end = place.level // FACTOR, place.first, place.end
+        rows = self._rows.tensor_rows(place.kind, timelines, level=below, first=first, end=end)
+        if place.level == FACTOR and is_old:
+            rows += self._tensor_residue(timelines, place)
+        pooled = [_pool(row, place.level) for row in group_by_series(rows)]
+        written = self._insert_tensor_rows(place.kind, place.level, pooled, known)
+        if place.was_closed:
+            before = self._rows.tensor_rows(place.kind, timelines, level=place.level, first=first, end=end)
+            self._empty_tensor_rows(place, before, written, known)
+
+    def _insert_tensor_rows(
+        self, kind: str, level: int, pooled: Sequence[SeriesRows], known: dict[tuple[int, int], int]
+    ) -> set[tuple[int, int]]:
+        """Write pooled rows; return (series, step) of each."""
+        if not pooled:
+            return set()
+        lengths = [len(rows.step) for rows in pooled]
+        columns = self._runs([rows.timeline for rows in pooled], lengths)
+        columns["level"] = np.full(sum(lengths), level, np.int64)
+        columns["series"] = np.repeat(np.array([rows.series for rows in pooled], np.int64), lengths)
+        columns["step"] = np.concatenate([rows.step for rows in pooled])
+        columns["version"] = self._versions(known, columns, max(level, FACTOR))
+        columns["data"] = objects(blob for rows in pooled for blob in value_blobs(rows.values))
+        columns["flags"] = objects(blob for rows in pooled for blob in flag_blobs(rows.flags, len(rows.step)))
+        self._database.insert(POOLED_TABLES[kind], columns)
+        return set(zip(columns["series"].tolist(), columns["step"].tolist(), strict=True))
+
+    def _tensor_residue(self, timelines: Sequence[int], place: _Place) -> list[SeriesRows]:
+        first, end = place.first, place.end
+        kept = self._rows.tensor_rows(place.kind, timelines, level=RESIDUE, first=first, end=end)
+        known = {(rows.timeline, step) for rows in kept for step in rows.step.tolist()}
+        there = self._rows.tensor_rows(place.kind, timelines, level=FACTOR, first=first, end=end)
+        fresh = []
+        for rows in there:
+            chosen = np.array([(rows.timeline, step) not in known for step in rows.step.tolist()], np.bool_)
+            if chosen.any():
+                fresh.append(chosen_rows(rows, chosen))
+        self._insert_tensor_rows(place.kind, RESIDUE, fresh, {})
+        return kept + fresh
+
+    def _empty_tensor_rows(
+        self,
+        place: _Place,
+        before: Sequence[SeriesRows],
+        written: Collection[tuple[int, int]],
+        known: dict[tuple[int, int], int],
+    ) -> None:
+        """Series that only older starts have, of steps that are now a newer one's, have nothing there."""
+        gone = [
+            (rows.timeline, rows.series, step)
+            for rows in before
+            for step in rows.step.tolist()
+            if (rows.series, step) not in written
+        ]
+        if gone:
+            timelines, series, steps = (list(part) for part in zip(*gone, strict=True))
+            columns = self._runs(timelines, [1] * len(gone))
+            columns |= {"series": np.array(series, np.int64), "step": np.array(steps, np.int64)}
+            columns["level"] = np.full(len(gone), place.level, np.int64)
+            columns["version"] = self._versions(known, columns, place.level)
+            columns["data"] = columns["flags"] = objects([b""] * len(gone))
+            self._database.insert(POOLED_TABLES[place.kind], columns)
+
+
+def _places(move: _Move, touched: npt.NDArray[np.int64], *, before: int, after: int) -> Iterator[_Place]:
+    """Yield what a move closes, or touches of what is closed."""
+    for level in LEVELS[1:]:
+        for first, end in closing(level, before=before, after=after, touched=touched):
+            for kind in kinds_of(move.is_scalar):
+                yield _Place(kind, level, first, end, was_closed=first < before // level * level)
+
+
+def pool_scalars(rows: Columns, level: int) -> Columns:
+    """Pool rows, in the form of `as_pooled`, to buckets of `level` steps: columns of `scalar_pooled`."""
+    bucket = rows["step"] // level
+    order = np.lexsort((rows["step"], bucket, rows["series"], rows["timeline"]))
+    rows = {name: column[order] for name, column in rows.items()}
+    bucket = bucket[order]
+    keys = (rows["timeline"], rows["series"], bucket)
+    change = np.zeros(max(len(order) - 1, 0), np.bool_)
+    for key in keys:
+        change |= key[1:] != key[:-1]
+    starts = np.flatnonzero(np.r_[True, change]) if len(order) else np.empty(0, np.intp)
+    if not len(starts):
+        names = ("timeline", "series", "step", "first", "finite", "nans", "infs", "pooled")
+        empty: Columns = {name: np.empty(0, np.int64) for name in names}
+        return empty | {name: np.empty(0) for name in ("time", "least", "mean", "most")}
+    finite = rows["finite"]
+    has, count = finite > 0, np.add.reduceat(finite, starts)
+    share = finite / np.maximum(np.repeat(count, np.diff(np.r_[starts, len(order)])), 1)
+    low = np.minimum.reduceat(np.where(has, rows["min"], np.inf), starts)
+    high = np.maximum.reduceat(np.where(has, rows["max"], -np.inf), starts)
+    mean = np.add.reduceat(np.where(has, rows["mean"], 0.0) * share, starts)
+    return {
+        "timeline": rows["timeline"][starts],
+        "series": rows["series"][starts],
+        "step": bucket[starts] * level,
+        "first": rows["step"][starts],
+        "time": rows["time"][starts],
+        "least": np.where(count > 0, low, np.nan),
+        "mean": np.where(count > 0, np.clip(mean, low, np.maximum(low, high)), np.nan),
+        "most": np.where(count > 0, high, np.nan),
+        "finite": count,
+        "nans": np.add.reduceat(rows["nan"], starts),
+        "infs": np.add.reduceat(rows["inf"], starts),
+        "pooled": np.add.reduceat(rows["pooled"], starts),
+    }
+
+
+def _renamed(pooled: Columns) -> Columns:
+    """Return pooled rows under the names of `as_pooled`."""
+    names = ("timeline", "series", "time", "mean", "finite", "pooled")
+    rows = {name: pooled[name] for name in names}
+    rows |= {"step": pooled["first"], "min": pooled["least"], "max": pooled["most"]}
+    return rows | {"nan": pooled["nans"], "inf": pooled["infs"]}
+
+
+def _joined(one: Columns, other: Columns) -> Columns:
+    return {name: np.concatenate([one[name], other[name]]) for name in other}
+
+
+def _without_rows(before: Columns, pooled: Columns, versions: npt.NDArray[np.int64]) -> Columns:
+    """Return rows that stand for nothing, in place of those that have not been written again."""
+    written = set(zip(pooled["series"].tolist(), pooled["step"].tolist(), strict=True))
+    keys = zip(before["series"].tolist(), before["step"].tolist(), strict=True)
+    gone = np.array([key not in written for key in keys], np.bool_)
+    rows = {name: column[gone] for name, column in before.items()}
+    for name in ("finite", "nans", "infs", "pooled"):
+        rows[name] = np.zeros(int(gone.sum()), np.int64)
+    rows["version"] = versions[gone]
+    return rows
+
+
+def _pool(rows: SeriesRows, level: int) -> SeriesRows:
+    group, values, flags = pool_rows(rows.step // level, rows.values, rows.flags)
+    none = np.full(len(group), -1, np.int64)
+    return SeriesRows(
+        timeline=rows.timeline,
+        series=rows.series,
+        step=group * level,
+        incarnation=none,
+        seq=none,
+        values=values,
+        flags=flags,
+    )
