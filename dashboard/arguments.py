@@ -59,6 +59,13 @@ def _add_serve(commands: Commands) -> None:
     _add_page_options(serve)
     _add_folders(serve)
     serve.add_argument(
+        "--store",
+        metavar="URL",
+        help="a ClickHouse database in place of a file, clickhouse://user@host:9000/nanscope, which several "
+        "dashboards may share; the password comes from NANSCOPE_STORE_PASSWORD, or from the file that "
+        "NANSCOPE_STORE_PASSWORD_FILE names (default: NANSCOPE_STORE, or the file)",
+    )
+    serve.add_argument(
         "--outlets",
         type=Path,
         metavar="FILE",

@@ -169,6 +169,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         ingest=arguments.ingest,
         data=arguments.data,
+        store=arguments.store,
         spool=arguments.spool,
         open_browser=not arguments.no_browser,
         announce=_announce,

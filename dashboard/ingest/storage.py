@@ -8,11 +8,17 @@ from probe.delivery.spool_care import cap_bytes, last_removal, rooms
 from probe.wire.findings import size_text
 
 
-def storage_line(spool: Path, data: Path) -> str:
-    """Return the sizes, the spool's cap, and what the cap has deleted last."""
+def storage_line(spool: Path, data: Path, *, store: str = "") -> str:
+    """Return the sizes, the spool's cap, and what the cap has deleted last.
+
+    Args:
+        spool: Its folder.
+        data: Folder of the store's file.
+        store: Where the store is, if it is not that file.
+    """
     removal = last_removal(spool)
-    store = sum(path.stat().st_size for path in data.glob("nanscope.duckdb*") if path.is_file())
-    line = f"{spool_size(spool)}; store {size_text(store)}. dashboard clean deletes runs."
+    size = sum(path.stat().st_size for path in data.glob("nanscope.duckdb*") if path.is_file())
+    line = f"{spool_size(spool)}; store {store or size_text(size)}. dashboard clean deletes runs."
     return f"{line} {removal}." if removal else line
 
 

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from ..outlets.running import RunningOutlets
     from ..outlets.settings import Outlets
     from ..outlets.status import OutletStatus
-    from ..store.duck import DuckStore
+    from ..store.engines import ServedStore
 
 _log = logging.getLogger(__name__)
 
+STORE_VARIABLE: Final = "NANSCOPE_STORE"
 SPOOL_INTERVAL_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.5
@@ -66,6 +67,7 @@ class Server:
         port: int = DEFAULT_PAGE_PORT,
         ingest: str = DEFAULT_INGEST,
         data: Path | None = None,
+        store: str | None = None,
         spool: Path | None = None,
         only: Collection[str] | None = None,
         outlets: Outlets | None = None,
@@ -82,6 +84,7 @@ class Server:
         self._reach = reach or Reach(host=host)
         self._host, self._port, self._ingest = self._reach.host, port, ingest
         self._data = data_folder(data, environment)
+        self._store_url = store or environment.get(STORE_VARIABLE, "")
         self._spool, self._only = spool or default_spool(environment), only
         self._environment = environment
         self._credentials = load_credentials(environment)
@@ -99,7 +102,7 @@ class Server:
         self._serve_note: ServeNote | None = None
         self.elsewhere = ""
         """Says that trainings find another server than this one, and how to reach each; else empty."""
-        self._store: DuckStore | None = None
+        self._store: ServedStore | None = None
         self._hub: Hub | None = None
         self._collector: Collector | None = None
         self._families: FamilyReader | None = None
@@ -107,7 +110,7 @@ class Server:
         self._outlets: RunningOutlets | None = None
 
     @property
-    def store(self) -> DuckStore:
+    def store(self) -> ServedStore:
         """The open store; only while started."""
         if self._store is None:
             raise RuntimeError("the server is not started")
@@ -181,9 +184,9 @@ class Server:
 
     def _open_store(self) -> None:
         from ..live.hub import Hub
-        from ..store.duck import DuckStore
+        from ..store.engines import open_store
 
-        self._store = DuckStore(self._data)
+        self._store = open_store(self._data, self._store_url, environment=self._environment)
         self._undo.callback(self._store.close)
         self._hub = Hub(self._store, notices=self.notices, storage=lambda: self._storage)
         self._undo.callback(self._hub.close)
@@ -308,7 +311,7 @@ class Server:
                         self.notify()
             else:
                 self.store.note_journals(())
-            self._storage = storage_line(self._spool, self._data)
+            self._storage = storage_line(self._spool, self._data, store=self._store_url)
             self._keep_note()
             self._log_limits.write_summaries()
             self._wait_for_next_pass()
@@ -403,6 +406,7 @@ def serve(
     port: int = DEFAULT_PAGE_PORT,
     ingest: str = DEFAULT_INGEST,
     data: Path | None,
+    store: str | None = None,
     spool: Path | None,
     only: Collection[str] | None = None,
     open_browser: bool,
@@ -423,6 +427,8 @@ def serve(
         port: Its port; 0 takes a free one.
         ingest: ZeroMQ address for probes; its port may be ``*`` or 0.
         data: Folder of the store; None is in the user's state folder.
+        store: Address of a ClickHouse database, which holds the data in place of a file there; None: as the
+            environment says.
         spool: Journals to read; None is the default spool.
         only: Ids of the runs that are read from it; None reads all.
         open_browser: Open the page on a local graphical session.
@@ -448,6 +454,7 @@ def serve(
         port=port,
         ingest=ingest,
         data=data,
+        store=store,
         spool=spool,
         only=only,
         outlets=outlets,

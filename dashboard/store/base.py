@@ -244,7 +244,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
         with self._snapshot() as snapshot:
-            counts, listed = self._counts.read(snapshot), snapshot.runs
+            counts, listed = snapshot.event_counts, snapshot.runs
+            counts = self._counts.read(snapshot) if counts is None else counts
         with self._lock:
             return runs.with_counts(listed if listed is not None else self._list_runs(), counts)
 

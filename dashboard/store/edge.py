@@ -129,10 +129,6 @@ class Edge:
         self._items = [item for item in self._items if item.epoch is None or item.epoch >= epoch]
         self._oldest_epoch = epoch - 1
 
-    def all(self) -> list[Pending]:
-        """Return everything that may not be durable."""
-        return list(self._items)
-
     def beyond(self, epoch: int) -> list[Pending] | None:
         """Return what a snapshot of the database at `epoch` lacks; None if it is too old to say."""
         if epoch < self._oldest_epoch:

@@ -59,6 +59,8 @@ class Snapshot:
     """The runs at that moment, without counts of events; None outside of a view."""
     odd: OddRows = field(default_factory=OddRows)
     """Takes the rows that cannot be read."""
+    event_counts: dict[str, dict[str, int]] | None = None
+    """Run -> severity -> events at that moment, where they were counted then."""
 
 
 @dataclass(frozen=True, slots=True)

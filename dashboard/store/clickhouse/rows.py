@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..histograms import KEPT
 from ..odd_rows import OddRows
 from ..protocol import RunMark, StepNote
 from ..pyramid import Piece, Ranges, Steps, join_ranges
@@ -212,8 +213,11 @@ class ClickRows:
 
     def histogram_keys(self, series: Sequence[int], *, first: int, end: int, most: int) -> list[HistogramKey]:
         """See `Rows.histogram_keys`."""
-        query = f"""SELECT DISTINCT incarnation, seq, series, step FROM histograms
-            WHERE series IN ({_listed(series)}) AND step >= {first} AND step < {end}
+        query = f"""SELECT incarnation, seq, series, at_step FROM (
+            SELECT incarnation, seq, series, max(step) AS at_step FROM histograms
+            WHERE series IN ({_listed(series)}) GROUP BY incarnation, seq, series
+            ORDER BY incarnation DESC, seq DESC LIMIT {KEPT} BY series) AS newest
+            WHERE at_step >= {first} AND at_step < {end}
             ORDER BY incarnation DESC, seq DESC LIMIT {most}"""
         return [(row[0], row[1], row[2], row[3]) for row in self._database.rows(query)]
 

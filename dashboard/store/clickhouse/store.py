@@ -23,6 +23,7 @@ from ..catalog import Catalog, SavedRows
 from ..edge import Pending
 from ..protocol import RunMark, StepNote, StreamPosition
 from ..queries import Snapshot
+from ..tensors import Progress
 from ..whole_norms import Join
 from .connection import FAILURES, Connections, explained, parse_address, read_password
 from .rows import ClickRows, text
@@ -68,6 +69,8 @@ class ClickStore(StoreBase):
         self._commit_every_s, self._committed_at = commit_every_s, -float("inf")
         self._generation = 0
         self._mine = threading.local()
+        self._progress: dict[int, Progress | None] = {}
+        """How far timelines are that this process has written to last; replaced, never changed."""
         self._seen_at = 0
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
         self._writer = Writer(self._database, self._catalog.run_of)
@@ -125,6 +128,9 @@ class ClickStore(StoreBase):
                 key = StreamKey(run=run, writer=writer, stream=stream)
                 if next_seq > before.get(key, -1):
                     changed.setdefault(run, set()).add(stream)
+            foreign = {timeline for run in changed for timeline in self._catalog.timelines_of(run)}
+            if foreign:
+                self._progress = {key: at for key, at in self._progress.items() if key not in foreign}
             for run, streams in changed.items():
                 if streams - {"metrics"}:
                     self._shelf.forget(run)
@@ -172,7 +178,9 @@ class ClickStore(StoreBase):
 
     def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
         with explained(self._address, "cannot write, and tries again"):
-            self._writer.write(saved, taken, joins)
+            moved = self._writer.write(saved, taken, joins)
+        with self._lock:
+            self._progress = {**self._progress, **moved}
 
     def remove_run(self, run: str) -> None:
         """Delete a run, for all processes; see `Store.remove_run`."""
@@ -230,16 +238,20 @@ class ClickStore(StoreBase):
     @contextlib.contextmanager
     def view(self) -> Iterator[None]:
         """Reads of this thread see one state of the store; see `Store.view`."""
-        with self._snapshot() as held:
-            before = getattr(self._mine, "snapshot", None)
+        if getattr(self._mine, "snapshot", None) is not None:
+            yield
+            return
+        with self._snapshot() as plain:
+            counts = self._counts.read(plain)
             with self._lock:
-                listed = self._list_runs() if before is None else held.runs
-            rows = ClickRows(self._database, progress={}) if before is None else held.rows
-            self._mine.snapshot = Snapshot(rows, held.edge, held.events_mark, listed, self._odd)
+                edge = self._edge.beyond(self._epoch) or []
+                listed, progress = self._list_runs(), dict(self._progress)
+            rows = ClickRows(self._database, progress)
+            self._mine.snapshot = Snapshot(rows, edge, plain.events_mark, listed, self._odd, counts)
             try:
                 yield
             finally:
-                self._mine.snapshot = before
+                self._mine.snapshot = None
 
     @contextlib.contextmanager
     def _snapshot(self, *, is_writer: bool = False) -> Iterator[Snapshot]:
@@ -249,7 +261,7 @@ class ClickStore(StoreBase):
         with self._lock:
             self._require_open()
             # Taken first: what is committed meanwhile is then in both, and counts once.
-            edge, mark = self._edge.all(), self._shelf.mark_of_all
+            edge, mark = self._edge.beyond(self._epoch) or [], self._shelf.mark_of_all
         with explained(self._address, "cannot be read"):
             yield Snapshot(ClickRows(self._database), edge, mark, None, self._odd)
 

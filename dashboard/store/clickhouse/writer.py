@@ -80,8 +80,10 @@ class Writer:
         self._run_of = run_of
         self._rows = ClickRows(database)
 
-    def write(self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join]) -> None:
-        """Write everything, and what the joins put together of it."""
+    def write(
+        self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join]
+    ) -> dict[int, Progress]:
+        """Write everything, and what the joins put together of it; return how far timelines are now."""
         scalars = [block for item in pending for block in item.scalars]
         tensors = [block for item in pending for block in item.tensors]
         self._insert_scalars(scalars)
@@ -90,8 +92,9 @@ class Writer:
         moves = self._insert_frames(scalars, tensors)
         self._save_events(pending)
         self._save_names(saved)
-        self._advance([*moves, *self._join(joins)])
+        progress = self._advance([*moves, *self._join(joins)])
         self._save_streams(saved)
+        return progress
 
     # -- rows
 
@@ -249,10 +252,10 @@ class Writer:
 
     # -- pyramid
 
-    def _advance(self, moves: Sequence[_Move]) -> None:
+    def _advance(self, moves: Sequence[_Move]) -> dict[int, Progress]:
         """Close the buckets that frames have come to the end of, write again those that they touch."""
         if not moves:
-            return
+            return {}
         known = self._rows.progress(sorted({move.timeline for move in moves}))
         places: dict[_Place, list[int]] = defaultdict(list)
         progress: dict[int, Progress] = {}
@@ -282,6 +285,7 @@ class Writer:
         columns["first_step"] = np.array([at.first_step for at in progress.values()], np.int64)
         columns["max_step"] = np.array([at.max_step for at in progress.values()], np.int64)
         self._database.insert("progress", columns)
+        return progress
 
     def _known_frames(self, timelines: Sequence[int], place: _Place) -> dict[tuple[int, int], int]:
         """Return how many frames each timeline has in each bucket; asked for before their rows."""
