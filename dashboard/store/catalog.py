@@ -178,6 +178,17 @@ class Changes:
             gaps=self.gaps | later.gaps,
         )
 
+    def without(self, run: str, timelines: Collection[int]) -> Changes:
+        """Return what is left without a run, whose timelines are these."""
+        return Changes(
+            streams={key: None for key in self.streams if key.run != run},
+            incarnations={key: None for key in self.incarnations if key[0] != run},
+            layouts=[row for row in self.layouts if row[0] != run],
+            timelines=[row for row in self.timelines if row[1] != run],
+            series=[row for row in self.series if row[1] not in timelines],
+            gaps={key: None for key in self.gaps if key[0] != run},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRows:
@@ -481,6 +492,7 @@ class Catalog:
         """Drop everything of a run that has been deleted; its numbers may be used again."""
         self.limits.forget(run)
         gone = set(self.timelines_of(run))
+        self.changes = self.changes.without(run, gone)
         self.streams = {key: state for key, state in self.streams.items() if key.run != run}
         self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
         self.gaps = {key: row for key, row in self.gaps.items() if key[0] != run}

@@ -7,6 +7,7 @@ the list; nothing here takes a lock.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -105,6 +106,18 @@ class Pending:
     epoch: int | None = None
     """The commit that contains it; None until one has begun."""
 
+    def without(self, run: str, timelines: Collection[int]) -> Pending:
+        """Return what is left without a run, whose timelines are these."""
+        return Pending(
+            scalars=[block for block in self.scalars if block.timeline not in timelines],
+            tensors=[block for block in self.tensors if block.timeline not in timelines],
+            histograms=[row for row in self.histograms if row.timeline not in timelines],
+            events=[pair for pair in self.events if pair[0].run != run],
+            host_samples=[row for row in self.host_samples if row[0] != run],
+            documents=[found for found in self.documents if found.run != run],
+            epoch=self.epoch,
+        )
+
 
 class Edge:
     """The appended and not yet durable part of the store."""
@@ -128,6 +141,10 @@ class Edge:
         """Drop what commits before `epoch` made durable; snapshots older than `epoch - 1` become useless."""
         self._items = [item for item in self._items if item.epoch is None or item.epoch >= epoch]
         self._oldest_epoch = epoch - 1
+
+    def forget_run(self, run: str, timelines: Collection[int]) -> None:
+        """Drop what waits of a run that has been deleted, whose timelines are these."""
+        self._items = [item.without(run, timelines) for item in self._items]
 
     def beyond(self, epoch: int) -> list[Pending] | None:
         """Return what a snapshot of the database at `epoch` lacks; None if it is too old to say."""

@@ -47,10 +47,19 @@ def open_store(data: Path, url: str = "", *, environment: Mapping[str, str] = os
 
         return DuckStore(data)
     try:
-        from .clickhouse.connection import read_password
+        from .clickhouse.connection import parse_addresses, read_password
+        from .clickhouse.sharded import ShardedStore
         from .clickhouse.store import ClickStore
     except ModuleNotFoundError as error:
         raise DashboardError(
             f"--store needs {error.name}, which is not installed: pip install 'nanscope[clickhouse]'"
         ) from error
-    return ClickStore(url, password=read_password(environment), commit_every_s=COMMIT_EVERY_S)
+    password, stores = read_password(environment), list[ClickStore]()
+    try:
+        for address in parse_addresses(url):
+            stores.append(ClickStore(str(address), password=password, commit_every_s=COMMIT_EVERY_S))
+    except DashboardError:
+        for store in stores:
+            store.close()
+        raise
+    return stores[0] if len(stores) == 1 else ShardedStore(stores)

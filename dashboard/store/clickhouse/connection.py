@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import clickhouse_driver
 import numpy as np
@@ -45,7 +45,22 @@ class Address:
 
     def __str__(self) -> str:
         scheme = "clickhouses" if self.is_secure else "clickhouse"
-        return f"{scheme}://{self.user}@{self.host}:{self.port}/{self.database}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{quote(self.user, safe='')}@{host}:{self.port}/{self.database}"
+
+
+def parse_addresses(url: str) -> list[Address]:
+    """Take ``clickhouse://user@host:9000/database`` apart; ``clickhouses://`` is the same over TLS.
+
+    Several servers, each with a part of the runs, are ``host:9000,other:9000``, always in the same order.
+
+    Raises:
+        DashboardError: it is none, or has a password in it.
+    """
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    user, at, hosts = place.rpartition("@")
+    return [parse_address(f"{scheme}://{user}{at}{host}{slash}{path}") for host in hosts.split(",")]
 
 
 def parse_address(url: str) -> Address:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,12 +67,16 @@ class ClickStore(StoreBase):
         super().__init__(clock, raw_steps=raw_steps)
         self._address = parse_address(url)
         self._database = Connections(self._address, read_password() if password is None else password)
-        self._commit_every_s, self._committed_at = commit_every_s, -float("inf")
+        self._commit_every_s, self._committed_at = commit_every_s, -math.inf
         self._generation = 0
         self._mine = threading.local()
         self._progress: dict[int, Progress | None] = {}
         """How far timelines are that this process has written to last; replaced, never changed."""
         self._seen_at = 0
+        self._following = threading.Lock()
+        """While the database is asked for names, and these are taken in; after the lock of commits."""
+        self._gone: dict[str, int] = {}
+        """When runs were deleted, as far as this process has forgotten them."""
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
         self._writer = Writer(self._database, self._catalog.run_of)
         try:
@@ -115,6 +120,20 @@ class ClickStore(StoreBase):
     def _follow(self) -> None:
         """Take in what was written since the last time, by whomever."""
         seen_at, since = self._seen_at, self._seen_at - _APART_S
+        for run, version in self._newly_gone(since):
+            with self._commit_lock:
+                self._drop(run, gone_at=version)
+        with self._following:
+            self._take_rows(seen_at, since)
+
+    def _newly_gone(self, since: int) -> list[tuple[str, int]]:
+        """Runs that another process has deleted."""
+        query = f"""SELECT run, max(version) FROM gone_runs WHERE at >= toDateTime({max(since, 0)})
+            GROUP BY run"""
+        found = [(text(run), version) for run, version in self._database.rows(query)]
+        return [(run, version) for run, version in found if version > self._gone.get(run, 0)]
+
+    def _take_rows(self, seen_at: int, since: int) -> None:
         tables = {name: self._named_rows(name, since) for name in _NAMES}
         moved = self._moved_streams(since)
         tables["streams"] = [row[:-1] for row in moved]
@@ -187,30 +206,27 @@ class ClickStore(StoreBase):
         with self._commit_lock:
             with self._lock:
                 self._require_open()
-                writers = {(run, key.writer) for key in self._catalog.streams if key.run == run}
-                before, self._removed = self._removed, self._removed | writers
-            try:
-                self._committed_at = -float("inf")
-                self.commit()
-                with explained(self._address, "cannot delete"):
-                    self._delete(run)
-            except DashboardError:
-                self._removed = before
-                raise
-            with self._lock:
-                self._epoch += 1
-                self._edge.forget(self._epoch)
-                self._catalog.forget_run(run)
-                self._shelf.forget(run)
-                self._ranks.forget(run)
-                self._items.forget(run)
-                self._notes.pop(run, None)
-                self._note_change(run)
+            gone_at = now_ns()
+            with explained(self._address, "cannot delete"):
+                self._database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
+                self._drop(run, gone_at=gone_at)
 
-    def _delete(self, run: str) -> None:
-        """Hide the run's names first, then drop its partitions; it may be done again at any time."""
-        self._database.run_rows("gone_runs", ("run", "version"), [(run, now_ns())])
-        number = number_of("run", run)
+    def _drop(self, run: str, *, gone_at: int) -> None:
+        """Forget a run that was deleted, and drop its rows; may be done again. Under the lock of commits."""
+        with self._following, self._lock:
+            self._removed |= {(run, key.writer) for key in self._catalog.streams if key.run == run}
+            self._gone[run] = gone_at
+            # What waits would otherwise be written later, for a run that nobody knows any more.
+            self._edge.forget_run(run, set(self._catalog.timelines_of(run)))
+            self._catalog.forget_run(run)
+            self._shelf.forget(run)
+            self._ranks.forget(run)
+            self._items.forget(run)
+            self._notes.pop(run, None)
+            self._note_change(run)
+        self._drop_partitions(number_of("run", run))
+
+    def _drop_partitions(self, number: int) -> None:
         query = """SELECT DISTINCT table, partition FROM system.parts WHERE active
             AND database = %(database)s AND (partition = %(one)s OR partition LIKE %(many)s)"""
         values = {"database": self._address.database, "one": str(number), "many": f"({number},%"}
@@ -226,7 +242,7 @@ class ClickStore(StoreBase):
         self._stop.set()
         self._thread.join()
         try:
-            self._committed_at = -float("inf")
+            self._committed_at = -math.inf
             self.commit()
         finally:
             with self._commit_lock, self._lock:
