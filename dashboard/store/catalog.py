@@ -298,7 +298,10 @@ class Catalog:
         except WireError:
             self._odd.add("starts", str(entry.number))
         try:
-            entry.state = msgspec.msgpack.decode(kept, type=IncarnationState)
+            state = msgspec.msgpack.decode(kept, type=IncarnationState)
+            # Of one that is arriving here, what is in memory may be newer than what was saved of it.
+            if (state.arrived or 0.0) >= (entry.state.arrived or 0.0):
+                entry.state = state
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._odd.add("states", str(entry.number))
 

@@ -72,7 +72,8 @@ class ClickStore(StoreBase):
         self._mine = threading.local()
         self._progress: dict[int, Progress | None] = {}
         """How far timelines are that this process has written to last; replaced, never changed."""
-        self._seen_at = 0
+        self._seen_at = self._names_at = 0
+        """Newest time, by the server's clock, of what was taken in: positions, and names."""
         self._following = threading.Lock()
         """While the database is asked for names, and these are taken in; after the lock of commits."""
         self._gone: dict[str, int] = {}
@@ -134,19 +135,24 @@ class ClickStore(StoreBase):
         return [(run, version) for run, version in found if version > self._gone.get(run, 0)]
 
     def _take_rows(self, seen_at: int, since: int) -> None:
-        tables = {name: self._named_rows(name, since) for name in _NAMES}
-        moved = self._moved_streams(since)
-        tables["streams"] = [row[:-1] for row in moved]
-        newest = [row[-1] for row in moved]
-        self._seen_at = max([seen_at, *newest])
+        moved, noted = self._moved_streams(since), self._noted_runs(since)
+        self._seen_at = max([seen_at, *(row[-1] for row in moved)])
         with self._lock:
-            before = {key: state.durable[0] for key, state in self._catalog.streams.items()}
+            for run in noted:
+                self._notes.pop(run, None)
+            durable = {key: state.durable[0] for key, state in self._catalog.streams.items()}
+        changed: dict[str, set[str]] = {}
+        for run, writer, stream, next_seq, *_ in moved:
+            if next_seq > durable.get(StreamKey(run=run, writer=writer, stream=stream), -1):
+                changed.setdefault(run, set()).add(stream)
+        if not changed:
+            return
+        # Whatever a position counts has its names there already.
+        tables = {name: self._named_rows(name, self._names_at - _APART_S) for name in _NAMES}
+        tables["streams"] = [row[:-1] for row in moved]
+        self._names_at = self._seen_at
+        with self._lock:
             self._catalog.load(lambda table: tables[table])
-            changed: dict[str, set[str]] = {}
-            for run, writer, stream, next_seq, *_ in tables["streams"]:
-                key = StreamKey(run=run, writer=writer, stream=stream)
-                if next_seq > before.get(key, -1):
-                    changed.setdefault(run, set()).add(stream)
             foreign = {timeline for run in changed for timeline in self._catalog.timelines_of(run)}
             if foreign:
                 self._progress = {key: at for key, at in self._progress.items() if key not in foreign}
@@ -154,8 +160,12 @@ class ClickStore(StoreBase):
                 if streams - {"metrics"}:
                     self._shelf.forget(run)
                     self._documents_seen[run] += 1
-                self._notes.pop(run, None)
                 self._note_change(run)
+
+    def _noted_runs(self, since: int) -> set[str]:
+        """Runs of which somebody has written or deleted a note."""
+        query = f"SELECT DISTINCT run FROM notes WHERE at >= toDateTime({max(since, 0)})"
+        return {text(row[0]) for row in self._database.rows(query)}
 
     def _moved_streams(self, since: int) -> list[tuple[Any, ...]]:
         query = f"""SELECT run, writer, stream, next_seq, stored, gaps, dropped, at_s FROM
