@@ -7,6 +7,7 @@ blobs, without it reads numbers ten times slower.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 import threading
@@ -30,6 +31,8 @@ PASSWORD_VARIABLE: Final = "NANSCOPE_STORE_PASSWORD"
 PASSWORD_FILE_VARIABLE: Final = "NANSCOPE_STORE_PASSWORD_FILE"
 FAILURES: Final = (driver_errors.Error, OSError, EOFError)
 """What the driver raises where the server refuses, is away, or goes away."""
+# It writes a traceback of each connection that fails; what is raised says as much.
+logging.getLogger("clickhouse_driver").setLevel(logging.CRITICAL)
 _SETTINGS: Final = {"max_threads": 2}
 
 
