@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,13 +207,27 @@ def test_until_shipped_passes_the_end_of_a_pod_on_to_the_training(tmp_path: Path
         assert process.wait(60) == 7
 
 
-def test_until_shipped_waits_for_the_helper_of_its_run(tmp_path: Path) -> None:
-    """A stand-in that has the helper's last argument, and ends a second after the training."""
-    write_program(tmp_path / "helper", f"sleep 1.2; touch {tmp_path}/left")
-    helper = f"{tmp_path}/helper {tmp_path}/spool/run >/dev/null 2>&1 &"
-    environment = {**os.environ, "NANSCOPE_RUN": "run", "NANSCOPE_SPOOL": str(tmp_path / "spool")}
-    subprocess.run(["sh", UNTIL_SHIPPED, "sh", "-c", helper], env=environment, timeout=60, check=True)
-    assert (tmp_path / "left").exists()
+ONE_STEP = """
+import torch, probe
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with probe.watch(model, optimizer):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_until_shipped_waits_until_the_helper_has_left(tmp_path: Path) -> None:
+    """One that finds no dashboard, and waits for it some seconds longer than the training lives."""
+    spool = tmp_path / "spool"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NANSCOPE_RUN": "run", "NANSCOPE_SPOOL": str(spool)}
+    environment |= {"NANSCOPE_CONNECT": f"tcp://127.0.0.1:{free_port()}", "NANSCOPE_LINGER_S": "3"}
+    command = ["sh", UNTIL_SHIPPED, sys.executable, "-c", ONE_STEP]
+    subprocess.run(command, env=environment, timeout=120, check=True)
+    folder = host_folder(spool / "run")
+    assert lock_path(folder).exists() and lock_owner(lock_path(folder)) is None
 
 
 API_VERSIONS = {
