@@ -15,7 +15,7 @@ TORCH := torch==2.13.0
 TRACKERS := $(VENV)/trackers
 TRACKER_TESTS := tests/dashboard/export/trackers
 RAY := $(VENV)/ray
-RAY_TESTS := tests/integration/ray
+RAY_TESTS := tests/integration/ray_cluster
 # Chromium without a window of its own: it needs half the processor time of the one that hides its window.
 BROWSER_PACKAGES := chromium-headless-shell fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
