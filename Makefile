@@ -2,6 +2,7 @@
 # make test   everything the repository checks: lint, types, tests, the browser included
 # make js     types and unit tests of the page's scripts alone (needs node and npm)
 # make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
+# make ray   the recipe for Ray Train on a local cluster, with the real package (two to four minutes)
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make faults   the tests that take too long for make test: faults and odd input by the thousand
 # make soak   faults at random for half an hour, and what memory and descriptors do; SOAK_MINUTES=
@@ -13,6 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := torch==2.13.0
 TRACKERS := $(VENV)/trackers
 TRACKER_TESTS := tests/dashboard/export/trackers
+RAY := $(VENV)/ray
+RAY_TESTS := tests/integration/ray_cluster
 # Chromium without a window of its own: it needs half the processor time of the one that hides its window.
 BROWSER_PACKAGES := chromium-headless-shell fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
@@ -23,7 +26,7 @@ CLICKHOUSE_PACKAGES := clickhouse-server
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js trackers promtool capabilities faults soak detection browser clickhouse compiler node clean
+.PHONY: demo test lint js trackers ray promtool capabilities faults soak detection browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -68,6 +71,17 @@ promtool: $(TRACKERS)/.done
 
 trackers: $(TRACKERS)/.done promtool
 	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py tests/dashboard/outlets/test_otlp.py
+
+# It brings a protobuf and a pyarrow of its own, which lie in front of our environment too.
+$(RAY)/.done: $(VENV)/.dev $(RAY_TESTS)/requirements.txt
+	$(PYTHON) -m venv $(RAY)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
+	$(RAY)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $(RAY_TESTS)/requirements.txt
+	touch $@
+
+ray: $(RAY)/.done
+	$(RAY)/bin/python -m pytest -n0 $(RAY_TESTS)
 
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile

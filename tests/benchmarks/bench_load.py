@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -55,6 +56,38 @@ RUN = "load"
 EVENT_S = 0.5
 
 
+def start_of(rank: int, ranks: int, incarnation: int) -> RunStart:
+    """What a rank's journal begins with."""
+    return RunStart(
+        run=RUN,
+        rank=rank,
+        incarnation=incarnation,
+        world_size=ranks,
+        pid=os.getpid(),
+        time=incarnation / 1e9,
+    )
+
+
+def layout_of(layers: int) -> Layout:
+    """The layout of a model whose layers have one parameter each."""
+    names = [f"blocks.{index}" for index in range(layers)]
+    return Layout(
+        layout=0,
+        model="net",
+        parameters=[
+            ParameterInfo(name=f"{name}.weight", shape=[8, 8], dtype="float32", layer=index)
+            for index, name in enumerate(names)
+        ],
+        layers=[LayerInfo(name=name, type="Linear") for name in names],
+    )
+
+
+def frame_of(step: int, values: npt.NDArray[np.float64]) -> bytes:
+    """A step's frame, encoded: the loss, and a value of each layer."""
+    column = pack_column("grad_norm", values * (1 + step % 7))
+    return encode(Frame(step=step, time=time.time(), scalars={"loss": 1 / (1 + step)}, columns=[column]))
+
+
 class Ranks:
     """Journals of all ranks of a run that is being trained."""
 
@@ -64,35 +97,19 @@ class Ranks:
         self.event_times: list[float] = []
         self.event_clocks: list[float] = []
         self.steps = 0
-        self.starts = [
-            RunStart(run=RUN, rank=rank, incarnation=now, world_size=ranks, pid=os.getpid(), time=now / 1e9)
-            for rank in range(ranks)
-        ]
-        names = [f"blocks.{index}" for index in range(layers)]
-        layout = Layout(
-            layout=0,
-            model="net",
-            parameters=[
-                ParameterInfo(name=f"{name}.weight", shape=[8, 8], dtype="float32", layer=index)
-                for index, name in enumerate(names)
-            ],
-            layers=[LayerInfo(name=name, type="Linear") for name in names],
-        )
+        self.starts = [start_of(rank, ranks, now) for rank in range(ranks)]
+        layout = encode(layout_of(layers))
         self.journals = []
         for start in self.starts:
             writer = f"{start.rank}-{now}"
             journal = JournalWriter(spool / RUN / writer, run=RUN, writer=writer)
             write_run_json(spool / RUN, start)
-            journal.append_many("events", [encode(start), encode(layout)])
+            journal.append_many("events", [encode(start), layout])
             self.journals.append(journal)
 
     def step(self) -> None:
         """One step of all ranks."""
-        column = pack_column("grad_norm", self.values * (1 + self.steps % 7))
-        frame = Frame(
-            step=self.steps, time=time.time(), scalars={"loss": 1 / (1 + self.steps)}, columns=[column]
-        )
-        data = encode(frame)
+        data = frame_of(self.steps, self.values)
         for journal in self.journals:
             journal.append("metrics", data)
         self.steps += 1

@@ -1,0 +1,306 @@
+"""Prints how the cost of a run grows with its ranks: ingest, processor, reads, memory, and the slope of each.
+
+    python tests/benchmarks/bench_scale.py [--ranks 1 2 4 8 16 32 64] [--simulated 128 256 512 1024]
+                                           [--layers 1000] [--seconds 2] [--store URL]
+
+*shipped*: the journals of all ranks, a real helper, sockets and `dashboard serve`, as in `bench_load.py`; all
+steps are written at once, so that helper and server have as much to do as they can. *appended*: the same
+records straight into a store, in a process of its own: for more ranks than one machine ships, and for some
+of the shipped numbers, to compare with. Each rank has 10 steps for each of `--seconds`; where ranks are few
+they have more, so that each point has the values of 64 ranks. *values/s*: until all was durable. *cpu*:
+processor seconds for a million values, of the server (or of the process that appends), and of the helper.
+*ms*: the median of five reads of the newest `--seconds`, once the server has left. *rss*: of the server, or
+of the process that appends, before the reads. The slopes are least squares over logarithms: 0 does not grow
+with the ranks, 1 grows as they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from bench_load import RUN, Ranks, frame_of, is_durable, layout_of, start_of
+from forked_scripts import ForkedScripts
+from trial import Trial, wait_for
+
+from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import StepRange, Store
+from probe.delivery.helper.helper import start_helper
+from probe.wire import StreamKey, encode
+
+RATE = 10
+"""Steps a second that each rank would make."""
+AS_MANY_AS = 64
+"""Ranks whose values each point has at least."""
+COMPARED = (1, 8, 64)
+"""Ranks that are both shipped and appended."""
+COMMIT_BYTES = 8 * 1024**2
+READS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What was measured with so many ranks."""
+
+    way: str
+    ranks: int
+    values_s: float
+    cpu_s: float
+    """For a million values."""
+    helper_cpu_s: float
+    """The same of the helper; NaN where there is none."""
+    rank_scalars_ms: float
+    heatmap_ms: float
+    runs_ms: float
+    rss_mib: float
+
+
+MEASURES = {
+    "values_s": "values/s",
+    "cpu_s": "cpu s",
+    "helper_cpu_s": "helper cpu s",
+    "rank_scalars_ms": "rank_scalars ms",
+    "heatmap_ms": "heatmap ms",
+    "runs_ms": "runs ms",
+    "rss_mib": "rss MiB",
+}
+
+
+def open_store(url: str | None, folder: Path) -> Store:
+    """Open the store that all is measured with.
+
+    Args:
+        url: None is DuckDB in the folder.
+        folder: of its data.
+    """
+    if url is None:
+        return DuckStore(folder)
+    raise SystemExit(f"--store {url}: no store but DuckDB can be opened yet")
+
+
+def steps_for(ranks: int, seconds: float) -> int:
+    """How many steps each of so many ranks makes."""
+    own = max(1, round(RATE * seconds))
+    return max(own, own * AS_MANY_AS // ranks)
+
+
+def reads(store: Store, ranks: int, seconds: float) -> dict[str, float]:
+    """Milliseconds of what a page asks for, the newest seconds of it."""
+    steps = steps_for(ranks, seconds)
+    newest = StepRange(first=steps - max(1, round(RATE * seconds)))
+
+    def of_ranks() -> int:
+        return len(store.rank_scalars(RUN, ["loss"], newest).ranks)
+
+    def of_layers() -> int:
+        found = store.heatmap(RUN, 0, "grad_norm", newest)
+        return 0 if found is None else len(found.rows)
+
+    assert of_ranks() == ranks and of_layers() > 0
+    return {
+        "rank_scalars_ms": median_ms(of_ranks),
+        "heatmap_ms": median_ms(of_layers),
+        "runs_ms": median_ms(lambda: len(store.runs())),
+    }
+
+
+def median_ms(read: Callable[[], int]) -> float:
+    took = []
+    for _ in range(READS):
+        began = time.perf_counter()
+        read()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1e3
+
+
+def cpu_of(process: psutil.Process | None) -> float:
+    """Processor seconds until now; NaN of one that is gone."""
+    try:
+        return float("nan") if process is None else sum(process.cpu_times()[:2])
+    except psutil.Error:
+        return float("nan")
+
+
+def ship(root: Path, serves: ForkedScripts, arguments: argparse.Namespace, ranks: int) -> Point:
+    """Measure journals that a helper ships to a server."""
+    trial = Trial(root, 0, serves, serves)
+    os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
+    if arguments.store:
+        trial.environment["NANSCOPE_STORE"] = arguments.store
+    trial.start_server()
+    assert trial.server is not None
+    load = Ranks(trial.spool, ranks, arguments.layers)
+    start_helper(trial.spool / RUN, None)
+    try:
+        wait_for(lambda: is_durable(trial), "the layouts do not become durable")
+        server = psutil.Process(trial.server.pid)
+        pid = trial.helper_pid(RUN)
+        helper = None if pid is None else psutil.Process(pid)
+        before, helper_before = cpu_of(server), cpu_of(helper)
+        helper_after = helper_before
+        began = time.monotonic()
+        for _ in range(steps_for(ranks, arguments.seconds)):
+            load.step()
+        load.end()
+        while not is_durable(trial):
+            assert time.monotonic() < began + 240, "not all becomes durable"
+            helper_after = np.nanmax([helper_after, cpu_of(helper)])
+            time.sleep(0.1)
+        took = time.monotonic() - began
+        millions = ranks * load.steps * (arguments.layers + 1) / 1e6
+        measured = {
+            "values_s": millions * 1e6 / took,
+            "cpu_s": (cpu_of(server) - before) / millions,
+            "helper_cpu_s": float(helper_after - helper_before) / millions,
+            "rss_mib": server.memory_info().rss / 2**20,
+        }
+        trial.server.send_signal(signal.SIGTERM)
+        trial.server.wait(60)
+        store = open_store(arguments.store, trial.data)
+        try:
+            measured |= reads(store, ranks, arguments.seconds)
+        finally:
+            store.close()
+    finally:
+        trial.close()
+    return Point(way="shipped", ranks=ranks, **measured)
+
+
+def append(folder: Path, arguments: argparse.Namespace, ranks: int) -> Point:
+    """Measure records that are given to a store in this process."""
+    now = time.time_ns()
+    store = open_store(arguments.store, folder)
+    layout = encode(layout_of(arguments.layers))
+    writers = [f"{rank}-{now}" for rank in range(ranks)]
+    for rank, writer in enumerate(writers):
+        key = StreamKey(run=RUN, writer=writer, stream="events")
+        give(store, key, 0, [encode(start_of(rank, ranks, now)), layout])
+    store.commit()
+    keys = [StreamKey(run=RUN, writer=writer, stream="metrics") for writer in writers]
+    values = np.linspace(0.1, 1.0, arguments.layers)
+    steps, queued = steps_for(ranks, arguments.seconds), 0
+    process = psutil.Process()
+    before, began = cpu_of(process), time.monotonic()
+    for step in range(steps):
+        data = frame_of(step, values)
+        for key in keys:
+            give(store, key, step, [data])
+            queued += len(data)
+            if queued >= COMMIT_BYTES:
+                store.commit()
+                queued = 0
+    store.commit()
+    took = time.monotonic() - began
+    millions = ranks * steps * (arguments.layers + 1) / 1e6
+    measured = {
+        "values_s": millions * 1e6 / took,
+        "cpu_s": (cpu_of(process) - before) / millions,
+        "helper_cpu_s": float("nan"),
+        "rss_mib": process.memory_info().rss / 2**20,
+    }
+    measured |= reads(store, ranks, arguments.seconds)
+    store.close()
+    return Point(way="appended", ranks=ranks, **measured)
+
+
+def give(store: Store, key: StreamKey, first_seq: int, records: list[bytes]) -> None:
+    """Append; a store that takes no more before a commit gets one."""
+    if store.append(key, first_seq, records) == first_seq:
+        store.commit()
+        assert store.append(key, first_seq, records) == first_seq + len(records)
+
+
+def append_apart(arguments: argparse.Namespace, ranks: int) -> Point:
+    """`append` in a process of its own, whose memory is measured."""
+    command = [sys.executable, __file__, "--append", str(ranks), "--layers", str(arguments.layers)]
+    command += ["--seconds", str(arguments.seconds)]
+    command += ["--store", arguments.store] if arguments.store else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    return Point(**json.loads(done.stdout))
+
+
+def slope(points: list[Point], measure: str) -> float:
+    """The exponent of growth: least squares over logarithms."""
+    if len(points) < 2:
+        return float("nan")
+    ranks, found = zip(*((point.ranks, getattr(point, measure)) for point in points), strict=True)
+    return float(np.polyfit(np.log(ranks), np.log(found), 1)[0])
+
+
+def row_of(point: Point) -> str:
+    found = asdict(point)
+    return f"| {point.way} | {point.ranks} | " + " | ".join(text_of(found[name]) for name in MEASURES) + " |"
+
+
+def text_of(value: float) -> str:
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def print_slopes(points: list[Point]) -> None:
+    """A row for what was shipped, and one for what was appended."""
+    print(
+        "\n| slope | ranks | " + " | ".join(MEASURES.values()) + " |\n" + "|---" * (len(MEASURES) + 2) + "|"
+    )
+    for way in ("shipped", "appended"):
+        these = [point for point in points if point.way == way]
+        if len(these) > 1:
+            slopes = [slope(these, measure) for measure in MEASURES]
+            texts = ["" if one != one else f"{one:+.2f}" for one in slopes]
+            print(f"| {way} | {these[0].ranks} to {these[-1].ranks} | " + " | ".join(texts) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--simulated", type=int, nargs="*", default=[128, 256, 512, 1024])
+    parser.add_argument("--layers", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of training, at 10 steps a second")
+    parser.add_argument("--store", metavar="URL", help="what to keep it in (default: DuckDB, in a folder)")
+    parser.add_argument("--append", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.append is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(asdict(append(Path(folder), arguments, arguments.append))))
+        return
+    memory_gib = psutil.virtual_memory().total / 2**30
+    print(
+        f"{arguments.layers:,} layers, {arguments.seconds:g} s, {os.cpu_count()} cores, {memory_gib:.0f} GiB"
+    )
+    print("| way | ranks | " + " | ".join(MEASURES.values()) + " |\n" + "|---" * (len(MEASURES) + 2) + "|")
+    points: list[Point] = []
+    with ForkedScripts("dashboard.serving.server", "dashboard.ingest.spool") as serves:
+        for ranks in arguments.ranks:
+            with tempfile.TemporaryDirectory() as folder:
+                points.append(ship(Path(folder), serves, arguments, ranks))
+            print(row_of(points[-1]), flush=True)
+    compared = [ranks for ranks in COMPARED if ranks in arguments.ranks] if arguments.simulated else []
+    for ranks in [*compared, *arguments.simulated]:
+        points.append(append_apart(arguments, ranks))
+        print(row_of(points[-1]), flush=True)
+    print_slopes(points)
+
+
+if __name__ == "__main__":
+    main()
