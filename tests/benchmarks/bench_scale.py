@@ -41,6 +41,7 @@ from bench_load import RUN, Ranks, frame_of, is_durable, layout_of, start_of
 from forked_scripts import ForkedScripts
 from trial import Trial, wait_for
 
+from dashboard.store.clickhouse.store import ClickStore
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepRange, Store
 from probe.delivery.helper.helper import start_helper
@@ -88,12 +89,12 @@ def open_store(url: str | None, folder: Path) -> Store:
     """Open the store that all is measured with.
 
     Args:
-        url: None is DuckDB in the folder.
+        url: ``clickhouse://user@host:9000/database``, a new one; None is DuckDB in the folder.
         folder: of its data.
     """
     if url is None:
         return DuckStore(folder)
-    raise SystemExit(f"--store {url}: no store but DuckDB can be opened yet")
+    return ClickStore(url)
 
 
 def steps_for(ranks: int, seconds: float) -> int:

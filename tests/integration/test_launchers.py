@@ -375,8 +375,6 @@ def test_commands_and_options_of_the_recipes_exist() -> None:
         command_parser().parse_args(words)  # ends with code 2 where one is unknown
 
 
-NOT_YET = {"NANSCOPE_STORE", "NANSCOPE_STORE_PASSWORD_FILE"}
-"""Come with `serve --store`."""
 OWN = {"NANSCOPE_HOST", "NANSCOPE_UID"}
 """Of compose.yaml alone, which docs/launchers.md sets."""
 
@@ -385,7 +383,7 @@ def test_variables_of_the_recipes_exist() -> None:
     documented = set(re.findall(r"NANSCOPE_\w+", (ROOT / "docs" / "interfaces.md").read_text()))
     for path in FILES:
         named = set(re.findall(r"NANSCOPE_\w*[A-Z]", path.read_text()))
-        assert named - documented - NOT_YET - OWN == set(), path.name
+        assert named - documented - OWN == set(), path.name
     assert all(f"{name}=" in PAGE for name in OWN)
 
 
