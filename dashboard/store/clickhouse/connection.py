@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,8 @@ class Connections:
         self._password = password
         self._mine = threading.local()
         self._lock = threading.Lock()
-        self._all: list[Any] = []
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those of threads that have ended go with them."""
         self._is_closed = False
 
     def columns(self, query: str, names: Sequence[str]) -> Columns:
@@ -195,7 +197,7 @@ class Connections:
         """Leave the server. Idempotent."""
         with self._lock:
             self._is_closed = True
-            clients, self._all = self._all, []
+            clients = list(self._all)
         for client in clients:
             with contextlib.suppress(*FAILURES):
                 client.disconnect()
@@ -207,7 +209,7 @@ class Connections:
             with self._lock:
                 if self._is_closed:
                     raise EOFError("the store is closed")
-                self._all.append(client)
+                self._all.add(client)
             setattr(self._mine, kind, client)
         return client
 

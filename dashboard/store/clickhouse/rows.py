@@ -310,8 +310,11 @@ def _of_all_runs(table: str, columns: str) -> str:
 
 
 def text(value: bytes) -> str:
-    """Return a string of the server."""
-    return value.decode("utf-8", "surrogatepass")
+    """Return a string of the server; bytes that are none become signs that say so."""
+    try:
+        return value.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return value.decode("utf-8", "replace")
 
 
 def among(timelines: Sequence[int]) -> str:
