@@ -2,11 +2,12 @@
 
     python tests/benchmarks/bench_engines.py [--points 2e7 ..] [--ingests 3] [--reads 15] [--engines duckdb]
 
-Starts a ClickHouse server of its own (`apt-get install --no-install-recommends clickhouse-server`). The engines
-take turns in everything that is timed, so that other work on the machine disturbs both alike. A value is what
-a rank has sent: one statistic of one layer at one step, or one scalar. Runs to be read are filled as any run
-is, by `append` and `commit`, from one pool of random numbers, and some of what is read is compared with numpy.
-Raw rows are all kept. `--points 1e8` needs 3 GB of disk, `5e8` 15 GB. *ours* is this process, *server* ClickHouse's.
+Starts a ClickHouse server of its own (`apt-get install --no-install-recommends clickhouse-server`). The
+engines take turns in everything that is timed, so that other work on the machine disturbs both alike. A value
+is what a rank has sent: one statistic of one layer at one step, or one scalar. Runs to be read are filled as
+any run is, by `append` and `commit`, from one pool of random numbers, and some of what is read is compared
+with numpy. Raw rows are all kept: `--points 1e8` needs 2 GB of disk, `5e8` 10 GB. *Ours* is this process,
+*server* ClickHouse's.
 """
 
 from __future__ import annotations
