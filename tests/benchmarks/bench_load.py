@@ -1,13 +1,14 @@
 """Prints how a dashboard stands many ranks of a large model: ingest, lag, event to page, with many readers.
 
-    python tests/benchmarks/bench_load.py [--ranks 8 64] [--readers 1 10 50] [--layers 1000] [--seconds 12]
+    python tests/benchmarks/bench_load.py [--ranks 8 64] [--readers 1 10 50] [--seconds 12] [--clickhouse]
 
 One process writes the journals of all ranks, as their recorders would, each step one frame of a value per
 layer; a real helper ships them to a real `dashboard serve`, where the readers are WebSocket clients. *k/s*:
 thousands of values a second, as they were written, and until the last of them was durable. *lag*: how long
 after the last write that was. *event*: from its write to the message that counts it, on each reader.
 *screen*: from its write to the frame in which Chromium's list of events shows it; this page is one more
-reader, with its charts and heatmap. Without Chromium it is left out.
+reader, with its charts and heatmap. Without Chromium it is left out. `--clickhouse`: the store is a database
+of a server that is started for each row.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
+from clickhouse_server import ClickHouseServer, what_is_missing
 from forked_scripts import ForkedScripts
 from page_clients import PageClients
 from trial import Trial, ends_of, wait_for
@@ -190,12 +192,32 @@ def on_screen(page: Page | None, load: Ranks) -> list[float]:
     return [at - written for at, written in zip(shown, load.event_clocks, strict=False)]
 
 
+@contextlib.contextmanager
+def kept_elsewhere(trial: Trial) -> Iterator[None]:
+    """What serves keeps its data in a ClickHouse of the trial's own."""
+    folder = trial.root / "clickhouse"
+    folder.mkdir()
+    server = ClickHouseServer(folder)
+    server.start()
+    trial.environment |= {"NANSCOPE_STORE": server.url("load"), "NANSCOPE_STORE_PASSWORD": server.password}
+    try:
+        yield
+    finally:
+        server.stop()
+
+
 def measure(
     root: Path, serves: ForkedScripts, arguments: argparse.Namespace, ranks: int, readers: int
 ) -> str:
     """One row of the table."""
     trial = Trial(root, 0, serves, serves)
     os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
+    with kept_elsewhere(trial) if arguments.clickhouse else contextlib.nullcontext():
+        return measured(trial, arguments, ranks, readers)
+
+
+def measured(trial: Trial, arguments: argparse.Namespace, ranks: int, readers: int) -> str:
+    """One row of the table, of a trial that nothing has been started of."""
     trial.start_server()
     load = Ranks(trial.spool, ranks, arguments.layers)
     start_helper(trial.spool / RUN, None)
@@ -265,7 +287,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=5.0, help="steps a second of every rank")
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--clickhouse", action="store_true", help="in place of DuckDB")
     arguments = parser.parse_args()
+    if arguments.clickhouse and (missing := what_is_missing()):
+        raise SystemExit(missing)
     asked = f"{arguments.layers:,} layers, {arguments.rate:g} steps/s, {arguments.seconds:g} s"
     print(f"{asked}, {os.cpu_count()} cores")
     event = "event ms p50 | p95 | p99 | events seen | screen ms p50 | p95 | p99 | events shown"

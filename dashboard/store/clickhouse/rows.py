@@ -93,11 +93,9 @@ class ClickRows:
             return rows
         last = np.r_[_changes(rows, ("timeline", "series", "step"))[1:], True]
         rows = {name: column[last] for name, column in rows.items()}
-        for timeline in np.unique(rows["timeline"]).tolist():
+        for timeline in self._restarted(rows):
             mine = rows["timeline"] == timeline
             low, high = int(rows["step"][mine].min()), int(rows["step"][mine].max())
-            if not self._has_restarted(timeline, low, high):
-                continue
             steps, newest = self.owners(timeline, (), low=low, high=high)
             order = np.argsort(steps)
             steps, newest = steps[order], newest[order]
@@ -106,11 +104,13 @@ class ClickRows:
             rows = {name: column[~is_older] for name, column in rows.items()}
         return rows
 
-    def _has_restarted(self, timeline: int, low: int, high: int) -> bool:
-        query = f"""SELECT min(incarnation), max(incarnation) FROM frames WHERE timeline = {timeline}
-            AND step >= {low} AND step <= {high}"""
-        ((oldest, newest),) = self._database.rows(query) or [(0, 0)]
-        return bool(oldest != newest)
+    def _restarted(self, rows: Columns) -> list[int]:
+        """Return the timelines of rows of which several starts have frames thereabouts."""
+        low, high = int(rows["step"].min()), int(rows["step"].max())
+        query = f"""SELECT timeline, min(incarnation) AS oldest, max(incarnation) AS newest FROM frames
+            WHERE {among(np.unique(rows["timeline"]).tolist())} AND step >= {low} AND step <= {high}
+            GROUP BY timeline HAVING oldest != newest"""
+        return [row[0] for row in self._database.rows(query)]
 
     # -- scalars
 
