@@ -5,6 +5,7 @@ Through the running server where one owns the store. Nothing heavy is imported u
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -22,7 +23,7 @@ from ..client import Client, ClientError
 from ..errors import DashboardError, UnknownRunError
 from ..runs import RunFolder, printable, problem_lines, resolve_runs
 from ..serving.credentials import load_credentials
-from ..serving.running import find_server, find_server_of
+from ..serving.running import STORE_VARIABLE, find_server, find_server_of
 from ..store.run_row import RunRow
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -234,10 +235,11 @@ def _sum(runs: Sequence[Candidate]) -> str:
 
 
 class _Store:
-    """The store's runs: through the running server, or from the file where nobody has it open."""
+    """The store's runs: through the running server, or from what it would open where none runs."""
 
     def __init__(self, data: Path | None) -> None:
         self._data = data or state_folder() / "data"
+        self._url = "" if data is not None else os.environ.get(STORE_VARIABLE, "")
         running = find_server() if data is None else find_server_of(data)
         state = read_serve_state()
         self._client: Client | None = None
@@ -251,35 +253,29 @@ class _Store:
         """Return id -> what is known: name, state, when it was last written."""
         if self._client is not None:
             return {row.run: row for row in self._client.runs()}
-        if not self._has_file():
+        if not self._is_there():
             return {}
         from ..ingest.run_removal import run_rows
-        from ..store.duck import DuckStore
+        from ..store.engines import open_store
 
-        store = DuckStore(self._data)
-        try:
+        with contextlib.closing(open_store(self._data, self._url)) as store:
             return {row.run: row for row in run_rows(store)}
-        finally:
-            store.close()
 
     def remove(self, runs: Iterable[str]) -> dict[str, str]:
         """Delete runs; return those that were refused, with the reason."""
         wanted = list(runs)
         if self._client is not None:
             return self._client.remove_stored(wanted)
-        if not self._has_file():
+        if not self._is_there():
             return {}
         from ..ingest.run_removal import remove_runs
-        from ..store.duck import DuckStore
+        from ..store.engines import open_store
 
-        store = DuckStore(self._data)
-        try:
+        with contextlib.closing(open_store(self._data, self._url)) as store:
             return remove_runs(store, wanted)
-        finally:
-            store.close()
 
-    def _has_file(self) -> bool:
-        return (self._data / "nanscope.duckdb").exists()
+    def _is_there(self) -> bool:
+        return bool(self._url) or (self._data / "nanscope.duckdb").exists()
 
 
 def _client_of(page: str) -> Client | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import UnknownRunError
 from ..ingest.reading import read_runs, unnamed_steps
 from ..runs import RunFolder, problem_lines, resolve_runs
+from ..serving.running import STORE_VARIABLE
 from ..serving.server import serve
 from ..store.duck import DuckStore
 
@@ -26,7 +27,8 @@ def open_spool(
 ) -> None:
     """Read a spool, a bundle, or one run's folder in a spool, and serve it until Ctrl-C.
 
-    A state folder of its own keeps running trainings from taking this server for the user's real one.
+    A state folder of its own keeps running trainings from taking this server for the user's real one. Its
+    store is a file of its own, whatever the environment says.
 
     Raises:
         DashboardError: it is neither, it is empty, or the server cannot start.
@@ -48,7 +50,7 @@ def open_spool(
             only=None if is_whole_spool else {run.run for run in runs},
             open_browser=open_browser,
             announce=announce,
-            environment={**os.environ, "XDG_STATE_HOME": folder},
+            environment={**os.environ, "XDG_STATE_HOME": folder, STORE_VARIABLE: ""},
         )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import msgspec
 
 from ..client import Client, ClientError
-from ..serving.running import data_folder, find_server, find_server_of
+from ..serving.running import STORE_VARIABLE, data_folder, find_server, find_server_of
 from ..store.notes import notes_of_file
 from ..store.protocol import StepNote
 
 
 def stored_notes(run: str, data: Path | None) -> list[StepNote]:
-    """Return the notes of a run by step: from the dashboard that runs, else from the file of its store.
+    """Return the notes of a run by step: from the dashboard that runs, else from the store it would open.
 
     Args:
         run: whole id of the run.
@@ -23,6 +25,12 @@ def stored_notes(run: str, data: Path | None) -> list[StepNote]:
         DashboardError: the store cannot be read.
     """
     server = find_server() if data is None else find_server_of(data)
+    url = os.environ.get(STORE_VARIABLE, "")
+    if server is None and data is None and url:
+        from ..store.engines import open_store
+
+        with contextlib.closing(open_store(data_folder(data), url)) as store:
+            return store.notes(run)
     if server is None:
         return notes_of_file(data_folder(data), run)
     try:

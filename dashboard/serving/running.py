@@ -20,6 +20,8 @@ from ..local_opener import local_opener
 
 _TIMEOUT_S: Final = 3.0
 TOKEN_HEADER: Final = "x-nanscope-token"
+STORE_VARIABLE: Final = "NANSCOPE_STORE"
+"""Address of the store, where that is no file in a folder."""
 
 
 class RunningNote(msgspec.Struct, frozen=True, kw_only=True):

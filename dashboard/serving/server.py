@@ -32,7 +32,7 @@ from .allocator import give_memory_back
 from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
-from .running import RunningNote, data_folder, remove_note, write_note
+from .running import STORE_VARIABLE, RunningNote, data_folder, remove_note, write_note
 from .serve_note import ServeNote
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-STORE_VARIABLE: Final = "NANSCOPE_STORE"
 SPOOL_INTERVAL_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.5

@@ -352,11 +352,14 @@ class StoreBase(KeptThings, RankReads, TensorReads):
         with self._lock:
             self._require_open()
             found, mark = self._shelf.events(run), self._shelf.mark(run)
+            mark_of_all = self._shelf.mark_of_all
         if found is None:
             with self._snapshot(is_writer=is_writer) as snapshot:
                 found = runs.read_events(snapshot, run, odd=self._odd)
-            with self._lock:
-                self._shelf.put(run, found, mark=mark)
+            # A view that is older than the mark lacks what has come since.
+            if snapshot.events_mark >= mark_of_all:
+                with self._lock:
+                    self._shelf.put(run, found, mark=mark)
         return found
 
     def _document_sizes(self, run: str) -> list[tuple[object, int]]:

@@ -154,7 +154,7 @@ class DuckStore(Mending, StoreBase):
                 self._shelf.forget(run)
                 self._ranks.forget(run)
                 self._items.forget(run)
-                self._notes.pop(run, None)
+                self._drop_notes(run)
                 self._note_change(run)
             self._known.forget(run)
             removal.give_back_room(self._database)

@@ -42,6 +42,8 @@ class KeptThings:
         self._documents_seen = Counter()
         self._notes: dict[str, list[StepNote]] = {}
         """Of the runs that somebody has asked for: a page asks five times a second."""
+        self._notes_dropped = 0
+        """How often notes have become old; what was read before that is not kept."""
 
     def documents(self, run: str, kind: str, rank: int | None = None) -> list[StoredDocument]:
         """The newest document of each key, by time; includes uncommitted ones."""
@@ -73,13 +75,14 @@ class KeptThings:
 
     def notes(self, run: str) -> list[StepNote]:
         """What people have written at steps of a run; see `Store.notes`."""
-        found = self._notes.get(run)
+        found, dropped = self._notes.get(run), self._notes_dropped
         if found is None:
             with self._snapshot() as snapshot:
                 read = sorted(snapshot.rows.notes(run), key=note_order)
             # Who writes meanwhile has put newer ones there.
             with self._lock:
-                found = self._notes.setdefault(run, read)
+                is_new = self._notes_dropped == dropped
+                found = self._notes.setdefault(run, read) if is_new else self._notes.get(run, read)
         return list(found)
 
     def write_note(self, run: str, note: StepNote) -> None:
@@ -103,6 +106,11 @@ class KeptThings:
             self._delete_note(run, note_id)
             self._show_notes(run, left)
             return True
+
+    def _drop_notes(self, run: str) -> None:
+        """Notes of a run are to be read again; under the lock."""
+        self._notes.pop(run, None)
+        self._notes_dropped += 1
 
     def _show_notes(self, run: str, notes: list[StepNote]) -> None:
         self._notes[run] = sorted(notes, key=note_order)

@@ -4,9 +4,29 @@ from collections.abc import Iterator
 
 import pytest
 from forked_scripts import ForkedScripts
-from page_fixtures import browser, page, playwright, profile, served, shared_page, shared_served, window
+from page_fixtures import (
+    browser,
+    engine,
+    page,
+    playwright,
+    profile,
+    served,
+    shared_page,
+    shared_served,
+    window,
+)
 
-__all__ = ["browser", "page", "playwright", "profile", "served", "shared_page", "shared_served", "window"]
+__all__ = [
+    "browser",
+    "engine",
+    "page",
+    "playwright",
+    "profile",
+    "served",
+    "shared_page",
+    "shared_served",
+    "window",
+]
 
 
 @pytest.fixture(scope="session")

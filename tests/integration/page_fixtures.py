@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from clickhouse_server import ClickHouseServer
 
 from dashboard.errors import DashboardError
 from dashboard.serving.server import Server
@@ -27,6 +29,8 @@ ARGUMENTS = (
 ).split()
 PATIENCE_MS = 20_000
 TOKEN = "token-for-tests"
+BOTH_ENGINES = pytest.mark.parametrize("engine", ["duckdb", "clickhouse"], indirect=True)
+"""Runs a test of the page over a file, and over a database that several servers may share."""
 SERVER_AWAY = ("ERR_CONNECTION_REFUSED", "WebSocket", "Callback failed: the server did not respond")
 """What Chromium and Dash say while a server is being restarted, which is what such tests are about."""
 
@@ -35,12 +39,17 @@ class Served:
     """A started server that can be restarted on the same port, and what is fed into it.
 
     Each of a worker's servers has the port of its first one: what Chromium keeps, it keeps by address.
+
+    Args:
+        folder: For its files.
+        clickhouse: Where its data is, in a database of its own; None for a file in the folder.
     """
 
     _port = 0
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, clickhouse: ClickHouseServer | None = None) -> None:
+        self.folder, self._clickhouse = folder, clickhouse
+        self._database = "page_" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest()
         try:
             self.server = self._started()
         except DashboardError:  # somebody else has the port by now
@@ -51,9 +60,17 @@ class Served:
         self.server.stop()
         self.server = self._started()
 
+    def stop(self) -> None:
+        self.server.stop()
+        if self._clickhouse is not None:
+            self._clickhouse.ask(f"DROP DATABASE {self._database}")
+
     def _started(self) -> Server:
         server = self._make(port=Served._port)
-        server.start()
+        with pytest.MonkeyPatch.context() as patch:
+            # What fills a store goes on from where its last commit ends.
+            patch.setattr("dashboard.store.engines.COMMIT_EVERY_S", 0.0)
+            server.start()
         Served._port = int(server.page.rsplit(":", 1)[1].strip("/"))
         return server
 
@@ -75,12 +92,16 @@ class Served:
         self.server.notify()
 
     def _make(self, *, port: int) -> Server:
+        environment = {"XDG_STATE_HOME": str(self.folder / "state"), "NANSCOPE_TOKEN": TOKEN}
+        if self._clickhouse is not None:
+            environment["NANSCOPE_STORE"] = self._clickhouse.url(self._database)
+            environment["NANSCOPE_STORE_PASSWORD"] = self._clickhouse.password
         return Server(
             port=port,
             ingest="tcp://127.0.0.1:0",
             data=self.folder / "data",
             spool=self.folder / "spool",
-            environment={"XDG_STATE_HOME": str(self.folder / "state"), "NANSCOPE_TOKEN": TOKEN},
+            environment=environment,
         )
 
 
@@ -97,24 +118,33 @@ def until(page: Page, script: str, arg: object = None) -> None:
         page.wait_for_timeout(50)
 
 
+@pytest.fixture(scope="class")
+def engine(request: pytest.FixtureRequest) -> ClickHouseServer | None:
+    """Where the served data is: None for a file; `BOTH_ENGINES` chooses, and else it is one."""
+    is_file = getattr(request, "param", "duckdb") == "duckdb"
+    return None if is_file else request.getfixturevalue("clickhouse")
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path) as started:
+def served(tmp_path: Path, engine: ClickHouseServer | None) -> Iterator[Served]:
+    with serving(tmp_path, engine) as started:
         yield started
 
 
 @pytest.fixture(scope="class")
-def shared_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared_served(
+    tmp_path_factory: pytest.TempPathFactory, engine: ClickHouseServer | None
+) -> Iterator[Served]:
     """The server of `shared_page`."""
-    with serving(tmp_path_factory.mktemp("shared")) as started:
+    with serving(tmp_path_factory.mktemp("shared"), engine) as started:
         yield started
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Served]:
-    started = Served(folder)
+def serving(folder: Path, clickhouse: ClickHouseServer | None = None) -> Iterator[Served]:
+    started = Served(folder, clickhouse)
     yield started
-    started.server.stop()
+    started.stop()
 
 
 @pytest.fixture(scope="module")

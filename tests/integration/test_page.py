@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from page_fixtures import TOKEN, Served, forget, never_late, page_runs, until
+from page_fixtures import BOTH_ENGINES, TOKEN, Served, forget, never_late, page_runs, until
 from playwright.sync_api import BrowserContext, Page, expect
 
 from dashboard.live import hub
@@ -52,6 +52,7 @@ def test_page_first_run_appears_without_reload(page: Page, served: Served) -> No
     assert page.evaluate("window.loadedOnce") is True
 
 
+@BOTH_ENGINES
 @pytest.mark.capability(2, 3)
 def test_page_live_lines_and_heatmap_grow(page: Page, served: Served) -> None:
     served.fill(steps=range(50))
@@ -199,6 +200,7 @@ class TestPageOfARun:
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
 
 
+@BOTH_ENGINES
 def test_page_server_restart_reconnects_by_itself(page: Page, served: Served) -> None:
     served.fill(steps=range(30))
     open_page(page, served)

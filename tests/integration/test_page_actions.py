@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until
 from playwright.sync_api import Page, expect
 from told_training import told_training
 
@@ -49,6 +49,7 @@ def test_level_from_the_page_switches_a_training_on_up_and_off(page: Page, serve
         expect(page.locator("#level-said")).to_contain_text("this run has ended")
 
 
+@BOTH_ENGINES
 @pytest.mark.capability(50, 51)
 def test_ended_run_is_deleted_from_the_page_after_a_question(page: Page, served: Served) -> None:
     with told_training(served.folder) as training:

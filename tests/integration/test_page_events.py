@@ -9,7 +9,7 @@ import urllib.parse
 
 import msgspec
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until
 from playwright.sync_api import Page, Response, expect
 
 pytestmark = pytest.mark.browser
@@ -38,6 +38,7 @@ def shown_event(page: Page) -> str | None:
     return urllib.parse.parse_qs(urllib.parse.urlsplit(page.url).query).get("event", [None])[0]
 
 
+@BOTH_ENGINES
 class TestPageWithEvents:
     """One page, where no event is open when a test begins."""
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_fixtures import Served, until
+from page_fixtures import BOTH_ENGINES, Served, until
 from playwright.sync_api import Download, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -44,6 +44,7 @@ def test_menu_says_what_a_file_covers_while_steps_arrive(page: Page, served: Ser
     expect(page.locator("#export-covers")).to_have_text("steps 10\u201319, 27 layers")
 
 
+@BOTH_ENGINES
 def test_one_track_is_chosen_in_a_dialog_and_has_the_steps_on_screen(
     page: Page, served: Served, tmp_path: Path
 ) -> None:

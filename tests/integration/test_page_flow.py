@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until
 from playwright.sync_api import Page, expect
 
 from probe.wire.columns import unpack_column
@@ -46,6 +46,7 @@ def entries(page: Page) -> list[dict[str, float | None]]:
     return found
 
 
+@BOTH_ENGINES
 def test_flow_bars_and_dots_are_the_percentiles_of_the_steps_before(page: Page, served: Served) -> None:
     served.fill(steps=range(260))
     open_flow(page, served, "&at=240")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from page_fixtures import Served, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard.store.protocol import StepNote
@@ -62,6 +62,7 @@ def test_key_writes_a_note_at_the_newest_step_or_at_the_crosshair(page: Page, se
     assert page.evaluate("window.hurt") is None
 
 
+@BOTH_ENGINES
 def test_notes_are_listed_changed_deleted_and_put_back(page: Page, served: Served) -> None:
     open_page(page, served)
     for number, text in enumerate((HOSTILE, "second")):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import rank_runs
-from page_fixtures import Served, never_late, until
+from page_fixtures import BOTH_ENGINES, Served, never_late, until
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -51,6 +51,7 @@ def colours(page: Page, rank: int, step: float) -> set[tuple[int, ...]]:
     return {tuple(found[at : at + 3]) for at in range(0, len(found), 4)}
 
 
+@BOTH_ENGINES
 def test_ranks_nan_first_in_one_rank_is_said_marked_and_hatched(page: Page, served: Served) -> None:
     others = {rank: 32 for rank in range(8) if rank != 3}
     fill(served, ranks=range(8), steps=range(40), nan_from={3: 30, **others})

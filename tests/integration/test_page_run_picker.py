@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from page_fixtures import Served, never_late, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -103,6 +103,7 @@ def test_picker_searches_without_touching_the_name_and_escape_leaves_all_as_it_w
     expect(page.locator("#run-picker")).to_be_hidden()
 
 
+@BOTH_ENGINES
 def test_picker_ticks_the_runs_that_the_table_compares(page: Page, served: Served) -> None:
     for number in range(7):
         served.fill(steps=range(3), run=f"run-{number}", start_time=1_700_000_000.0 + number)

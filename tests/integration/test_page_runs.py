@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from page_fixtures import Served, never_late, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, never_late, page_runs, until
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -61,6 +61,7 @@ def test_search_finds_by_name_note_and_state_and_stays_in_the_address(page: Page
     expect(page.locator("#runs-body [data-run]")).to_have_count(3)
 
 
+@BOTH_ENGINES
 def test_two_ticked_runs_say_where_they_part_and_lead_there(page: Page, served: Served) -> None:
     fill(served)
     open_runs(page, served)
@@ -94,6 +95,7 @@ def test_no_more_than_five_runs_can_be_ticked(page: Page, served: Served) -> Non
     expect(page.locator("#runs-ticked")).to_have_text("5 of at most 5 ticked")
 
 
+@BOTH_ENGINES
 def test_star_and_note_are_written_from_the_keyboard(page: Page, served: Served) -> None:
     fill(served)
     open_runs(page, served)
@@ -119,6 +121,7 @@ def test_star_and_note_are_written_from_the_keyboard(page: Page, served: Served)
     assert (mark.note, mark.starred) == (HOSTILE, True)
 
 
+@BOTH_ENGINES
 def test_deletion_can_be_taken_back_for_some_seconds(page: Page, served: Served) -> None:
     fill(served)
     open_runs(page, served, "&run=run-b")

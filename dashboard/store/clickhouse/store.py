@@ -78,6 +78,8 @@ class ClickStore(StoreBase):
         """While the database is asked for names, and these are taken in; after the lock of commits."""
         self._gone: dict[str, int] = {}
         """When runs were deleted, as far as this process has forgotten them."""
+        self._noted: dict[str, int] = {}
+        """When the newest notes were written that this process has seen."""
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
         self._writer = Writer(self._database, self._catalog.run_of)
         try:
@@ -138,8 +140,11 @@ class ClickStore(StoreBase):
         moved, noted = self._moved_streams(since), self._noted_runs(since)
         self._seen_at = max([seen_at, *(row[-1] for row in moved)])
         with self._lock:
-            for run in noted:
-                self._notes.pop(run, None)
+            for run, version in noted.items():
+                if version > self._noted.get(run, 0):
+                    self._noted[run] = version
+                    self._drop_notes(run)
+                    self._note_change(run)
             durable = {key: state.durable[0] for key, state in self._catalog.streams.items()}
         changed: dict[str, set[str]] = {}
         for run, writer, stream, next_seq, *_ in moved:
@@ -162,10 +167,10 @@ class ClickStore(StoreBase):
                     self._documents_seen[run] += 1
                 self._note_change(run)
 
-    def _noted_runs(self, since: int) -> set[str]:
-        """Runs of which somebody has written or deleted a note."""
-        query = f"SELECT DISTINCT run FROM notes WHERE at >= toDateTime({max(since, 0)})"
-        return {text(row[0]) for row in self._database.rows(query)}
+    def _noted_runs(self, since: int) -> dict[str, int]:
+        """Runs of which somebody has written or deleted a note, and when that was."""
+        query = f"SELECT run, max(version) FROM notes WHERE at >= toDateTime({max(since, 0)}) GROUP BY run"
+        return {text(run): version for run, version in self._database.rows(query)}
 
     def _moved_streams(self, since: int) -> list[tuple[Any, ...]]:
         query = f"""SELECT run, writer, stream, next_seq, stored, gaps, dropped, at_s FROM
@@ -232,7 +237,7 @@ class ClickStore(StoreBase):
             self._shelf.forget(run)
             self._ranks.forget(run)
             self._items.forget(run)
-            self._notes.pop(run, None)
+            self._drop_notes(run)
             self._note_change(run)
         self._drop_partitions(number_of("run", run))
 

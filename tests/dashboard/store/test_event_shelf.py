@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -78,3 +79,20 @@ def test_shelf_remembers_nothing_of_runs_that_are_only_asked_for() -> None:
     assert [shelf.mark(str(number)) for number in range(1000)] == [0] * 1000
     assert len(shelf._marks) == 0
     assert len(shelf._events) == MAX_RUNS
+
+
+def test_store_events_read_in_a_view_that_lacks_the_newest_are_not_kept(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
+    for number in range(MAX_RUNS + 1):  # the first one's are not kept any more
+        page_runs.fill(store, steps=range(2), run=f"run-{number}")
+        page_runs.add_event(store, page_runs.event(1, run=f"run-{number}"))
+        store.events(f"run-{number}")
+    key, newest = page_runs.key("events", run="run-0"), encode(page_runs.event(2, run="run-0"))
+    adding = threading.Thread(target=store.append, args=(key, 3, [newest]))
+    with store.view():
+        adding.start()
+        adding.join()
+        assert [event.step for event in store.events("run-0")] == [1]
+    assert [event.step for event in store.events("run-0")] == [1, 2]
