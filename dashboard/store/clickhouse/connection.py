@@ -133,6 +133,11 @@ def _as_bytes(value: Any) -> Any:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
+def _leave(client: Any) -> None:
+    with contextlib.suppress(*FAILURES):
+        client.disconnect()
+
+
 class Connections:
     """Clients of one database, a pair for each thread that asks.
 
@@ -146,8 +151,8 @@ class Connections:
         self._password = password
         self._mine = threading.local()
         self._lock = threading.Lock()
-        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those of threads that have ended go with them."""
+        self._all: list[weakref.finalize[..., Any]] = []
+        """Each has a client leave the server, at the latest when its thread is gone."""
         self._is_closed = False
 
     def columns(self, query: str, names: Sequence[str]) -> Columns:
@@ -197,10 +202,9 @@ class Connections:
         """Leave the server. Idempotent."""
         with self._lock:
             self._is_closed = True
-            clients = list(self._all)
-        for client in clients:
-            with contextlib.suppress(*FAILURES):
-                client.disconnect()
+            leaving, self._all = self._all, []
+        for leave in leaving:
+            leave()
 
     def _client(self, kind: str) -> Any:
         client = getattr(self._mine, kind, None)
@@ -209,7 +213,8 @@ class Connections:
             with self._lock:
                 if self._is_closed:
                     raise EOFError("the store is closed")
-                self._all.add(client)
+                self._all = [each for each in self._all if each.alive]
+                self._all.append(weakref.finalize(threading.current_thread(), _leave, client))
             setattr(self._mine, kind, client)
         return client
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import page_runs
+import psutil
 import pytest
 from clickhouse_server import ClickHouseServer, what_is_missing
 from store_engines import OpenStore
 
+from dashboard.store.clickhouse.store import ClickStore
 from dashboard.store.protocol import StepNote
 from probe.wire import encode
 
@@ -81,3 +84,28 @@ def test_deletion_while_news_are_read_does_not_bring_the_run_back(
     soon(lambda: not removing.is_alive())
     mine.position(page_runs.key("metrics"))
     assert mine.runs() == []
+
+
+def test_threads_that_have_ended_keep_no_connection(clickhouse: ClickHouseServer) -> None:
+    url = clickhouse.url("threads_that_ended")
+    store = ClickStore(url, password=clickhouse.password)
+
+    def connections() -> int:
+        gc.collect()
+        own = psutil.Process().net_connections("tcp")
+        return sum(one.status == "ESTABLISHED" and one.raddr.port == clickhouse.port for one in own)
+
+    try:
+        store.runs()
+        before = connections()
+        readers = [threading.Thread(target=store.marks) for _ in range(6)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        readers.clear()
+        del reader
+        assert connections() <= before
+    finally:
+        store.close()
+        clickhouse.ask("DROP DATABASE threads_that_ended")
