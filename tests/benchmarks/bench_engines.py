@@ -253,8 +253,8 @@ def fill(engine: Engine, place: str, points: int, values: Values) -> float:
 
 
 def wide_steps(points: int) -> int:
-    """Steps of the run with many ranks: its scalars are a tenth of all values, and no more than 1e7."""
-    return min(points // 10, 10**7) // (RANKS * len(SCALARS))
+    """Steps of the run with many ranks: its scalars are a tenth of all values, and no more than 4e6."""
+    return min(points // 10, 4 * 10**6) // (RANKS * len(SCALARS))
 
 
 def views(store: ServedStore) -> dict[str, Callable[[], object]]:

@@ -190,6 +190,15 @@ class Connections:
                 [list(map(_as_bytes, row)) for row in rows],
             )
 
+    def tables(self) -> set[str]:
+        """Return the names of the tables; none, too, where there is no such database."""
+        client = self._new("blobs", database="default")
+        try:
+            query = "SELECT name FROM system.tables WHERE database = %(database)s"
+            return {name.decode() for (name,) in client.execute(query, {"database": self.address.database})}
+        finally:
+            client.disconnect()
+
     def create_database(self) -> None:
         """Make the database if it is not there."""
         client = self._new("blobs", database="default")

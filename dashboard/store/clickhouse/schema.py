@@ -132,9 +132,12 @@ def create_tables(database: Connections) -> None:
     Raises:
         DashboardError: they are of a later release.
     """
-    database.create_database()
+    missing = TABLES.keys() - database.tables()
+    if missing:
+        database.create_database()
     for name, (columns, engine) in TABLES.items():
-        database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
+        if name in missing:
+            database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
     versions = [row[0] for row in database.rows("SELECT value FROM meta WHERE name = 'schema'")]
     version = max(versions, default=SCHEMA_VERSION)
     if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in range(version, SCHEMA_VERSION)):

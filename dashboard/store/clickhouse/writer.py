@@ -100,9 +100,9 @@ class Writer:
 
     def _runs(self, timelines: Sequence[int], lengths: Sequence[int]) -> Columns:
         """Return the columns run and timeline of blocks of so many rows."""
-        runs = [number_of("run", self._run_of(timeline)) for timeline in timelines]
+        known = {timeline: number_of("run", self._run_of(timeline)) for timeline in set(timelines)}
         return {
-            "run": np.repeat(np.array(runs, np.int64), lengths),
+            "run": np.repeat(np.array([known[timeline] for timeline in timelines], np.int64), lengths),
             "timeline": np.repeat(np.array(timelines, np.int64), lengths),
         }
 
@@ -162,7 +162,7 @@ class Writer:
             empty = np.empty((2, 0), np.int64)
             found.append((tensor.timeline, tensor.incarnation, np.concatenate([empty, *parts], axis=1)))
             steps[tensor.timeline, False].append(tensor.step)
-        distinct = [(timeline, number, np.unique(pairs, axis=1)) for timeline, number, pairs in found]
+        distinct = [(timeline, number, _distinct(pairs)) for timeline, number, pairs in found]
         if not distinct:
             return []
         lengths = [pairs.shape[1] for _, _, pairs in distinct]
@@ -271,16 +271,19 @@ class Writer:
             progress[move.timeline] = Progress(
                 min(earlier.first_step, low), max(earlier.max_step, after - 1), at.raw_floor
             )
+        counted: dict[tuple[object, ...], dict[tuple[int, int], int]] = {}
         # A level is made of the one below.
         for place in sorted(places, key=lambda place: place.level):
             for start in range(0, len(places[place]), MOST_TIMELINES):
                 timelines = places[place][start : start + MOST_TIMELINES]
                 floors = {known[timeline].raw_floor for timeline in timelines if timeline in known}
                 is_old = place.was_closed and place.first < max(floors, default=0)
-                if place.kind == SCALAR:
-                    self._close_scalars(timelines, place, is_old=is_old)
-                else:
-                    self._close_tensors(timelines, place, is_old=is_old)
+                # Layers, parameters and modules have the same frames: they are counted before all their rows.
+                key = (*timelines, place.level, place.first, place.end)
+                if key not in counted:
+                    counted[key] = self._known_frames(timelines, place)
+                close = self._close_scalars if place.kind == SCALAR else self._close_tensors
+                close(timelines, place, counted[key], is_old=is_old)
         columns = self._runs(list(progress), [1] * len(progress))
         columns["first_step"] = np.array([at.first_step for at in progress.values()], np.int64)
         columns["max_step"] = np.array([at.max_step for at in progress.values()], np.int64)
@@ -303,8 +306,14 @@ class Writer:
         counts = np.array([known.get(pair, 0) for pair in pairs], np.int64)
         return (counts << 40) | (time.time_ns() // 10**6 - _EPOCH_MS)
 
-    def _close_scalars(self, timelines: Sequence[int], place: _Place, *, is_old: bool) -> None:
-        known = self._known_frames(timelines, place)
+    def _close_scalars(
+        self,
+        timelines: Sequence[int],
+        place: _Place,
+        known: dict[tuple[int, int], int],
+        *,
+        is_old: bool,
+    ) -> None:
         first, end, below = place.first, place.end, place.level // FACTOR
         if place.level == FACTOR:
             rows = as_pooled(self._rows.raw_scalars(timelines, None, first=first, end=end))
@@ -339,8 +348,14 @@ class Writer:
         self._insert_pooled(fresh, RESIDUE)
         return _joined(_renamed(kept), _renamed(fresh))
 
-    def _close_tensors(self, timelines: Sequence[int], place: _Place, *, is_old: bool) -> None:
-        known = self._known_frames(timelines, place)
+    def _close_tensors(
+        self,
+        timelines: Sequence[int],
+        place: _Place,
+        known: dict[tuple[int, int], int],
+        *,
+        is_old: bool,
+    ) -> None:
         below, first, end = place.level // FACTOR, place.first, place.end
         rows = self._rows.tensor_rows(place.kind, timelines, level=below, first=first, end=end)
         if place.level == FACTOR and is_old:
@@ -403,6 +418,14 @@ class Writer:
             columns["version"] = self._versions(known, columns, place.level)
             columns["data"] = columns["flags"] = objects([b""] * len(gone))
             self._database.insert(POOLED_TABLES[place.kind], columns)
+
+
+def _distinct(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the columns of two rows that differ, in order."""
+    pairs = pairs[:, np.lexsort(pairs[::-1])]
+    if not pairs.shape[1]:
+        return pairs
+    return pairs[:, np.r_[True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)]]
 
 
 def _places(move: _Move, touched: npt.NDArray[np.int64], *, before: int, after: int) -> Iterator[_Place]:
