@@ -1,7 +1,7 @@
 """Removes raw rows that have become old: whole blocks of a run, once all of its ranks are far beyond them.
 
 A rule that is applied again and again, by any process: a server of 18.16 that starts has parts again that
-were dropped shortly before. In order: rows around events are copied, their ranges noted, floors raised,
+were dropped shortly before. In order: ranges around events are noted, floors raised, the rows there copied,
 blocks dropped; wherever it ends, reads show the same. Below a floor, raw rows count in noted ranges alone.
 """
 
@@ -116,10 +116,6 @@ class Retention:
                 tail = [((each.max_step + 1) // FACTOR * FACTOR, (each.max_step // FACTOR + 1) * FACTOR)]
                 kept = join_ranges(sorted([*near, *(part for part in tail if part[0] < part[1])]))
                 rows += [(each.number, *part, WHOLE) for part in _common(kept, [(each.floor, target)])]
-        copied: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for timeline, first, end, _ in rows:
-            copied[timeline].append((first, end))
-        self._copy(number, copied)
         replaced = {row[:3] for row in rows}
         self._put(number, [*rows, *(row for row in gone if row[:3] not in replaced)])
         floors = [(number, each.number, target) for each in run.timelines if each.floor < target]
